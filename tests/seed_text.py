@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return the seeds in a text such as ``"1-100"``, ``"3 7 9"`` or ``"1-10,42"``."""
+    """Return the seeds in a string such as ``"1-100"``, ``"3 7 9"`` or ``"1-10,42"``."""
     found: list[int] = []
     for part in text.replace(",", " ").split():
         low, _, high = part.partition("-")

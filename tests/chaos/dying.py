@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point at which a service may die: a call of ``owner.method``, ``before`` or after it.
+    """A point at which a service may die: just ``before`` or just after a call of ``owner.method``.
 
     ``counts`` returns how many arrivals a call counts as, by default one.
     """

@@ -1,4 +1,4 @@
-"""Runs a stage in Spark of which the driver, a worker or every process is killed at the n-th arrival at a named point.
+"""Runs a Spark stage in which the driver, a worker or every process is killed at the n-th arrival at a named point.
 
 ``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The kill creates the file,
 and happens only once, because the stage restarts dead workers. The production code has no support for this.
@@ -47,7 +47,7 @@ class _Death:
         self._lock = threading.Lock()
 
     def arrive(self, owner: Any, arrivals: int) -> None:
-        """Count arrivals. At the last one die, unless another process has died already."""
+        """Count arrivals. At the last one, die unless another process has already died."""
         with self._lock:
             self._left -= arrivals
             if not arrivals or self._left > 0:

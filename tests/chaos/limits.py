@@ -1,7 +1,7 @@
-"""Machine faults: a full disk, a wrong clock.
+"""Machine faults: a full disk and a wrong clock.
 
 A disk is a small in-memory file system, which only root may mount. libfaketime (Debian package `faketime`) sets the
-clock of one process. The monotonic clock stays correct, as on a machine whose clock is set.
+clock of one process. The monotonic clock stays correct, as it does when the clock of a real machine is set.
 """
 
 from __future__ import annotations

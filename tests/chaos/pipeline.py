@@ -2,7 +2,7 @@
 
     simulator -> MQTT -> connector -> Kafka <-> joiners one, two, three -> Kafka -> db_connector -> InfluxDB
 
-Every connection between a service and a server goes through its own wire. `schedule` and `play` have the faults.
+Every connection between a service and a server goes through its own wire. The faults are in `schedule` and `play`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SERVERS: Final = ("mqtt", "kafka", "influxdb")
 
 PARTITIONS: Final = 3
 IN_FLIGHT_MAX: Final = 200
-"""The most in-flight messages of the simulator. They are sent again after a kill."""
+"""The maximum number of the simulator's in-flight messages, which are sent again after a kill."""
 
 SETTINGS: Final = """\
 [kafka]
@@ -119,7 +119,7 @@ class Service:
 
 @dataclass
 class ChaosStack:
-    """Servers for many runs, with the wires to them by service."""
+    """Servers for many runs, with each service's wires to them."""
 
     stack: LocalStack
     wires: Wires

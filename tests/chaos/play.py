@@ -1,7 +1,7 @@
 """Runs a schedule of faults on a pipeline while data flows, then heals it, waits until it is idle, and verifies it.
 
-Services that have ended are restarted, as by a supervisor in production. A service may end when the schedule kills or
-signals it or limits its memory. Any other end is a failure, except that of the simulator.
+Services that have ended are restarted, as by a supervisor in production. A service may end when the schedule kills it,
+signals it or limits its memory. Any other end is a failure, unless the service is the simulator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.chaos.settling import Settling
 from tests.integration.services import ROOT, STOP_S, wait_until
 
 _ARMED_S: Final = 25.0
-"""How long a service may run that should die at a point. After that it is killed, as the point was not reached."""
+"""How long a service that should die at a point may run. After that it is killed, as the point was not reached."""
 
 _STARVING_BYTES: Final = 4 * 1024 * 1024
 _REST_RATE: Final = 3_000

@@ -2,7 +2,7 @@
 
 ``python -m tests.chaos.recovery_times --kills 20 --report docs/evidence/recovery_times``. Two joiners share the units
 while data flows. The time is from SIGKILL to the first commit of the unit's results by its next run, as seen by a
-read-committed consumer. Each kill counts with its slowest unit.
+read-committed consumer. The time of a kill is that of its slowest unit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Watch:
         self._consumer.assign([TopicPartition(settings.state_topic, unit, 0) for unit in range(PARTITIONS)])
 
     def look(self) -> None:
-        """Read new checkpoints. Waits briefly."""
+        """Read new checkpoints, waiting briefly for them."""
         for message in self._consumer.consume(500, 0.02):
             if message.error() is None and (message.key() or b"").endswith(b"/progress"):
                 checkpoint = decode_checkpoint(message.value() or b"")

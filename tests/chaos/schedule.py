@@ -18,7 +18,7 @@ _FOREVER_S: Final = 9e9
 
 @dataclass(frozen=True)
 class Act:
-    """A fault of a process, a server or a wire, ``at_s`` seconds after the start of the data, for ``lasting_s``.
+    """A fault of a process, a server or a wire, ``at_s`` seconds after data starts to flow, for ``lasting_s``.
 
     kill     SIGKILL; restarted after ``lasting_s``
     die      SIGKILL, and a restart that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
@@ -26,11 +26,11 @@ class Act:
     freeze   SIGSTOP, then SIGCONT: after the session and transaction timeouts it is a zombie that comes back
     cut      connections break, and new ones fail
     silence  connections stay open but carry nothing
-    delay    everything on the wire takes 0.3 s longer, each way
+    delay    all data on the wire takes 0.3 s longer in each direction
     slow     each database response takes 2 s longer
     refuse   the database responds with 503
     starve   additional memory is limited to a few MB; restarted without it after ``lasting_s``
-    join     another joiner is started
+    join     another joiner starts
     fill     the server's disk is full (see `limits`)
     clock    the clock is set ``count`` seconds ahead, or back if negative
     """

@@ -19,8 +19,8 @@ _DELAYS_S: Final = {"delay": 0.3, "slow": 2.0}
 class ServerFaults:
     """Begins and ends faults.
 
-    Faults of a server process take time, while other faults continue. Each server has a thread, which handles its
-    faults in order.
+    Each server has a thread that handles the faults of its process in order, because they take time and must not delay
+    other faults.
     """
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
@@ -29,7 +29,7 @@ class ServerFaults:
         self._pending: list[Future[None]] = []
 
     def begin(self, act: Act) -> bool:
-        """Begin a fault. Return False if it is one of a service, which is not handled here."""
+        """Begin a fault. Return False for a fault of a service, which is not handled here."""
         if act.target in SERVERS and act.fault in _PROCESS:
             self._submit(act, begins=True)
         elif act.fault in _WIRE:
@@ -43,7 +43,7 @@ class ServerFaults:
         return True
 
     def end(self, act: Act) -> bool:
-        """End a fault. Return False if it is one of a service, which is not handled here."""
+        """End a fault. Return False for a fault of a service, which is not handled here."""
         if act.target in SERVERS and act.fault in _PROCESS:
             self._submit(act, begins=False)
         elif act.fault in _WIRE:
@@ -59,7 +59,7 @@ class ServerFaults:
         return True
 
     def wait(self) -> None:
-        """Wait until all faults are handled. Raises their errors."""
+        """Wait until all faults are handled. Raise any error that occurred."""
         for one in self._pending:
             one.result()
 

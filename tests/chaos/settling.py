@@ -70,7 +70,7 @@ class Settling:
         return found
 
     def _missing(self, expected: set[tuple[str, str, str]]) -> int:
-        """Return how many quantities are not in Kafka yet. Removes those found from ``expected``."""
+        """Remove the quantities found in Kafka from ``expected``, and return how many are still missing."""
         topic = self._settings.topics.data
         for stored in read_topic(self._settings.kafka.bootstrap_servers, topic, PARTITIONS):
             record, _ = decode_data(stored.value, "ms")

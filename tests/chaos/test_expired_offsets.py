@@ -1,6 +1,6 @@
 """Group offsets that Kafka has deleted because the group was empty for longer than their retention.
 
-The shortest retention is a minute, so this runs only with LSB_CHAOS_FULL=1.
+The shortest possible retention is one minute, so this runs only with LSB_CHAOS_FULL=1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.integration.joiner_application import Application, application, run_o
 from tests.integration.services import wait_until
 
 EXPIRY_S = 150.0
-"""A minute of retention, a second until the check, and allowance for a session and a busy machine."""
+"""One minute of retention, one second until the check, and an allowance for a session and a busy machine."""
 
 
 class ForgetfulKafka(Kafka):

@@ -1,7 +1,7 @@
 """The guarantees under extreme conditions: full disks, wrong clocks, Kafka unavailable for minutes.
 
-Also a killed MQTT broker. What survives is up to the broker; the one of the local stack keeps everything. Each of these
-runs takes minutes, so they are only part of `make test-chaos`.
+Also with a killed MQTT broker. How much survives depends on the broker; that of the local stack keeps everything. Each
+of these runs takes minutes, so only `make test-chaos` includes them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict
 
 
 def _start_influxdb_again(at_s: float) -> list[Act]:
-    """Return what an operator does after a full disk: two restarts, with no writes in between.
+    """Return the acts of an operator after a full disk: two restarts, with no writes in between.
 
     InfluxDB 1.8 accepts no writes after a failed write to its log. At the next start it opens the log at its end, and
     truncates the torn record only after that (`WAL.Open` and `CacheLoader.Load` in tsdb/engine/tsm1). Later writes are
@@ -88,7 +88,8 @@ def _start_influxdb_again(at_s: float) -> list[Act]:
 @pytest.mark.skipif(bool(why_no_clock()), reason=why_no_clock())
 def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
     day_s = 86_400
-    # Not Kafka's, as Kafka does not start under libfaketime. The simulation sets its clock (`Incidents.skew_clock`).
+    # Kafka's clock is not set here, because Kafka does not start under libfaketime. The simulation sets its clock
+    # (`Incidents.skew_clock`).
     whose = ["connector", "one", "two", "db_connector", "simulator"]
     acts = [
         act

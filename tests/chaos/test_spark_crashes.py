@@ -35,7 +35,7 @@ def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
-    """Return the deaths of a seed. Consecutive seeds cover all of them."""
+    """Return the deaths of a seed. Consecutive seeds cover all possible deaths."""
     order = DEATHS.copy()
     random.Random(0).shuffle(order)
     return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]

@@ -1,7 +1,6 @@
 """A TCP proxy ("wire") between a client and a server. It can cut, stall or slow down connections, or respond itself.
 
-It forwards bytes. The only protocol message that it knows is the HTTP response "503 Service Unavailable". All wires of
-a run share one thread.
+It forwards bytes. The only response of its own is HTTP "503 Service Unavailable". All wires of a run share one thread.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def ask_influxdb(
     span: tuple[str, str] = ("-1d", "1d"),
     period: str = "1s",
 ) -> list[dict[str, str]]:
-    """Return the rows of a Flux query, with values for Grafana's variables: machine, quantity, time."""
+    """Return the rows of a Flux query, with values for Grafana's variables: machine, quantity and time."""
     for name, value in (
         ("${thing}", thing),
         ("${quantity}", quantity),

@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 _PROJECT: Final = "lsb-test"
 _DEADLINE_S: Final = 180.0
 _MARKERS: Final = 30
-"""Transaction markers after the last message of a partition, which count as offsets."""
+"""The allowed number of transaction markers after the last messages: each takes an offset, so it counts as lag."""
 _PROFILES: Final = {"simulator": "demo", "spark": "spark"}
 """The profiles of the services that are not always started."""
 _PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA")

@@ -24,13 +24,13 @@ SPEED: Final = "actSpeed_C11"
 TORQUE: Final = "vaTorque_C11"
 UNITS: Final = 5
 HELD_MAX: Final = 20_000
-"""The same as in alerts.yml in this folder."""
+"""Must equal the value in alerts.yml in this folder."""
 _DURATION: Final = re.compile(r"\b\d+[smhd]\b")
 _DEADLINE_S: Final = 90.0
 
 
 def sooner(rules: str) -> str:
-    """Return the rules with waits of seconds instead of minutes."""
+    """Return the rules with waits in seconds instead of minutes."""
     return re.sub(r"(\[|offset )[25]m\b", r"\g<1>30s", re.sub(r"for: \w+", "for: 5s", rules))
 
 

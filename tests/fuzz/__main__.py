@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --cases 1000000 --seed 1 --jobs 2 --report docs/evidence/fuzz.md``: fuzzing.
+"""Fuzzing: ``python -m tests.fuzz --cases 1000000 --seed 1 --jobs 2 --report docs/evidence/fuzz.md``.
 
 Runs cases of hostile input, prints the findings, and writes a report as Markdown and JSON. ``--case N`` runs case N
 alone. The exit status is 1 if a case yields anything other than a value or a clear error.

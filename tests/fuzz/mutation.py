@@ -1,4 +1,4 @@
-"""Corrupts valid input: its structure, to test the rules of a parser, and its bytes, to test assumptions."""
+"""Corrupts valid input: its structure, to test a parser's rules, and its bytes, to test a parser's assumptions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Mutator:
         self.draw = draw
 
     def json(self, value: Any) -> bytes:
-        """Return a value as JSON with parts replaced, removed, repeated or renamed, and sometimes changed bytes."""
+        """Return a value as JSON with parts replaced, removed, repeated or renamed, sometimes with altered bytes."""
         text = self._render(value, 1.0 / (1 + _size(value)))
         return self.data(text) if self.draw.random() < 0.3 else text
 

@@ -1,4 +1,4 @@
-"""Runs cases, each given by seed and number, within limits of time and memory."""
+"""Runs cases, each identified by seed and number, within limits on time and memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TooLong(Exception):
 
 @dataclass
 class Tally:
-    """The outcomes of several cases. ``outcomes``: counts by target and outcome. ``findings``: one text per case."""
+    """The outcomes of several cases. ``outcomes``: counts by target and outcome. ``findings``: one per failed case."""
 
     cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)

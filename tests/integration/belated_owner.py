@@ -1,7 +1,7 @@
 """An old owner of a transactional id whose record arrives after a new owner's claim. Written in Kafka's wire protocol.
 
-A client library adds a partition to the transaction before it writes to it. Here that has happened before the claim,
-and only the record arrives late, so it is sent without that request.
+A client library adds a partition to the transaction before it writes to it. Here the partition was added before the
+claim, and only the record arrives late, so it is sent without that request.
 
 The requests are InitProducerId version 1 and Produce version 3, the oldest that Kafka 4 supports, with a record batch
 of magic 2: https://kafka.apache.org/protocol and https://kafka.apache.org/documentation/#recordbatch

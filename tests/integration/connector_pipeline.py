@@ -1,6 +1,6 @@
 """A connector between a real MQTT broker and real Kafka, with its own topics and MQTT session.
 
-Connector tests use it to start the connector, publish to it and read its output. They have the expected results.
+Connector tests use it to start the connector, publish to it and read its output. The tests define the expected results.
 """
 
 from __future__ import annotations

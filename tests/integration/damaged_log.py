@@ -13,7 +13,7 @@ class DamagedLog:
     """The only segment of a partition, with the first byte of ``text`` changed."""
 
     def __init__(self, stack: LocalStack, topic: str, partition: int, text: bytes) -> None:
-        """Corrupt the segment. ``text`` must occur in it once, uncompressed."""
+        """Corrupt the segment. ``text`` must occur in it exactly once, uncompressed."""
         (self._path,) = stack.kafka.data.glob(f"**/{topic}-{partition}/00000000000000000000.log")
         content = self._path.read_bytes()
         assert content.count(text) == 1, f"{text!r} occurs {content.count(text)} times in {self._path}"

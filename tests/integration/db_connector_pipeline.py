@@ -67,7 +67,7 @@ def database_of(influxdb: InfluxdbAccess) -> str:
 
 
 def database_at(url: str, bucket: str) -> InfluxDatabase:
-    """Return a client for a bucket, as the connector uses it."""
+    """Return a client for a bucket, of the kind that the connector uses."""
     influxdb = InfluxdbSettings.model_validate({"url": url, "bucket": bucket})
     return InfluxDatabase(influxdb, ConnectorSettings())
 
@@ -101,7 +101,7 @@ class Pipeline:
         return self.folder / "journal.tsv"
 
     def start(self, **settings: str) -> subprocess.Popen[bytes]:
-        """Start a connector. ``settings`` are those of its section."""
+        """Start a connector. ``settings``: those in its section of the settings file."""
         environment = {
             "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
             "LSB_INFLUXDB__URL": f"http://127.0.0.1:{self.door.port}",
@@ -166,14 +166,14 @@ class Pipeline:
                 raise AssertionError(f"{error}\n{self.log()}") from error
 
     def journal_records(self, skip_lines: int = 0) -> int:
-        """Return the number of records in the journal's spans, without those of its first ``skip_lines`` lines."""
+        """Return the number of records in the journal's spans, not counting its first ``skip_lines`` lines."""
         lines = self.journal.read_text().splitlines()[skip_lines:]
         spans = [[int(part) for part in line.split("\t")] for line in lines]
         assert all(len(span) == 4 and span[0] > 1.6e18 for span in spans), lines
         return sum(last - first + 1 for _ns, _partition, first, last in spans)
 
     def wait_for_journal(self, more_bytes: int) -> None:
-        """Wait until the journal has grown, which shows that the connector is in the middle of its work."""
+        """Wait until the journal has grown by ``more_bytes``, so the connector is in the middle of its work."""
         size = self.journal.stat().st_size if self.journal.exists() else 0
         wait_until(
             lambda: self.journal.exists() and self.journal.stat().st_size >= size + more_bytes,
@@ -228,7 +228,7 @@ def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) ->
 
 
 def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
-    """Return pairs, each with twice its mean time in ns, with ties, half nanoseconds and both forms of result."""
+    """Return pairs, each with twice its mean time in ns. Ties, half nanoseconds and both forms of result occur."""
     chance = random.Random(seed)
     pairs = []
     for number in range(count):

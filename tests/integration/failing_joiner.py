@@ -1,4 +1,4 @@
-"""Runs a joiner in which one batch fails unexpectedly, as from a lack of memory or a defect.
+"""Runs a joiner in which one batch fails unexpectedly, as it would for lack of memory or because of a defect.
 
 ``LSB_FAIL=step:n:MemoryError python -m tests.integration.failing_joiner run …``: the n-th arrival at the step raises
 that error. With ``LSB_HOLD=unit``, the replay of that unit lasts until it is cancelled. The production code has no

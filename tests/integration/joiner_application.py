@@ -1,7 +1,7 @@
 """An application on real Kafka with its own topics: settings, joiner processes, data, verification.
 
-The data is seeded: several things over all partitions, three quantities, disorder, equal times, repeated ids,
-watermarks. It is verified by the tester, which shares no code with the joiner.
+The data is seeded: several things across all partitions, three quantities, disorder, equal times, repeated ids,
+watermarks. The tester, which shares no code with the joiner, verifies the results.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from tests.integration.services import (
 
 PARTITIONS = 3
 SPARK_STARTS_S = 120.0
-"""The deadline for Spark, which takes twenty seconds to its first batch, and longer on a busy machine."""
+"""The deadline for Spark, whose first batch takes twenty seconds, and longer on a busy machine."""
 _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
-"""For `flowing`: the entries, which are more than any test needs, the entries per batch, and the time between batches.
+"""For `flowing`: the number of entries (more than any test needs), the entries per batch, and the time between batches.
 """
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
@@ -91,7 +91,7 @@ emit_unmatched = "both"
 
 
 class Entry(NamedTuple):
-    """A record to produce: the Kafka key, the value, and the partition if it is not the one of the key."""
+    """A record to produce: the Kafka key, the value, and the partition if it is not that of the key."""
 
     key: str
     value: bytes | None
@@ -181,7 +181,7 @@ class Joiner:
         return stop(self.process)
 
     def kill(self) -> None:
-        """Kill the joiner with its children, as a Spark driver has a JVM and workers."""
+        """Kill the joiner and its children, because a Spark driver has a JVM and workers."""
         kill_with_children(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
@@ -202,7 +202,7 @@ class Application:
     runner: str = "run"
     """The command that starts a joiner."""
     data: str = ""
-    """The input topic, if it is that of another application."""
+    """The input topic, if it belongs to another application."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
     started: list[Joiner] = field(default_factory=list)
     _admin: AdminClient | None = None
@@ -237,7 +237,7 @@ class Application:
 
     def admin(self) -> AdminClient:
         """Return a client for describing and changing topics."""
-        # Kept, as a client that is garbage-collected never gets its responses.
+        # Kept, because a garbage-collected client never gets its responses.
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         return self._admin
@@ -341,7 +341,7 @@ class Application:
         return {(dead_letter.partition, dead_letter.offset): dead_letter for dead_letter in dead_letters}
 
     def verify(self) -> dict[str, Any]:
-        """Return the tester's findings. Fails if there is a difference."""
+        """Return the tester's findings. Fail if there is a difference."""
         report = self.folder / "report.json"
         report.unlink(missing_ok=True)
         status = tester(["verify", "--config", str(self.config), "--json", str(report)])

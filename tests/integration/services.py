@@ -26,7 +26,7 @@ from broker.stack import child
 ROOT: Final = Path(__file__).parents[2]
 
 DEADLINE_S: Final = 60.0
-"""How long a test waits for a condition: far longer than necessary on a busy machine."""
+"""How long a test waits for a condition: far longer than necessary, even on a busy machine."""
 
 STOP_S: Final = 5.0
 """The time within which every service must stop after a signal."""
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition. Fails with ``what`` after the deadline."""
+    """Wait for a condition. Fail with ``what`` after the deadline."""
     assert child.wait_until(condition, deadline_s), f"{what}: not within {deadline_s} s"
 
 

@@ -1,4 +1,4 @@
-"""Failures of the connector and its servers lose nothing, tested on real servers.
+"""No data is lost when the connector or its servers fail. Tested on real servers.
 
 `test_connector` covers normal operation.
 """
@@ -47,7 +47,8 @@ def test_a_connector_killed_at_any_moment_loses_nothing(pipeline: Pipeline, seed
     publisher = pipeline.start_publishing(events(count))
     before = 0
     for _ in range(4):
-        # The time of a kill is seeded: a number of records after the last kill, or the last record.
+        # The time of a kill is seeded: a number of records after the previous kill, at the latest after the last
+        # record.
         pipeline.wait_for_records(min(before + draw.randrange(4_000), len(expected(count))))
         kill(process)
         before = pipeline.count_records()

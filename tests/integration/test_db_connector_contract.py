@@ -1,6 +1,6 @@
 """The database contract on the real server: it behaves as the connector requires.
 
-The same tests run in tests/unit on the stand-in of the connector's unit tests.
+The same tests run in tests/unit on the stand-in that the connector's unit tests use.
 """
 
 from __future__ import annotations

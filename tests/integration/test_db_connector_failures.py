@@ -1,4 +1,4 @@
-"""Failures of the database connector and its servers neither lose nor duplicate data, tested on real servers.
+"""No data is lost or duplicated when the database connector or its servers fail. Tested on real servers.
 
 `test_db_connector` covers normal operation.
 """

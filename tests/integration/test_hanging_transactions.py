@@ -69,7 +69,8 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     again.wait_for_units()
     if "open that Kafka should have ended" not in again.text():
         pytest.skip("Kafka ended all transactions correctly this time")
-    # How many Kafka misses depends on timing. One that the joiner overlooked would block its unit forever.
+    # How many transactions Kafka fails to end depends on timing. Any that the joiner overlooked would block its unit
+    # forever.
     assert 1 <= again.text().count("; resolving it up to") <= PARTITIONS
     app.wait_until_through()
     assert again.stop() == 0

@@ -1,4 +1,4 @@
-"""Invalid input, transactional input, and times when Kafka is unavailable."""
+"""Invalid input, transactional input, and outages of Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions under which the joiner refuses to continue, its reports, and what it repairs by itself."""
+"""Conditions under which the joiner refuses to continue, the messages it logs, and what it repairs by itself."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Endpoints:
     port: int
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Return the status and the text of a response. The status is 0 if nothing listens."""
+        """Return the status and the text of a response. The status is 0 if nothing is listening."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()

@@ -145,7 +145,7 @@ def newer_unit(data: bytes) -> bytes:
 
 
 def newer_buffers(data: bytes) -> bytes:
-    """Return a snapshot whose engine state is of a later release."""
+    """Return a snapshot whose engine state was written by a later release."""
     content, version = msgspec.msgpack.decode(data), (snapshot.VERSION + 1).to_bytes(2, "little")
     buffers = {name: bytes(b[:8]) + version + b"other" * 9 for name, b in content["buffers"].items()}
     return msgspec.msgpack.encode(content | {"buffers": buffers})
@@ -161,7 +161,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
         producer = outsider(app, unit)
         producer.begin_transaction()
-        # A key that is not valid text must not disturb any reader of the topic.
+        # A key that is not valid UTF-8 must not disturb any reader of the topic.
         producer.produce(topic, b"junk", b"\xff\xfe", unit)
         if change is None:
             manifest = json.dumps({"format": FORMAT_VERSION + 1, "serial": "of another kind"}).encode()

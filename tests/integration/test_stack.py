@@ -234,7 +234,7 @@ def test_an_mqtt_message_without_acknowledgement_comes_again(mqtt: tuple[str, in
 
 def test_a_slow_stream_from_many_mqtt_publishers_never_stalls(own_mqtt: LocalStack) -> None:
     mqtt = own_mqtt.mqtt
-    # Acknowledges each message while the next one arrives, as a connector does that waits for Kafka.
+    # Acknowledges each message while the next one arrives, as a connector that waits for Kafka does.
     subscriber = Subscriber(mqtt.port, acknowledge=True, after_s=0.006)
     for number in range(_PUBLISHERS):
         publish_slowly(mqtt.port, _MESSAGES_EACH * number)

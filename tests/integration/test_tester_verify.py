@@ -45,7 +45,8 @@ class World:
         self.kafka = kafka
         self.folder = folder
         self.name = f"tester-{uuid.uuid4().hex[:8]}"
-        # Every output contains the application's name, which also names the state topic, so there is one world per run.
+        # Every output contains the application's name, which is also part of the state topic's name, so each run has
+        # one world.
         self.pipeline = make_pipeline(seed=11, rows=150, settings=self.settings("first"))
         self._create_topics(self.pipeline.settings)
         given = self.pipeline.inputs
@@ -264,7 +265,7 @@ def write_points(pipeline: Pipeline, access: Any) -> None:
     with InfluxDBClient(url=access.url, token=access.token, org=access.org) as client:
         points = []
         for (join, thing, quantity, half, tie, time_ns), fields in pipeline.points.items():
-            made: Any = Point("joined")  # type: ignore[no-untyped-call] # the library does not type it
+            made: Any = Point("joined")  # type: ignore[no-untyped-call] # untyped in the library
             point = made.tag("join", join).tag("thing", thing).tag("quantity", quantity).time(time_ns)
             for name, value in (("half", half), ("tie", tie)):
                 if value:

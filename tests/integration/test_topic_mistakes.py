@@ -1,6 +1,7 @@
 """Mistakes with topics: input removed by retention, recreated topics, added partitions, a compacted state topic.
 
-Each ends with correct results, or with a stop whose message says what happened, where, and what to do.
+In each case the joiner either writes correct results, or stops with a message that says what happened, where, and what
+to do.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
-    """Return the sorted results of entries in this order, computed in memory."""
+    """Return the results of entries in this order, computed in memory and sorted."""
     settings, topic = app.settings(), app.topic("data")
     found: list[bytes] = []
     for number in range(app.partitions):
@@ -74,7 +75,7 @@ def delete_topic(app: Application, name: str) -> None:
 
 
 def add_partition(app: Application, *topics: str) -> None:
-    """Add a partition to topics."""
+    """Add a partition to each of the topics."""
     wanted = [NewPartitions(topic, PARTITIONS + 1) for topic in topics]
     for future in app.admin().create_partitions(wanted, operation_timeout=DEADLINE_S).values():
         future.result()

@@ -1,4 +1,4 @@
-"""Runs the code blocks of the tutorial in order, in one shell: each gives the output that the page shows."""
+"""Runs the code blocks of the tutorial in order, in one shell: each must produce the output that the page shows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 PAGE: Final = DOCS / "tutorial.md"
 QUESTIONS: Final = ("grep", "joiner status", "python -m joiner.tester")
-"""Commands that change nothing. They are repeated until their output is that of the page, as the page suggests."""
+"""Commands that change nothing. They are repeated, as the page suggests, until their output matches the page."""
 ENDED: Final = "ended with status"
 
 
 @contextmanager
 def shell(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a bash with job control, like an interactive one. All processes that it started are killed at the end."""
+    """Run bash with job control, as in an interactive shell. All processes that it started are killed at the end."""
     with subprocess.Popen(
         ["bash", "-m"],  # noqa: S607 - the reader's shell
         cwd=folder,
@@ -63,13 +63,13 @@ def run(process: subprocess.Popen[str], commands: str) -> tuple[str, int]:
 
 
 def answer_pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern for the output: the lines of the page in order, with an ellipsis for any text."""
+    """Return a pattern for the output: the lines of the page in order, where an ellipsis matches any text."""
     parts = [re.escape(line.strip()).replace("…", ".*") for line in text.splitlines() if line.strip()]
     return re.compile(r".*\n(?s:.*?)".join(re.sub(r"(?:\\ )+", r"\\s+", part) for part in parts))
 
 
 def shows(process: subprocess.Popen[str], block: Block, answer: Block) -> None:
-    """Run a block and check that it succeeds. If the page shows an output, the block must give it."""
+    """Run a block and check that it succeeds. If the page shows an output, the block must produce it."""
     expected = answer_pattern(answer.text if answer.info == "text" else "")
     end_s = time.monotonic() + DEADLINE_S
     output, status = run(process, block.text)
@@ -87,7 +87,7 @@ def test_the_tutorial_s_own_blocks_do_what_the_page_shows(kafka: str, mqtt: Mqtt
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
-        # The variables that the block about the servers sets.
+        # The variables set by the code block about the servers.
         "LSB_KAFKA__BOOTSTRAP_SERVERS": kafka,
         "LSB_MQTT__HOST": mqtt.host,
         "LSB_MQTT__PORT": str(mqtt.port),

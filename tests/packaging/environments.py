@@ -2,7 +2,7 @@
 
 The packages of a lock are downloaded once, checked against its hashes, and kept with the other downloaded parts, so
 that later runs need no network. Spark's packages would add 400 MB, so they are linked from the development environment,
-which was installed from hashes too: only the packages of the lock, in their locked versions.
+which was also installed with hash checking. Only the packages of the lock are linked, in their locked versions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The expected output of a join of rows without an arrival order: nested loops over the final rows.
 
-Only the oracle is used. A row is final once the frontier of its own side and key is above its time. Final rows are
-ordered by time and content, and followed by the frontiers as watermarks.
+The oracle is the only code used. A row is final once the frontier of its own side and key is above its time. Final rows
+are ordered by time and content, and followed by the frontiers as watermarks.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ EVENT_BYTES_MAX: Final = 256 * 1024
 PARSER: Final = Parser("ms", EVENT_BYTES_MAX)
 
 GROWTH_MAX: Final = 100
-"""Bytes to Kafka per byte of a payload and its topic; see docs/connector.md."""
+"""Bytes written to Kafka per byte of a payload and its topic; see docs/connector.md."""
 
 ALLOWANCE_BYTES: Final = 2048
-"""Bytes to Kafka for the dead letter of an empty message."""
+"""Bytes written to Kafka for the dead letter of an empty message."""
 
 
 def bytes_to_kafka(payload: bytes, topic: str = "machine/states") -> int:

@@ -166,7 +166,7 @@ def test_connector_and_checker_make_of_an_odd_row_what_the_rules_say(
 
 
 def mostly(usual: st.SearchStrategy[bytes], odd: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Generate usual values in nine of ten cases: a row with only odd members is refused at the first one."""
+    """Generate usual values in nine of ten cases: a row with only odd members would be refused at the first one."""
     return st.sampled_from([usual] * 9 + [odd]).flatmap(lambda chosen: chosen)
 
 

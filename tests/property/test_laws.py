@@ -242,7 +242,7 @@ def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed
 def may_get_a_pair(
     buffer: LocalStreamBuffer, one: Rec, side: int, frontier: int, emitted: set[tuple[int, int]], feed: Feed
 ) -> bool:
-    """Return whether the record gets another pair from the end of the streams, or from one more record before it."""
+    """Return whether the record gets another pair when the streams end, or when one more record arrives before that."""
     times = {frontier, one.ts - 1, one.ts, one.ts + 1, *(entry.ts for entry in (*feed.left, *feed.right))}
     for ts in (None, *sorted(ts for ts in times if ts >= frontier)):
         entries: Entries = (

@@ -1,4 +1,4 @@
-"""Does the record-by-record join equal that of arrays, and does it hold no record longer than the buffer does?"""
+"""Does the record-by-record join give the pairs of the array join, and hold no record longer than the buffer does?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every history of a unit follow the transition table, and end with it running, or failed with a reason?"""
+"""Does every history of a unit follow the transition table, and end with the unit running, or failed with a reason?"""
 
 from __future__ import annotations
 

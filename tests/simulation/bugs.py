@@ -180,7 +180,7 @@ def snapshot_of_a_later_state() -> AbstractContextManager[None]:
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
-    """A fenced owner claims its unit back without checking who owns it."""
+    """A fenced owner claims its unit back without checking which run owns it."""
     return changed(AssignmentManager, "_check_still_ours", lambda *_: None)
 
 
@@ -366,7 +366,7 @@ def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
 
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
-    """Existing results are searched for only in the last few offsets of the log, whichever program wrote those."""
+    """Existing results are searched for only in the last few offsets of the log, whichever program wrote them."""
     search = dangling._missing_results  # noqa: SLF001 - the defect is planted here
 
     def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:

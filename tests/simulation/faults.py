@@ -1,4 +1,4 @@
-"""Faults of client calls: the process dies or freezes, the request or its response is lost, or the call fails."""
+"""Faults in client calls: the process dies or freezes, the request or its response is lost, or the call fails."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Faults:
         self._late: list[Callable[[], object]] = []
 
     def befall(self, process: Victim, call: str, effect: Callable[[], object]) -> None:
-        """Return if there is no fault. Raises `Dead`, or the error for the caller. ``effect``: that of the call."""
+        """Perhaps inject a fault: raise `Dead`, or the caller's error. ``effect``: what the call does at the broker."""
         temper = self.temper
         share = 1.0 if call in WRITES else temper.other
         chance = self._draw.random()

@@ -53,7 +53,7 @@ def play(seed: int, *, in_spark: bool = False) -> Outcome:
 
 @dataclass
 class _Slot:
-    """An instance name, with the process that has it now, or the time at which the next one is started."""
+    """An instance name, with the process that has it now, or the time at which the next process is started."""
 
     settings: JoinerSettings
     start_s: float
@@ -143,7 +143,7 @@ class History:
                 self._feed_one()
         if draw.random() < 0.01 and self._faults_max:
             self._incidents.let_one_happen()
-        # Transactions whose markers were forgotten are repaired by the next owner; until then the output may be wrong.
+        # The next owner resolves transactions whose markers were forgotten; until then the output may be wrong.
         if draw.random() < 0.002 and not self.world.counts["markers forgotten"]:
             self._judge("on the way")
         if draw.random() < self._trouble.stop and self.world.processes:

@@ -1,4 +1,4 @@
-"""Incidents caused by operators, other programs and the broker while processes run. `faults` has faults of calls."""
+"""Incidents caused by operators, other programs and the broker while processes run. Faults in calls are in `faults`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class Incidents:
         self.strangers: Strangers | None = None
         """Other programs that write to the result topics, once they have started."""
         self.kill_behind: int | None = None
-        """Once markers were forgotten more often than this, the next process that commits dies soon. None: not planned.
-        """
+        """Once markers have been forgotten more often than this, the next process to commit soon dies. None: never."""
         self._leaves_behind = False
         # In-flight requests of older owners, with the step at which each arrives.
         self._belated: list[tuple[int, Callable[[], None]]] = []
@@ -81,7 +80,7 @@ class Incidents:
         self._did("clock jump")
 
     def take_an_id(self) -> None:
-        """Initialise a unit's transactional id without a claim, as a runner does that dies in between."""
+        """Initialise a unit's transactional id without a claim, as a runner that dies in between would."""
         unit = self._draw.randrange(self._settings.topics.partitions)
         self._world.kafka.init(f"{APPLICATION}-{unit}", 60.0)
         self._did("outsider")
@@ -99,7 +98,7 @@ class Incidents:
         self._did("markers forgotten")
 
     def slow_down_claims(self) -> None:
-        """Make claims slow, as on an overloaded cluster: up to longer than a session."""
+        """Make claims slow, as on an overloaded cluster. Some take longer than a session."""
         self._world.slow_claims_s = self._draw.choice([(0.5, 3.0), (4.0, 9.0), (9.0, 16.0)])
         self._did("slow claims")
 
@@ -140,7 +139,7 @@ class Incidents:
                 self._world.note("belated in %s [%s]", topic, unit)
 
     def hide_topics(self) -> None:
-        """Make the broker report its topics as unknown for a moment, as one does that has just started."""
+        """Make the broker report its topics as unknown for a moment, as a broker that has just started does."""
         # Only once: a process that gets this response twice in a row assumes that the topic was deleted, and ends.
         if self._world.counts["topics unknown"]:
             return

@@ -1,8 +1,8 @@
 """Clients of `MemoryKafka` with the methods, results and errors of the confluent_kafka clients.
 
-They have only what the joiner uses. Every call goes through a `Link`, which may let time pass, lose the call or its
-response, or end the calling process. Producing is asynchronous, as in the library: records reach a log with a flush or
-a commit, and some of them may do so earlier.
+They have only the methods that the joiner uses. Every call goes through a `Link`, which may let time pass, lose the
+call or its response, or end the calling process. Producing is asynchronous, as in the library: records reach a log at a
+flush or a commit, and some of them may do so earlier.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _STATE = KafkaError._STATE  # noqa: SLF001
 
 
 class Link(Protocol):
-    """The link between a client and the broker. ``draw``: None if nothing is random. ``name``: that of the process."""
+    """The link between a client and the broker. ``draw``: None if nothing is random. ``name``: the process name."""
 
     name: str
     kafka: MemoryKafka
     draw: random.Random | None
 
     def act(self, call: str, effect: Callable[[], Result]) -> Result:
-        """Apply ``effect`` at the broker, now, later or not at all. Raises the error for the caller."""
+        """Apply ``effect`` at the broker, now, later or not at all. Raise the error for the caller, if any."""
         ...
 
     def pass_time(self, seconds: float) -> None:
@@ -109,7 +109,7 @@ class MemoryAdmin:
         self._link = link
 
     def poll(self, _timeout: float) -> None:
-        """Do nothing: there are no log lines of the library to serve."""
+        """Do nothing: there are no log lines of the library to deliver."""
 
     def describe_topics(self, topics: Any, **_options: Any) -> dict[str, Future[Any]]:
         """Return the ids and partitions of topics."""
@@ -235,7 +235,7 @@ class MemoryProducer:
         return len(messages)
 
     def poll(self, _timeout: float = 0) -> int:
-        """Send the buffered records of a non-transactional producer. There are no events to serve."""
+        """Send the buffered records of a non-transactional producer. There are no events to deliver."""
         if not self._id:
             with suppress(KafkaException):  # the next call reports it
                 for place in list(self._buffer):

@@ -129,7 +129,7 @@ class MemoryConsumer:
         return self._link.act("committed", look)
 
     def consumer_group_metadata(self) -> Any:
-        """Return the metadata to commit offsets with: the group name alone, as the group fences nothing here."""
+        """Return the group metadata for committing offsets: the name alone, because the group fences nothing here."""
         return self._group
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class MemoryConsumer:
         return found
 
     def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
-        """Replace some records by an error. The records after them follow, as from the library."""
+        """Replace some records with an error. The records after them follow, as from the library."""
         draw = self._link.draw
         begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
         error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")

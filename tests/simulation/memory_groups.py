@@ -80,7 +80,7 @@ class Group:
             member.has -= places
 
     def free_for(self, member: Member) -> set[Place]:
-        """Return the partitions that the member is due and that no member has."""
+        """Return the partitions that are due to the member and that no member holds."""
         taken = {place for other in self.members for place in other.has}
         return member.due - taken
 

@@ -19,7 +19,7 @@ ABORTED: Final = "aborted"
 class Transaction:
     """A transaction of a producer. The coordinator decides it; each partition gets its marker some time later.
 
-    ``epoch`` is that of its records, and once it is decided, that of its markers, which may be newer.
+    ``epoch``: the epoch of its records or, once it is decided, that of its markers, which may be newer.
     """
 
     producer: int
@@ -27,7 +27,7 @@ class Transaction:
     begun_s: float
     state: str = OPEN
     logs: list[Log] = field(default_factory=list)
-    """The logs that have records of it and no marker yet."""
+    """The logs that contain records of it, but not its marker yet."""
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     """Consumer offsets by group and partition, which become visible with the commit."""
 
@@ -89,7 +89,7 @@ class Log:
         self._add(Entry(self.end, time_ms, None, None, transaction, is_control=True))
 
     def leave_open(self, transaction: Transaction) -> None:
-        """Leave a transaction open in this partition, which never gets the marker."""
+        """Leave a transaction open in this partition, as if its marker were never written."""
         left = Transaction(transaction.producer, transaction.epoch, transaction.begun_s, logs=[self])
         self._first_open[left] = self._first_open.pop(transaction)
         transaction.logs.remove(self)
@@ -97,7 +97,7 @@ class Log:
             entry.transaction = left if entry.transaction is transaction else entry.transaction
 
     def read(self, position: int, count_max: int, *, committed: bool) -> tuple[list[Entry], int]:
-        """Return up to ``count_max`` records from ``position`` on, and the next position to read from."""
+        """Return up to ``count_max`` records starting at ``position``, and the next position to read from."""
         end = self.stable_end if committed else self.end
         found: list[Entry] = []
         for at in range(self._index(position), len(self.entries)):

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 _BESIDE: Final = 0.1
 _CLAIM_BESIDE: Final = 0.7
 _LATER: Final = 0.6
-"""Limits for a random number that decides how work runs. Below the first, or for claims the second: in a separate
+"""Thresholds for a random number that decides how work runs. Below the first (for claims, the second): in a separate
 thread. Below the third: deferred. Otherwise: at once.
 """
 
@@ -37,7 +37,7 @@ class Later(Future[Any]):
         self._asked = 0
 
     def run(self) -> None:
-        """Run the work, unless it has run."""
+        """Run the work, unless it has already run."""
         work, self._work = self._work, None
         if work is None:
             return

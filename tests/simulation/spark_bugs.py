@@ -1,4 +1,4 @@
-"""Defects planted in the stage's driver and worker, one at a time. `bugs` has those common to all runners."""
+"""Defects planted in the stage's driver and worker, one at a time. Those common to all runners are in `bugs`."""
 
 from __future__ import annotations
 

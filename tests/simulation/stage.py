@@ -1,7 +1,7 @@
 """Patches the joiner's modules for the duration of a simulated history: their clients, their pools and a few limits.
 
-The modules themselves are the production code, and use the world's clock. Only names that they import are replaced, and
-constants that would keep a short history from reaching rare cases. All are restored at the end.
+The modules themselves are the production code, and use the world's clock. The only replacements are names that they
+import, and constants that would keep a short history from reaching rare cases. All are restored at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TAIL: Final = 12
 
 
 def running(joiner: Runner[Any]) -> set[int]:
-    """Return the units that the runner runs."""
+    """Return the units that the runner is running."""
     return {unit for unit, state in joiner.states.items() if state is UnitState.RUNNING}
 
 

@@ -127,7 +127,7 @@ def test_it_is_missing_or_doubled_where_a_claimant_does_not_compare(topic: str) 
 class Removed:
     """Kills the joiner after some batches, and removes all but the last ``keeps`` results before it restarts.
 
-    ``foreign``: another program then has an open transaction in the result topic, until the claimant has recorded that.
+    ``foreign``: another program then has an open transaction in the result topic, until the claimant has recorded it.
     """
 
     def __init__(self, *, keeps: int, foreign: bool) -> None:

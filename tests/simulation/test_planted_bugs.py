@@ -1,4 +1,4 @@
-"""Does the simulation find defects? Each planted one must be found within ``SEEDS_MAX`` histories."""
+"""Does the simulation find defects? Each planted defect must be found within ``SEEDS_MAX`` histories."""
 
 from __future__ import annotations
 

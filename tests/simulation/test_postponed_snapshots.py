@@ -1,4 +1,4 @@
-"""A snapshot must not replace the older one while another program's transaction hides which of ours have ended.
+"""A snapshot must not replace the older one while a foreign transaction hides which of the joiner's have ended.
 
 The history: another program has an open transaction in the result topic. After its start, Kafka forgets the markers of
 a transaction of the joiner. Commits without results follow, each with a snapshot. Then the owner dies during a commit

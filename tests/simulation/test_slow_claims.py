@@ -16,8 +16,8 @@ from tests.simulation.world import SimulatedProcess, World
 
 STEPS_MAX = 60_000
 CLAIMS_MAX = 5
-"""The target's claim, and claims made before either loop has heard of the other's: here a turn of a loop may take
-seconds. If runners did not announce slow claims, there would be up to twelve.
+"""The target's claim, and the claims that either side makes before its loop has read the other's announcement: here a
+turn of a loop may take seconds. If runners did not announce slow claims, there would be up to twelve.
 """
 
 

@@ -16,7 +16,7 @@ import pyspark
 
 _HOME: Final = Path(pyspark.__file__).parent
 _DEADLINE_S: Final = 90.0
-"""On a busy machine, a JVM starts within ten seconds."""
+"""Even on a busy machine, a JVM starts within ten seconds."""
 
 
 def environment() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Replaces `time.sleep`, which libfaketime breaks, in every Python process whose clock is set.
 
 Python sleeps until a time on the monotonic clock. libfaketime does not change that clock, but shifts that time anyway,
-so the sleep fails if the clock is set back. A real clock does not do that. Waiting for a duration works in both cases.
+so the sleep fails if the clock is set back. Setting a real clock has no such effect. Waiting for a duration works in
+both cases.
 """
 
 import select

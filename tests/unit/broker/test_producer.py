@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 
 
 class Library:
-    """The part of ``confluent_kafka.Producer`` that is used. Kafka accepts nothing until `accept` is called."""
+    """The methods of ``confluent_kafka.Producer`` that are used. Kafka accepts nothing until `accept` is called."""
 
     room = 1000
 

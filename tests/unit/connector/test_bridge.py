@@ -1,4 +1,4 @@
-"""The loop between MQTT and Kafka, without either: is the memory of in-flight messages bounded?"""
+"""The loop between MQTT and Kafka, tested without either: is the memory for in-flight messages bounded?"""
 
 # ruff: noqa: SLF001 - the loop is driven step by step
 

@@ -148,7 +148,7 @@ class FakeInflux:
         self.types: dict[tuple[str, str], type] = {}
         self.oldest_ns = oldest_ns
         self.failures: list[WriteError] = []
-        """The errors that the next writes raise, one each."""
+        """The errors that the next writes raise, one per write."""
         self.refuses: Callable[[Point], str] = lambda _point: ""
         """Returns the reason to refuse a point, or an empty string."""
         self.requests: list[int] = []

@@ -1,4 +1,4 @@
-"""The error that each response of a server leads to, over a real socket."""
+"""The error that results from each response of a server, over a real socket."""
 
 # ruff: noqa: D101 - the names of tests, and of the parts of a stand-in, are descriptive enough
 

@@ -129,7 +129,7 @@ class _Writer:
 
 
 class _DeadLetters:
-    """A dead letter writer that Kafka never acknowledges; the first dead letter sets the stop signal."""
+    """A dead letter writer whose records Kafka never acknowledges. The first dead letter sets the stop signal."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -166,7 +166,7 @@ def service_of(
 
 
 def test_a_result_that_cannot_be_decoded_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result nested too deeply for the decoder once ended the service, again after each restart."""
+    """A result nested too deeply for the decoder once stopped the service, and again after each restart."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()
@@ -226,7 +226,7 @@ def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_its_records_a
 ) -> None:
     monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
-    # Like the client, which continues after the error, or at an offset that does not exist.
+    # The script behaves like the client, which continues after the error, or at an offset that does not exist.
     nowhere = _Message(2, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))  # noqa: SLF001 - its public name
     script = [[record(0), record(1), _Message(2, error=BAD), record(4)], [nowhere, record(5)], [record(6)]]
     service, consumer, _ = service_of(monkeypatch, stop, script)

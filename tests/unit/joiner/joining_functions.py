@@ -51,7 +51,7 @@ def leaves_the_process(_left: Columns, _right: Columns) -> NDArray[np.float64]:
 
 
 def interrupts(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Raise the exception of Ctrl-C."""
+    """Raise the exception that Ctrl-C causes."""
     raise KeyboardInterrupt
 
 

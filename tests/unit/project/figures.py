@@ -1,6 +1,6 @@
-"""The source of each measured figure on a page: the text that contains it, and the recorded runs that it comes from.
+"""The source of each measured figure on a page: the passage that contains it, and the recorded runs that it comes from.
 
-A placeholder in the text stands for a figure, in the format used on the page. The values are computed here from the
+A placeholder in the passage stands for a figure, in the format used on the page. The values are computed here from the
 JSON files that the benchmarks wrote, so a page can neither keep a figure from an older run nor round in its favour.
 Figures that a run was judged not to show (see `bench.contest.report.judged`) are absent, so no page can state them.
 """
@@ -20,7 +20,7 @@ RESULTS: Final = ROOT / "bench" / "results"
 
 
 class Figure(NamedTuple):
-    """A text that occurs once on the page, with ``{:…}`` for each figure, and the values from the recorded runs."""
+    """A passage that occurs once on the page, with ``{:…}`` for each figure, and the values from the recorded runs."""
 
     page: str
     text: str

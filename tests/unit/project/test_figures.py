@@ -147,7 +147,7 @@ def blank(text: str, pattern: str, flags: int = 0) -> str:
 def prose_of(text: str) -> str:
     """Return a page with code, link targets, versions and generated blocks replaced by spaces.
 
-    Of the settings tables only the last column is kept: test_docs compares the others with the code.
+    Of the settings tables, only the last column is kept: test_docs compares the other columns with the code.
     """
     text = blank(text, r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     text = blank(text, f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
@@ -166,7 +166,7 @@ def prose_of(text: str) -> str:
 
 
 def spans_of(text: str, figure: Figure) -> list[Span]:
-    """Return the spans of the figures in the text. Raise `LookupError` if they are not there as recorded."""
+    """Return the spans of the figures in the text. Raise `LookupError` unless the passage occurs once, as recorded."""
     pattern, any_pattern, number = "", "", 0
     for literal, field, form, _ in Formatter().parse(figure.text):
         spaced = re.sub(r"(?:\\ )+", r"\\s+", re.escape(literal))

@@ -18,7 +18,7 @@ from simulator.settings import LinkSettings
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT = 1, 2, 3, 4, 5, 6, 7, 14
 DEADLINE_TURNS = 400
-"""Each takes at most 50 ms."""
+"""Each turn takes at most 50 ms."""
 
 
 @dataclass

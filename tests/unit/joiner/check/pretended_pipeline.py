@@ -114,7 +114,7 @@ class Pipeline:
 
 
 def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> Checkpoint:
-    """Return the checkpoint of a unit that has consumed all messages, or all before offset ``stop``."""
+    """Return the checkpoint of a unit that has consumed all messages, or all those before offset ``stop``."""
     settings = pipeline.settings
     topic = settings.topics.data
     end = pipeline.ends[topic, unit] if stop is None else stop
@@ -281,7 +281,7 @@ def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = 
 
 
 def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
-    """Append watermarks, and messages that are rejected, not selected, or fail in a joining function."""
+    """Append watermarks, and messages that are rejected, that no join selects, or on which a joining function fails."""
     here = partition_of(b"R0", PARTITIONS)
     last_ms = BASE_MS + clock["R0"]
     huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}

@@ -133,7 +133,7 @@ class Play:
         self.write(Cancelled(move=MOVE, units=[UNIT]))
 
     def release_unwritten(self, name: str) -> None:
-        """Write the last transaction but lose its answer, so that the runner reads the log."""
+        """Write the last transaction but lose the response, so that the runner reads the log."""
         self.losses -= 1
         side, action = self.sides[name], self.sides[name].work.pop(0)
         assert isinstance(action, Release)

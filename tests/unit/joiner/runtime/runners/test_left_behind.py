@@ -1,4 +1,4 @@
-"""Is a unit's producer freed when the unit is given up? The collector runs too rarely to free reference cycles."""
+"""Is a unit's producer freed when the unit is given up? The garbage collector runs too rarely to rely on."""
 
 # ruff: noqa: SLF001 - the tests set up and run a single step
 

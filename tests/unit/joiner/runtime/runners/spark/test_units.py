@@ -334,7 +334,7 @@ def test_a_topic_that_runs_ahead_waits_for_the_other() -> None:
     served.leads = [Lead("l", "r", fill=0.9, share=0.9)]
     stage.ends = {0: {"l": 50, "r": 50}}
     assert [plan.end for plan in stage.plans()] == [{"l": 0, "r": 50}]
-    # After a while, a topic does not wait for one without new records.
+    # After a while, a topic no longer waits for one without new records.
     served.quiet_since_s = {"r": time.monotonic() - 2 * SILENT_S}
     stage.ends = {0: {"l": 50, "r": 0}}
     assert [plan.end for plan in stage.plans()] == [{"l": 50, "r": 0}]
