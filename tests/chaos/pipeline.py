@@ -178,7 +178,7 @@ def chaos_stack(
 
 
 def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
-    """Return the settings of a Kafka listener per wire, each with the wire's address as its advertised one."""
+    """Return the settings of one Kafka listener per wire, each of which advertises the address of its wire."""
     for wire in wires.values():
         wire.target = choose_port(None)
     names = {service: service.upper() for service in wires}

@@ -31,7 +31,7 @@ _NOT_KEPT: Final = frozenset({"schedule", "timeline"})
 
 
 def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
-    """Return the row of a run."""
+    """Return the report's row for a run."""
     total = played.report["total"]
     counts = played.report["counts"]
     return {

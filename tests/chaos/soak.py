@@ -107,7 +107,7 @@ def kills(minutes: int, seed: int) -> list[Act]:
 def growth(samples: list[Sample], end_s: float) -> list[str]:
     """Return the growth of processes that are not killed: joiner three, and the connectors in the second half.
 
-    Memory is not checked, as it stabilises late. A leaked client would show in threads and open files.
+    Memory is not checked, because it stabilises late. A leaked client would show in threads and open files.
     """
     found = []
     for name, begin_s in (("three", end_s / 10), ("connector", end_s / 2), ("db_connector", end_s / 2)):

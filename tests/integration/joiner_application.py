@@ -221,7 +221,7 @@ class Application:
             power=self.power,
         )
         path = self.folder / "lsb.toml"
-        # Replaced atomically, as a joiner may be starting.
+        # Replaced atomically, because a joiner may be starting.
         draft = path.with_suffix(".new")
         draft.write_text(text)
         draft.replace(path)

@@ -132,7 +132,7 @@ def topic_reader(bootstrap: str, group: str) -> Consumer:
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
-    """Return the end offset of a partition. Retries, as a new topic or a starting broker may have no leader yet."""
+    """Return the end offset of a partition. Retry, because a new topic or a starting broker may have no leader yet."""
     end_s = time.monotonic() + DEADLINE_S
     while True:
         try:

@@ -15,7 +15,7 @@ TINY = Sizes(
     records=6_000,
     width_records=3_000,
     turns={},
-    # Reached only on a busy machine, as a run ends once it has all results.
+    # Reached only on a busy machine, because a run ends once it has all results.
     limits=Limits(budget_s=240.0, start_s=180.0, quiet_s=20.0),
     widths_ms=(100,),
     rates=(500,),

@@ -51,7 +51,7 @@ def set_offsets(pipeline: Pipeline, offset: int, metadata: str = "") -> None:
     def is_set() -> bool:
         request = ConsumerGroupTopicPartitions(pipeline.name, wanted)
         answer = admin.alter_consumer_group_offsets([request])[pipeline.name]
-        # Rejected until the group has noticed that its member has left.
+        # Rejected while the group still lists the member that has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(is_set, "the group's offsets can be set")

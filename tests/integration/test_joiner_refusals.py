@@ -55,7 +55,7 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     def reset_by_hand() -> bool:
         request = ConsumerGroupTopicPartitions(app.name, wrong)
         answer = app.admin().alter_consumer_group_offsets([request])[app.name]
-        # Rejected until the group has noticed that its member has left.
+        # Rejected while the group still lists the member that has left.
         return all(at.error is None for at in answer.result().topic_partitions or [])
 
     wait_until(reset_by_hand, "the group's offsets can be changed")

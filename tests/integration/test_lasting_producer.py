@@ -1,4 +1,4 @@
-"""The connectors' producer while Kafka is unavailable for longer than the producer's patience. On real Kafka."""
+"""The connectors' producer when real Kafka is unavailable for longer than ``patience_s``."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
 
 
 def newer_unit(data: bytes) -> bytes:
-    """Return a snapshot as a later release might write it: another version, another structure."""
+    """Return a snapshot as a later release might write it: with another version and another structure."""
     return msgspec.msgpack.encode({"version": unit_snapshot.VERSION + 1, "units": [data[:9]], "offsets": "elsewhere"})
 
 

@@ -239,7 +239,7 @@ class History:
         )
 
     def _check_changes_of_owner(self) -> None:
-        """Check that processes claimed units of others only after an assignment by the group, or in a retry."""
+        """Check that processes claimed each other's units only after an assignment by the group, or in a retry."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
         if self._in_spark:
@@ -256,7 +256,7 @@ class History:
             taken.update((run, unit) for before, run in changes if before != run)
         self.world.counts["changes of owner"] += taken.total()
         if too_often := taken - allowed:
-            self._differ(f"taken more often than the group gave them: {dict(too_often)}")
+            self._differ(f"claimed more often than the group assigned them: {dict(too_often)}")
 
     def _where(self) -> str:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)

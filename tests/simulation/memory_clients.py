@@ -205,7 +205,7 @@ class MemoryProducer:
         self._epoch = self._tell("init", init)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. This is local: the broker learns of it with the first record."""
+        """Begin a transaction. This is local: at the broker, the first record begins it."""
         self._tell("begin", lambda: None)
         if self._is_open or self._epoch < 0:
             raise kafka_error(_STATE, "not ready for a transaction")

@@ -90,7 +90,7 @@ def on_stage(world: World) -> Iterator[None]:
         (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
-        # Called in the same thread, as no other thread may run now.
+        # Called in the same thread, because no other thread may run now.
         (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (checkpoint_log, "_TAIL", TAIL),
     ]

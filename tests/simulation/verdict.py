@@ -67,7 +67,7 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
 
 
 def _messages(kafka: MemoryKafka, name: str, *, ours: bool = False) -> list[Message]:
-    """Return the committed records of a topic. ``ours``: without those of other programs."""
+    """Return the committed records of a topic. ``ours``: without the records of other programs."""
     return [
         Message(name, unit, entry.offset, entry.time_ms, entry.key, entry.value)
         for unit, log in enumerate(kafka.topics[name].logs)

@@ -36,7 +36,7 @@ _LOOK_EVERY_S: Final = 0.3
 
 
 class Director(Protocol):
-    """Decides what happens besides the processes."""
+    """Decides what else happens in a history, besides the work of its processes."""
 
     def step(self) -> None:
         """Act. Called before every client call."""

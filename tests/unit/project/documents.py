@@ -1,4 +1,4 @@
-"""The project's documents as data: pages, tables, code, links. Parses text and checks nothing."""
+"""The project's documents as data: pages, tables, code, links. Parses text, but checks nothing."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def spans_of(text: str, figure: Figure) -> list[Span]:
     if len(found) > 1:
         raise LookupError(f"occurs {len(found)} times: {recorded!r}")
     others = [re.sub(r"\s+", " ", one[0]) for one in re.finditer(any_pattern, text)]
-    raise LookupError(f"says {others}, recorded is {recorded!r}" if others else f"has no text {figure.text!r}")
+    raise LookupError(f"says {others}, recorded is {recorded!r}" if others else f"does not contain {figure.text!r}")
 
 
 def not_measured(page: str, text: str) -> Iterator[Span]:
@@ -194,7 +194,7 @@ def not_measured(page: str, text: str) -> Iterator[Span]:
             pattern = re.sub(r"(?:\\ )+", r"\\s+", re.escape(words))
             found = list(re.finditer(pattern, text))
             if not found:
-                raise LookupError(f"{page} has no text {words!r}")
+                raise LookupError(f"{page} does not contain {words!r}")
             yield from (one.span() for one in found)
 
 
@@ -249,7 +249,7 @@ def test_a_figure_that_differs_from_its_record_is_told() -> None:
     assert spans_of(PAGE, Figure("x", "makes {:.1f} times the rate", (3.46,))) == [(9, 12)]
     with pytest.raises(LookupError, match=re.escape("says ['makes 3.5 times'], recorded is 'makes 3.4 times'")):
         spans_of(PAGE, Figure("x", "makes {:.1f} times", (3.4,)))
-    with pytest.raises(LookupError, match="has no text"):
+    with pytest.raises(LookupError, match="does not contain"):
         spans_of(PAGE, Figure("x", "takes {:.1f} times", (3.5,)))
 
 
