@@ -103,7 +103,7 @@ class Mutator:
         return self.draw.choice(values)
 
     def is_large(self) -> bool:
-        """Draw whether this case is a large one."""
+        """Decide at random whether this case is large."""
         return self.draw.randrange(_LARGE) == 0
 
     def _render(self, value: Any, chance: float) -> bytes:

@@ -1,4 +1,4 @@
-"""An old owner of a transactional id whose record arrives after a new owner's claim. Written in Kafka's wire protocol.
+"""An old owner of a transactional id whose record arrives after a new owner's claim. Uses Kafka's wire protocol.
 
 A client library adds a partition to the transaction before it writes to it. Here the partition was added before the
 claim, and only the record arrives late, so it is sent without that request.

@@ -1,7 +1,7 @@
 """A real stack for all integration tests of a run, in a temporary folder and on free ports.
 
-Each server starts when the first test requests it. If a server cannot be started, the tests that need it fail with the
-reason; nothing is skipped.
+Each server starts when the first test requests it. If a server cannot be started, the tests that need it fail and
+report the reason; nothing is skipped.
 """
 
 from __future__ import annotations

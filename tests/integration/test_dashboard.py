@@ -1,4 +1,4 @@
-"""The dashboard of machine data on a real InfluxDB: every query returns data, and few rows for a long time range."""
+"""The dashboard of machine data on a real InfluxDB: every query returns data, and few rows even for a long range."""
 
 from __future__ import annotations
 

@@ -167,5 +167,5 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_message_and_
 
 
 def kept(points: Points) -> Points:
-    """Return the points without the one that the test has written directly."""
+    """Return the points, except the one that the test wrote directly."""
     return {point: fields for point, fields in points.items() if ("thing", "other") not in point.tags}

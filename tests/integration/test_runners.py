@@ -115,7 +115,7 @@ def test_a_forced_claim_of_the_units_stops_the_other_kind_of_runner(app: Applica
     with flowing(app, 8):
         stage = app.start(command="spark", instance="in-spark")
         stage.wait_for_units()
-        # A frozen runner is a zombie once another one has claimed its units.
+        # A frozen runner is a zombie once another runner has claimed its units.
         frozen = with_children(stage.process.pid)
         signal_all(frozen, signal.SIGSTOP)
         process = app.start("--force-claim", instance="plain")

@@ -187,7 +187,7 @@ def test_a_restart_of_the_broker_loses_nothing_and_doubles_only_what_was_in_flig
     assert "unacknowledged" not in said.splitlines()[0]
     assert set(subscriber.payloads) == set(expected)
     if qos == 2:
-        # HiveMQ loses a publisher's packet identifiers in a restart, so it accepts in-flight messages as new ones.
+        # HiveMQ loses a publisher's packet identifiers during a restart, so it accepts in-flight messages as new ones.
         # Messages in flight to a subscriber at QoS 1 are redelivered as well.
         assert len(subscriber.payloads) <= len(expected) + IN_FLIGHT_MAX
 

@@ -1,4 +1,4 @@
-"""Are records and results in columns encoded and decoded to exactly the same bytes and values as single ones?"""
+"""Are columns of records and results encoded and decoded to exactly the same bytes and values as single ones?"""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def hanging_is_not_looked_for() -> AbstractContextManager[None]:
 
 
 def no_line_is_drawn() -> AbstractContextManager[None]:
-    """A claimant that finds no open transaction assumes that no older records can arrive any more."""
+    """A claimant that finds no open transaction assumes that no older records can still arrive."""
     return changed(claims, "fence_partitions", lambda *_: None)
 
 

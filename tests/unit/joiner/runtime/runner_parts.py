@@ -40,7 +40,7 @@ class AtOnce(Executor):
 
 
 def quiet_services(pool: Executor) -> Services:
-    """Return services with a control topic that is empty and drops all records, and with the real clock."""
+    """Return services with the real clock and with an empty control topic that drops all records."""
     control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
     nothing: Any = None
     return Services(pool, nothing, nothing, control, SystemClock())
