@@ -24,5 +24,5 @@ def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> 
             log.warning("%s is ignored, as %s is given too: remove the old name", former, present)
         else:
             values[new] = value
-            log.warning("%s is called %s now; the next release does not accept the old name", former, present)
+            log.warning("%s is now called %s; the next release does not accept the old name", former, present)
     return values

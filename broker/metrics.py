@@ -240,7 +240,7 @@ class _Server(ThreadingHTTPServer):
         del request
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
-        log.log(level, "the request of %s was not answered: %r", client_address, error)
+        log.log(level, "the request from %s was not answered: %r", client_address, error)
 
 
 class _Handler(BaseHTTPRequestHandler):

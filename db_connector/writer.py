@@ -28,7 +28,8 @@ NO_POINTS: Final = b"# nothing\n"
 """A comment in line protocol, for which InfluxDB checks the token and the bucket, and writes nothing."""
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Most bytes of one request before compression. InfluxDB 1.8 accepts 25 MB, and resets the connection beyond that."""
+"""Maximum size of a request in bytes, before compression. InfluxDB 1.8 accepts 25 MB, and resets the connection beyond
+that."""
 
 _REPORT_EVERY_S: Final = 10.0
 """Seconds between two log lines about the same outage."""
@@ -143,7 +144,7 @@ class Writer:
             level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
             log.log(
                 level,
-                "InfluxDB has not accepted points for %.0f s, they are kept in Kafka, next attempt in %.1f s: %s",
+                "InfluxDB has not accepted points for %.0f s; they are kept in Kafka; next attempt in %.1f s: %s",
                 now_s - self._unavailable_since_s,
                 wait_s,
                 error,

@@ -28,7 +28,7 @@ examples:
   make demo EVENTS=events.json AS_RECORDED=1      in the order of the file, with its disorder
   python -m demo --events-count 100000 --rate max
 
-Exit status: 0 every expected result is there, once; 1 one is not, or something failed; 2 wrong usage or settings,
+Exit status: 0 every expected result is there, once; 1 otherwise, or if something failed; 2 wrong usage or settings,
 nothing was started; 130 stopped by Ctrl-C or SIGTERM.
 """
 

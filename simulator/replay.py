@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
     except SettingsError as error:
         lines = "".join(f"  {error}\n" for error in error.errors)
-        sys.stderr.write(f"simulator: wrong settings, nothing was sent\n{lines}")
+        sys.stderr.write(f"simulator: wrong settings; nothing was sent\n{lines}")
         return 2
     stop = Stop()
     try:

@@ -35,7 +35,7 @@ NO_EVENTS = 3
 """Exit status of a complete replay in which some lines are not events."""
 
 IN_FLIGHT_MAX = 65_535
-"""Most messages in flight: MQTT identifies them with 16 bits."""
+"""Maximum number of messages in flight: MQTT identifies them with 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
 """Longest password in MQTT."""
 

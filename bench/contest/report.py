@@ -24,7 +24,7 @@ _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 _NONE: Final = "-"
 _ROUGH_S: Final = 3.0
-"""A rate is approximate if its steady part is shorter: it then has too few batches."""
+"""A rate is approximate if its steady part is shorter than this, because it then contains too few batches."""
 
 _LOOKS: Final = (*CORE, "Spark tumbling window", "Flink interval join", "pass-through", engine.NAME)
 """The contenders that are in several plots."""

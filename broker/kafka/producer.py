@@ -134,7 +134,7 @@ class LastingProducer(Generic[T]):
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(
-                "Kafka accepted no record for %g s; reconnecting, %d records are sent again",
+                "Kafka accepted no record for %g s; reconnecting, and sending %d records again",
                 self._patience_s,
                 len(self._unconfirmed),
             )

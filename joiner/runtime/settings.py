@@ -230,7 +230,7 @@ class JoinerSettings(ServiceSettings):
             if topic in written
         ]
         mistakes += [
-            f"the topics {one!r} and {other!r} differ in '.' and '_' alone, which Kafka does not allow; rename one"
+            f"the topics {one!r} and {other!r} differ only in '.' and '_', which Kafka does not allow; rename one"
             for one, other in combinations(sorted({*written, *self.input_topics}), 2)
             if one.replace(".", "_") == other.replace(".", "_")
         ]

@@ -29,7 +29,7 @@ _JOINED_ROWS_MAX: Final = 50_000
 
 
 def group_keys(buckets: int) -> list[int]:
-    """Return a group value for each bucket, so that each partition gets one bucket if there are as many partitions.
+    """Return a group value for each bucket, so that each partition gets one bucket if their numbers are equal.
 
     Spark assigns a group to the partition ``pmod(hash(value), partitions)``. If the bucket number were the value, about
     a third of the partitions would be empty.

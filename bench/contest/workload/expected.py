@@ -109,7 +109,7 @@ class Comparison:
 
 
 def has_all(found: Mapping[str, Any]) -> bool:
-    """Return whether a run is complete by its figures. A count of results proves nothing: they may be other pairs."""
+    """Return whether a run is complete by its figures. A number of results proves nothing: the pairs may be wrong."""
     has_neighbours = found.get("reached") == 1 and found.get("missing") == 0
     held = found.get("held")
     return has_neighbours or (held is not None and found["results"] - found["double"] == held)

@@ -38,7 +38,7 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 """The timeout of one request to Kafka. The first request is also limited by ``stall_s``."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""The number of offsets at the end of the state topic in which the newest checkpoint is searched first."""
+"""The number of offsets at the end of the state topic that are searched first for the newest checkpoint."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it

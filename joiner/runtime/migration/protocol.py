@@ -60,7 +60,7 @@ class Release(NamedTuple):
 
 
 class Reclaim(NamedTuple):
-    """Claim back the unit that was released on this way; then call `Source.is_back` or `Source.gone`."""
+    """Reclaim the unit that was released for this move; then call `Source.is_back` or `Source.gone`."""
 
     unit: int
     way: OnTheWay

@@ -84,7 +84,7 @@ class JoinerMetrics:
         UnitGauges(settings, claimant, statuses, self._snapshot_bytes).expose(telemetry.readings)
         add = partial(Distribution, telemetry.registry)
         self._transaction_s = add(
-            "lsb_joiner_transaction_duration_seconds", "From the begin of a transaction to its commit.", DURATIONS_S
+            "lsb_joiner_transaction_duration_seconds", "From the start of a transaction to its commit.", DURATIONS_S
         )
         self._transaction_size = add(
             "lsb_joiner_transaction_messages",
@@ -93,7 +93,7 @@ class JoinerMetrics:
         )
         self._recovery_s = add(
             "lsb_joiner_recovery_duration_seconds",
-            "From the begin of a claim to the restored unit.",
+            "From the start of a claim until the unit is restored.",
             _RECOVERIES_S,
         )
         self._latency_s = add(
