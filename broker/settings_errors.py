@@ -74,7 +74,7 @@ def no_section(name: str, sections: Collection[str]) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the names of the project's variables that are set, in capitals, as the names are case-insensitive."""
+    """Return the names of the project's variables that are set, in upper case, as names are case-insensitive."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 

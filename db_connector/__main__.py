@@ -125,7 +125,8 @@ def _serve(
             settings.topics.out, settings.kafka.bootstrap_servers,
             settings.influxdb.url, settings.influxdb.bucket, own.measurement,
         )  # fmt: skip
-        # Objects that exist now are never freed. Excluding them from garbage collection saves some percent of CPU.
+        # Objects that exist now are never freed. Excluding them from garbage collection saves a few percent of CPU
+        # time.
         gc.freeze()
         service.run()
     except (TopicError, DeliveryError, KafkaFailureError) as error:

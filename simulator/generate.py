@@ -36,7 +36,7 @@ examples:
 Exit status: 0 written, 1 not written, 2 wrong settings (the file is unchanged)."""
 
 FIRST_TIMESTAMP_MS = 1_554_096_380_468
-"""The first time of the recording that is imitated: 1 April 2019."""
+"""The first time of the imitated recording: 1 April 2019."""
 TOGETHER_MS = 25
 """Samples of a machine that are due within this time are put into one event."""
 SHARE_MAX = 0.9

@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait until the input ends because the owner of a temporary stack has ended; then stop and remove the stack."""
+    """Wait until the input ends, because the stack's owner has ended; then stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()

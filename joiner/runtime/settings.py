@@ -187,7 +187,7 @@ def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
         if left is None or right is None or left["topic"] != right["topic"]:
             continue
         if None in {left["quantity"], right["quantity"]} or left["quantity"] == right["quantity"]:
-            mistakes.append(f"join {name!r}: a record may be on both sides; give them other topics or quantities")
+            mistakes.append(f"join {name!r}: a record may be on both sides; give them different topics or quantities")
     return mistakes
 
 

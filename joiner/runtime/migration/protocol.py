@@ -10,9 +10,9 @@ Control records and times are the input, actions for the runner the output. Both
     target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
     source    if no target reports for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 
-The checkpoint decides, so records may be lost, late or doubled. Each side also records the state it finds in the state
-topic (`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A crash
-needs no separate rule: a state machine that starts again learns everything from the repeated records.
+The checkpoint decides, so records may be lost, delayed or duplicated. Each side also records the state it finds in the
+state topic (`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A
+crash needs no separate rule: a restarted state machine gets all it needs from the repeated records.
 """
 
 from __future__ import annotations
