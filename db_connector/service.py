@@ -61,7 +61,7 @@ class Service:
             settings, stop, heartbeat=self._telemetry.heartbeat, on_assigned=self._report_readiness
         )
         self._has_abandoned = False
-        """Whether a batch was abandoned at a stop, so that no later batch may be committed."""
+        """Whether a batch was abandoned at shutdown, so that no later batch may be committed."""
         self.progress = Progress()
         self._write_times = WriteTimes(self._telemetry)
         self._lags_seen: dict[int, int] = {}

@@ -366,7 +366,7 @@ def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 
 
 def count_results(consumer: Consumer, topic: str) -> int:
-    """Return the committed offsets of a topic. With transactions, they are slightly more than its results."""
+    """Return the committed offsets of a topic. With transactions, they slightly exceed the number of results."""
     try:
         ends = [
             consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS)

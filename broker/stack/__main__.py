@@ -31,7 +31,7 @@ environment:
   LSB_INFLUXD       an influxd 1.8 to use (default: the one on the path, otherwise built with Go)
   JAVA_HOME         the Java to run Kafka and the MQTT broker with (default: java on the path)
 
-exit status: 0 success, 1 failed (status: a server is not running), 2 wrong usage
+exit status: 0 success, 1 failed (status: a server is not running), 2 invalid arguments
 """
 
 _NAMES: Final = ("kafka", "mqtt", "influxdb")

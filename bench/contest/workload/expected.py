@@ -1,7 +1,7 @@
 """Computes the expected results of a workload, and compares an output with them: found, missing, excess, duplicate.
 
-The pairs are those of docs/semantics.md, computed as described there: the union of four `pandas.merge_asof`, without
-the engine that is judged. A pair is expected if an endless stream would make it certain; a pair that only the end of
+The pairs are those of docs/semantics.md, computed as described there, without the engine under test: the union of four
+`pandas.merge_asof` calls. A pair is expected if an endless stream would make it certain; a pair that only the end of
 the stream makes certain is optional. A pair is one integer: left row times number of rows, plus right row.
 """
 

@@ -219,7 +219,7 @@ class Source:
                 way = OnTheWay(record.move, self._site)
                 self._units[unit] = _Departure(way, record.to, _Leaving.ASKED, now_s)
             elif one is not None and one.way.move != record.move:
-                why = f"it is being moved to {one.to} (move {one.way.move}): wait for that, or cancel it"
+                why = f"it is being moved to {one.to} (move {one.way.move}): wait for this move, or cancel it"
                 refused = Refused(move=record.move, unit=unit, to=record.to, instance=self._instance, why=why)
                 actions.append(Write(refused))
             elif one is not None and one.step is _Leaving.ASKED:

@@ -54,7 +54,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *(
                 "a snapshot of at most 8 MiB",
                 "A snapshot over 8 MiB",
-                "at a stop, if that takes at most 3 s",
+                "at shutdown if that takes at most 3 s",
                 "a last snapshot, within 5 s",
                 "waits up to 30 s for transactions",
             ),
