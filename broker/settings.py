@@ -62,12 +62,12 @@ SECTIONS: Final = frozenset(
 """The sections of all services; any other section in the file is an error."""
 
 TOPIC_BYTES_MAX: Final = 65_535
-"""Longest topic in MQTT."""
+"""Maximum length of an MQTT topic."""
 TOPIC_NAME_LENGTH_MAX: Final = 200
 """Kafka itself accepts 249 characters."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
-"""Longest secret that is accepted: MQTT's limit for a password."""
+"""Maximum length of a secret: MQTT's limit for passwords."""
 _NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
 
 

@@ -98,7 +98,7 @@ def tag_text(value: str, name: str) -> str:
 def _tag_text(value: str, name: str) -> str:
     reason = _why_unrepresentable(value)
     if reason:
-        message = f"{name} {reason}, which a tag of InfluxDB cannot hold: {value[:80]!r}"
+        message = f"{name} {reason}, which an InfluxDB tag cannot hold: {value[:80]!r}"
         raise UnrepresentableError(message)
     return value.translate(_TAG_ESCAPES)
 

@@ -213,7 +213,7 @@ Recording = StreamedRecording | SortedRecording
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to publish: `id` is the event's id ("" without one), `invalid` marks an invalid line."""
+    """One message to publish: `id` is the event's id ("" without one); `invalid` marks an invalid line."""
 
     payload: bytes
     id: str

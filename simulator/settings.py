@@ -37,7 +37,7 @@ NO_EVENTS = 3
 IN_FLIGHT_MAX = 65_535
 """Maximum number of messages in flight: MQTT identifies them with 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
-"""Longest password in MQTT."""
+"""Maximum length of an MQTT password."""
 
 
 class SettingsError(Exception):

@@ -263,7 +263,7 @@ def _costs(measurements: list[Found]) -> list[str]:
         "results that are not neighbours",
         "duplicate results",
         "CPU s/million records",
-        "CPU s of Kafka",
+        "Kafka CPU s",
     ]
     heads += ["memory, MB", "records held at the end", "newest snapshots, kB"]
     heads += ["largest state, records", "largest state on disk, kB", "written to Kafka, MB"]

@@ -175,7 +175,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=int, default=4, help="of the topics")
     parser.add_argument("--batch", type=int, default=200_000, help="records")
     parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="of the watermark")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of Spark")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another Spark setting")
     return parser
 
 

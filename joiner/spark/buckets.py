@@ -25,7 +25,7 @@ _PACKED_ROWS_MAX: Final = 200_000
 """The number of rows that a worker collects before packing them: tens of megabytes, which avoids many small tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
-"""The largest number of result rows in one packed table: a few megabytes, similar to the batches of Spark."""
+"""The largest number of result rows in one packed table: a few megabytes, similar to Spark's own batches."""
 
 
 def group_keys(buckets: int) -> list[int]:

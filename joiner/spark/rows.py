@@ -97,7 +97,7 @@ def times(table: pa.Table, side: Side) -> Ints:
     """Return the event times, int64 of shape (n,).
 
     Integers are unchanged. Dates and timestamps are in microseconds since the epoch, UTC. Raises `ArgumentError` for an
-    integer outside the range of the buffer. All timestamps of Spark are within it.
+    integer outside the range of the buffer. All Spark timestamps are within it.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):

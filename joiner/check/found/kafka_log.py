@@ -120,7 +120,7 @@ class KafkaEvidence:
         except KafkaAway as error:
             raise EvidenceError(str(error)) from error
         except KafkaException as error:
-            message = f"the topics of Kafka at {servers} cannot be described: {error.args[0].str()}"
+            message = f"the topics at {servers} cannot be described: {error.args[0].str()}"
             raise EvidenceError(message) from error
         faults = [f"there is no topic {name}" for name in names if name not in facts]
         faults += [
