@@ -100,7 +100,7 @@ def _wait_until_owned(application: Application, site: str, running: list[subproc
     owners: list[str | None] = []
     while owners != [site] * PARTITIONS:
         if any(process.poll() is not None for process in running):
-            raise RuntimeError("a runner has ended by itself")
+            raise RuntimeError("a runner ended unexpectedly")
         time.sleep(_LOOK_S)
         # KafkaException: the state topic is being created.
         with suppress(KafkaException), closing(Readers(application.settings, SystemClock())) as readers:

@@ -326,7 +326,7 @@ class EventSettings(Section):
 
 def _address(given: object) -> str:
     host, _, port = str(given).rpartition(":")
-    # The environment may give a port alone as text, and the file may give a number.
+    # A port alone may be a string (from the environment) or a number (from the file).
     known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
     if not known or int(port) > PORT_MAX:
         raise ValueError("must be a port or host:port, with an IPv6 address in brackets; port 0 means any free port")

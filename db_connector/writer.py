@@ -105,9 +105,9 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Check with a write without points whether the database accepts points. Failures are logged as usual.
+        """Send a write without points, to check whether the database accepts points. Failures are logged as usual.
 
-        Returns None if it has answered, else the seconds until the next probe.
+        Returns None if the database has answered, else the seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)
@@ -216,7 +216,7 @@ class WriterThread(Generic[Batch]):
         self._thread = threading.Thread(target=self._run, name="influxdb-writer", daemon=True)
         self._thread.start()
         self.in_flight = 0
-        """Number of batches whose outcome was not retrieved yet."""
+        """Number of batches whose outcome has not been retrieved yet."""
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch. The caller bounds how many are in flight."""

@@ -82,7 +82,7 @@ class Connection:
         """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is less."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.problem = ""
-        """The reason why there is no connection."""
+        """Why there is no connection."""
         self._had_session = False
         self._was_accepted = False
         self._is_dropped = False
@@ -228,7 +228,7 @@ class Connection:
         self.open()
 
     def _drop(self) -> None:
-        """Close the socket without DISCONNECT. paho has no call for that, and detects it when it reconnects."""
+        """Close the socket without DISCONNECT. paho has no call for that; it notices when it reconnects."""
         sock = self._client.socket()
         if sock is not None:
             sock.close()

@@ -108,7 +108,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
-        """Return the settings of the arguments. A setting of the variant replaces the same one wherever it is."""
+        """Return the settings for the arguments. A setting of the variant replaces the one of the same name."""
         state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {

@@ -48,7 +48,7 @@ _HIVEMQ_DEPENDENCIES: Final = (
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
     # The newest version of each on Maven Central's mirrors; they work with the installed Spark. Each is named, because
-    # a connector depends on a token provider of its own version.
+    # a connector depends on the token provider of the same version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),

@@ -151,7 +151,7 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
 def compare(
     expected: Expected, left: Ints, right: Ints, settled: int | None = None, window: Window = NO_WINDOW
 ) -> Comparison:
-    """Judge results, each of a left and a right row, up to the row that was processed in each partition.
+    """Judge results (pairs of a left and a right row) up to the last row processed in each partition.
 
     ``settled``: for a run that was cut off, how many of its first results determine how far it got. This is determined
     per thing, because an engine need not process the things of a partition in order. The other results only have to be

@@ -71,7 +71,7 @@ class Workload:
         return self.partition_of_thing[self.thing]
 
     def messages(self, first: int, last: int) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield partition and message of the rows from ``first`` up to ``last``, excluded."""
+        """Yield the partition and message of each row from ``first`` up to, but excluding, ``last``."""
         rows = slice(first, last)
         columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
         for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):

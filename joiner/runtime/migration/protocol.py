@@ -32,7 +32,7 @@ LEASE_S: Final = 5.0
 """An order without a Request for this long has expired."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
-"""The reason why a unit has stayed at its source."""
+"""Why a unit has stayed at its source."""
 
 RECLAIM_AFTER_S: Final = 5.0
 """Time allowed for the target to claim or report. A target that is ready needs a fraction of it, and one that has
