@@ -258,8 +258,7 @@ def _report(query: StreamingQuery) -> None:
 
 
 def _read_by(source: Any) -> int:
-    """Return the number of records in a batch, from its offsets; Spark counts each twice: both sides of the join read
-    it."""
+    """Return the number of records in a batch, from its offsets: Spark counts each twice, once per side."""
     begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
     return sum(
         at - begin.get(topic, {}).get(partition, 0)

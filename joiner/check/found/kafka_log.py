@@ -47,8 +47,7 @@ _log = client_logger(__name__)
 
 
 class KafkaEvidence:
-    """Evidence read from a running Kafka cluster. It is a context manager. See
-    `joiner.check.found.evidence.Evidence`."""
+    """Evidence read from Kafka. It is a context manager. See `joiner.check.found.evidence.Evidence`."""
 
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
