@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _TICK_NS: Final = 2 * _MS
 _RECORDS_MIN: Final = 500_000
-"""Fewest records in a timed section."""
+"""Minimum number of records in a timed section."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Case:
     """Streams that alternate between left and right, key by key.
 
     ``disorder`` is the share of records that are up to 100 positions late in the log; the lateness of both sides is set
-    accordingly. ``ties`` is the share of right records with the time of their left one. ``ahead`` is how many records
-    the right side is ahead; they are held.
+    accordingly. ``ties`` is the share of right records with the time of their left one. ``ahead`` is the number of
+    records by which the right side is ahead; these are held.
     """
 
     records: int = 1_000_000
@@ -196,7 +196,7 @@ def _rates(one: dict[str, Any], contender: str) -> list[float]:
 def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
     standard = ", ".join(f"{name} {value:,}" for name, value in asdict(Case()).items())
     lines = [
-        f"Where nothing else is said: {standard}. One core. Rates in million records a second; medians, and of the",
+        f"Unless stated otherwise: {standard}. One core. Rates in million records a second: medians; for the",
         "engine minimum / median / maximum.",
     ]
     for name, found in curves.items():

@@ -32,7 +32,7 @@ from joiner.runtime.kafka.clients import make_admin, make_consumer
 _WARM_UP_S: Final = 5.0
 _WARM_UP_TURNS: Final = 2
 _JAVA: Final = ("-Xms768m", "-Xmx768m", "-XX:+UseZGC")
-"""Options of Kafka: Java's default collector pauses it for up to 120 ms, several times a minute."""
+"""JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute."""
 _QUIET_S: Final = 5.0
 """A run ends after this time without results."""
 _QUANTILES: Final = (50, 99, 99.9)

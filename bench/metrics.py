@@ -99,7 +99,7 @@ def main() -> int:
     }
     rows = [
         ("without metrics", spread(rates[False], 0), spread(cores[False], 2)),
-        ("with metrics, asked every second", spread(rates[True], 0), spread(cores[True], 2)),
+        ("with metrics, scraped every second", spread(rates[True], 0), spread(cores[True], 2)),
         ("with / without, by turn", spread(ratios, 3), spread(of_cores, 3)),
     ]
     lines = table(

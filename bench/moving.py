@@ -67,7 +67,7 @@ def measure(
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
     try:
-        # It is alone at first, because any runner may claim a unit that was never owned.
+        # Only this runner is started at first, because any runner may claim a unit that was never owned.
         _wait_until_owned(application, runners[0].site, processes)
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)
@@ -79,7 +79,7 @@ def measure(
                 if one.step is not Step.MOVED:
                     raise RuntimeError(f"unit {unit} was not moved to {target}: {one.why}")
                 if one.pause_ms is None:
-                    continue  # the target claimed it before the source's record was there
+                    continue  # the target claimed it before the source's record was written
                 row = {"move": turn, "from": source, "to": target, "unit": unit, "pause_ms": one.pause_ms}
                 rows.append(row | {"released_ms": one.released_ms})
             pauses = [row["pause_ms"] for row in rows if row["move"] == turn]
@@ -100,7 +100,7 @@ def _wait_until_owned(application: Application, site: str, running: list[subproc
     owners: list[str | None] = []
     while owners != [site] * PARTITIONS:
         if any(process.poll() is not None for process in running):
-            raise RuntimeError("a runner has ended by itself")
+            raise RuntimeError("a runner ended unexpectedly")
         time.sleep(_LOOK_S)
         # KafkaException: the state topic is being created.
         with suppress(KafkaException), closing(Readers(application.settings, SystemClock())) as readers:

@@ -6,7 +6,7 @@ It has three parts. *Table*: rows of both sides in parquet files are joined by S
 `pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth of the rows arrive in micro-batches,
 out of order within the delay of a watermark, which finally passes the end; the output must equal `joiner.join`.
 *Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. As
-many buckets as keys show the cost of one group per key. The data is seeded. Figures are of this run and machine; only
+many buckets as keys show the cost of one group per key. The data is seeded. Figures hold for this run and machine; only
 their ratios are meaningful elsewhere.
 """
 
@@ -81,7 +81,7 @@ def session(cores: int, folder: Path) -> SparkSession:
 
 
 def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Table:
-    """Return rows in the order of time from ``start``, numbered in the column ``name``."""
+    """Return rows in time order from ``start``, numbered in the column ``name``."""
     at = start + np.sort(draw.integers(0, 4 * count, count))
     columns = {"key": draw.integers(0, KEYS, count), "at": at, name: np.arange(count), "value": draw.random(count)}
     return pa.table(columns)

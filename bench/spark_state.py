@@ -133,7 +133,7 @@ def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
     try:
         while not rows or rows[-1]["records"] < HOUR:
             if running.poll() is not None:
-                raise RuntimeError("the stage ended by itself")
+                raise RuntimeError("the stage ended unexpectedly")
             time.sleep(_LOOK_S)
             row = _state(application)
             if row is not None and row["records"] and (not rows or row["records"] > rows[-1]["records"]):

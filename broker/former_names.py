@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a section by the present names of its settings.
+    """Return the values of a section, keyed by the present names of its settings.
 
     ``renamed`` maps former names to present ones (both ``section.field``). If both are given, the present one is used.
     """
@@ -24,5 +24,5 @@ def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> 
             log.warning("%s is ignored, as %s is given too: remove the old name", former, present)
         else:
             values[new] = value
-            log.warning("%s is called %s now; the next release does not accept the old name", former, present)
+            log.warning("%s is now called %s; the next release does not accept the old name", former, present)
     return values

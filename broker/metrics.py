@@ -132,7 +132,7 @@ class Distribution(Collector):
         registry.register(self)
 
     def observe(self, values: ArrayLike, counts: ArrayLike | None = None) -> None:
-        """Add ``values``. ``counts`` is how often to add each (default: once)."""
+        """Add ``values``. ``counts``: how many times to add each (default: once)."""
         seen = np.atleast_1d(np.asarray(values, dtype=np.float64))
         weights = np.ones(len(seen)) if counts is None else np.atleast_1d(np.asarray(counts, dtype=np.float64))
         found = np.bincount(self._bounds.searchsorted(seen), weights, len(self._counts))
@@ -240,7 +240,7 @@ class _Server(ThreadingHTTPServer):
         del request
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
-        log.log(level, "the request of %s was not answered: %r", client_address, error)
+        log.log(level, "the request from %s was not answered: %r", client_address, error)
 
 
 class _Handler(BaseHTTPRequestHandler):

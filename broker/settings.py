@@ -62,12 +62,12 @@ SECTIONS: Final = frozenset(
 """The sections of all services; any other section in the file is an error."""
 
 TOPIC_BYTES_MAX: Final = 65_535
-"""Longest topic in MQTT."""
+"""Maximum length of an MQTT topic."""
 TOPIC_NAME_LENGTH_MAX: Final = 200
 """Kafka itself accepts 249 characters."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
-"""Longest secret that is accepted: MQTT's limit for a password."""
+"""Maximum length of a secret: MQTT's limit for passwords."""
 _NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
 
 
@@ -326,7 +326,7 @@ class EventSettings(Section):
 
 def _address(given: object) -> str:
     host, _, port = str(given).rpartition(":")
-    # The environment may give a port alone as text, and the file may give a number.
+    # A port alone may be a string (from the environment) or a number (from the file).
     known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
     if not known or int(port) > PORT_MAX:
         raise ValueError("must be a port or host:port, with an IPv6 address in brackets; port 0 means any free port")

@@ -1,8 +1,7 @@
 """Error lines for refused settings: what is wrong, where, and what to do.
 
-This module maps pydantic's errors and the names of variables to text. Of single settings it has only the names of the
-secrets: a value that is or might contain a secret is never shown. It raises nothing; `broker.settings` collects the
-lines.
+This module maps pydantic's errors and the names of variables to text. The only settings that it names are the secrets:
+a value that is or might contain a secret is never shown. It raises nothing; `broker.settings` collects the lines.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def no_section(name: str, sections: Collection[str]) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the names of the project's variables that are set, in capitals, as the names are case-insensitive."""
+    """Return the names of the project's variables that are set, in upper case, as names are case-insensitive."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 

@@ -29,9 +29,9 @@ _ISO = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
-"""Longest text of a time, as a number or in ISO-8601. Any accepted time to the nanosecond with its offset fits (35
-characters), and the limit is far below the lengths at which Decimal is slow. The text of a time is copied into every
-record of its event, and into every result of these records."""
+"""Maximum length of a time in characters, as a number or in ISO-8601. Any accepted time to the nanosecond with its
+offset fits (35 characters), and the limit is far below the lengths at which Decimal is slow. The text of a time is
+copied into every record of its event, and into every result of these records."""
 
 
 def parse_time(value: int | str | bytes, time_unit: str) -> int:
@@ -59,9 +59,9 @@ def _shown(value: int | str | bytes) -> str:
 
 
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
-    """Return the number in a JSON text as a fraction. Raises ValueError before a huge number can become an integer.
+    """Return a JSON number as an exact fraction. Raises ValueError before a huge number can become an integer.
 
-    ``otherwise`` completes the message "time … is" for a text that is not a number.
+    ``otherwise`` completes the message "time … is" if ``text`` is not a number.
     """
     if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has too many digits"
@@ -135,7 +135,7 @@ def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
 def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
     """Return the whole nanoseconds of a mean time (rounded down), and whether half a nanosecond was cut off.
 
-    Inverse of `mean_text`. Raises ValueError if the text is not such a time.
+    Inverse of `mean_text`. Raises ValueError if ``text`` is not such a time.
     """
     raw = text.encode() if isinstance(text, str) else text
     numerator, denominator = _exact_ratio(raw, "not a number")

@@ -30,7 +30,7 @@ examples:
   LSB_MQTT__HOST=broker.local connector       with one setting from the environment
   LSB_CONNECTOR__IDLE_AFTER=10s connector     with watermarks for quantities that are silent for ten seconds
 
-exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 wrong usage or settings
+exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 invalid arguments or settings
 """
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         Bridge(load_settings(Settings, given.config), stop.is_set).run()
     except SettingsError as error:
-        print(f"connector: wrong settings\n{error}", file=sys.stderr)
+        print(f"connector: invalid settings\n{error}", file=sys.stderr)
         return 2
     except (DeliveryError, SessionRefusedError, TopicError) as error:
         print(f"connector: {error}", file=sys.stderr)

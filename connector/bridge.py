@@ -107,7 +107,7 @@ class Bridge:
             self._progress.report(len(self._ledger), "stopped")
 
     def _is_over(self) -> bool:
-        """Report the heartbeat and return whether to stop. Called in every turn of the loop."""
+        """Report the heartbeat and return whether to stop. Called in every iteration of the loop."""
         self._telemetry.heartbeat()
         return self._is_stopping()
 

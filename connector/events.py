@@ -41,13 +41,13 @@ TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
 REASON_LENGTH_MAX: Final = 500
-"""Most characters of a reason, as a payload may be a single name of a megabyte."""
+"""Maximum length of a reason in characters, as a payload may be a single name of a megabyte."""
 
 _EXACT_INT_MAX: Final = 2**53
 """Larger integers take the slow path, which forwards them as the float64 that every reader converts them to."""
 
 _COPY_BYTES_MAX: Final = 10
-"""Most bytes of one character of ``Thing`` in a record: six in an escape, and four in the key."""
+"""Maximum number of bytes for one character of ``Thing`` in a record: six in an escape, and four in the key."""
 
 _SHOWN_LENGTH_MAX: Final = 60
 _OTHER_TYPES: Final = {
@@ -296,7 +296,7 @@ def _number(name: str, text: bytes) -> float:
 
 
 def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
-    """Return the event with only this quantity, so that an event of many invalid ones is not kept as many times."""
+    """Return the event with only this quantity, so that many invalid ones do not multiply the event."""
     kept = (THING, TIME, IDENTITY, name)
     members = (msgspec.json.encode(member) + b":" + texts[member] for member in kept)
     return b"{" + b",".join(members) + b"}"

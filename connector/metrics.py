@@ -33,7 +33,7 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
     counter("lsb_connector_mqtt_losses", "Connections to MQTT that were lost or failed.", lambda: progress.losses)
     gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT.", lambda: session.is_accepted)
     gauge("lsb_connector_unacknowledged_events", "Events not acknowledged to MQTT.", lambda: len(ledger))
-    gauge("lsb_connector_unacknowledged_bytes", "Memory of their records.", lambda: ledger.size_bytes)
+    gauge("lsb_connector_unacknowledged_bytes", "Memory of the records of these events.", lambda: ledger.size_bytes)
     unready = f"there is no connection to MQTT at {session.address}"
     telemetry.why_unready = lambda: "" if session.is_accepted else unready
 

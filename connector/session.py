@@ -34,7 +34,8 @@ CONNECT_TIMEOUT_S: Final = 2.5
 """Timeout from the first packet to CONNACK. A stop waits for it, and takes at most five seconds in all."""
 
 _TURN_MESSAGES_MAX: Final = 500
-"""Most messages per turn: enough to amortize the costs of a turn, few enough for a steady flow of acknowledgements."""
+"""Maximum number of messages per turn: enough to amortize the costs of a turn, few enough for a steady flow of
+acknowledgements."""
 
 _TURN_BYTES_MAX: Final = 256 * 1024
 """Bytes of payloads after which a turn ends: processing takes time, and keep-alive packets must be sent in between."""

@@ -27,7 +27,7 @@ class ConnectorSettings(Section):
     renamed: ClassVar[Mapping[str, str]] = {"connector.ahead_max": "connector.max_future_skew"}
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
-    """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must not change over restarts, as
+    """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must not change across restarts, as
     the session keeps the unacknowledged messages, and only one connector at a time may use it."""
 
     keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Most pairs of thing and quantity that are watched, which take about 30 MB. Names come from outside, so their number
-needs a limit."""
+"""Maximum number of pairs of thing and quantity that are watched; they take about 30 MB. Names come from outside, so
+their number needs a limit."""
 
 
 class DueWatermark(NamedTuple):

@@ -45,7 +45,7 @@ examples:
 
 Ctrl-C or SIGTERM stops it within 5 s; the next start reads again what the database has not acknowledged.
 Start it several times to share the partitions. Settings: docs/db_connector.md.
-exit status: 0 stopped by a signal, 1 failed, 2 wrong usage or settings
+exit status: 0 stopped by a signal, 1 failed, 2 invalid arguments or settings
 """
 
 log = logging.getLogger("db_connector")
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             telemetry = stack.enter_context(TelemetryServer(settings.metrics))
             return _serve(settings, stop, journal, telemetry)
     except SettingsError as error:
-        print(f"db_connector: wrong settings\n{error}", file=sys.stderr)
+        print(f"db_connector: invalid settings\n{error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"db_connector: {error.filename}: {error.strerror}", file=sys.stderr)
@@ -125,7 +125,8 @@ def _serve(
             settings.topics.out, settings.kafka.bootstrap_servers,
             settings.influxdb.url, settings.influxdb.bucket, own.measurement,
         )  # fmt: skip
-        # Objects that exist now are never freed. Excluding them from garbage collection saves some percent of CPU.
+        # Objects that exist now are never freed. Excluding them from garbage collection saves a few percent of CPU
+        # time.
         gc.freeze()
         service.run()
     except (TopicError, DeliveryError, KafkaFailureError) as error:

@@ -1,8 +1,8 @@
 """Writes to InfluxDB with its client library, and interprets its answers.
 
 The failures of a write are mapped to the four errors below; the writer decides how to react. An answer of 400 or 422
-counts as a refusal of points only if it has a header of InfluxDB. A gateway or a server on a wrong port also answers
-400, even in JSON, and then no point is at fault.
+counts as a refusal of points only if it has an InfluxDB header. A gateway, or another server on that port, may also
+answer 400, even in JSON, and then no point is at fault.
 
     WriteError
       RefusedError         some points of the body will never be accepted; the others may or may not have been written
@@ -35,11 +35,11 @@ _TRANSIENT: Final = frozenset({0, 408, 429})
 """Statuses to retry: no answer (as with a broken TLS connection), timeout, too many requests."""
 _SERVER_ERRORS: Final = 500
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
-"""Headers that identify an answer of InfluxDB: 1.8 and 2.x send the first, 2.x sends the second with every error."""
+"""Headers that identify an answer as InfluxDB's: 1.8 and 2.x send the first, 2.x sends the second with every error."""
 
 _DIGITS_MAX: Final = 18
 _REASON_LENGTH_MAX: Final = 2_000
-"""Most characters that are kept of the database's message, which repeats each line that it cannot parse."""
+"""Maximum number of characters kept of the database's message, which repeats each line that it cannot parse."""
 
 _REMEDIES: Final = {
     401: "check influxdb.token (or token_file) in the settings",

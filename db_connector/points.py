@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     import msgspec
 
 FORM: Final = 2
-"""Version of the tags and fields of points, raised when they change to write all points again (`kafka.target`)."""
+"""Version of the tags and fields of points. Raising it causes all points to be written again (`kafka.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
-"""Most bytes of a line. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a regular line has 150 bytes."""
+"""Maximum length of a line in bytes. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a typical line has 150
+bytes."""
 
 _CACHED_LENGTH_MAX: Final = 256
-"""Most characters of a name whose escaped form is cached: as many as the connector allows."""
+"""Maximum length of a name whose escaped form is cached: as many as the connector allows."""
 
 _TIME_LENGTH_MAX: Final = 32
 """Characters in the longest text of a mean time in range: 20 digits, a point and 10 decimals."""
@@ -97,7 +98,7 @@ def tag_text(value: str, name: str) -> str:
 def _tag_text(value: str, name: str) -> str:
     reason = _why_unrepresentable(value)
     if reason:
-        message = f"{name} {reason}, which a tag of InfluxDB cannot hold: {value[:80]!r}"
+        message = f"{name} {reason}, which an InfluxDB tag cannot hold: {value[:80]!r}"
         raise UnrepresentableError(message)
     return value.translate(_TAG_ESCAPES)
 

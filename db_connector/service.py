@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from db_connector.writer import Outcome, WriterThread
 
 IN_FLIGHT_MAX: Final = 2
-"""Most batches with the writer: the one that it writes, and the next one."""
+"""Maximum number of batches with the writer: the one being written, and the next one."""
 
 STOP_S: Final = 3.0
 """How long a stop waits for acknowledgements. A stop takes at most 5 s in all."""
@@ -61,7 +61,7 @@ class Service:
             settings, stop, heartbeat=self._telemetry.heartbeat, on_assigned=self._report_readiness
         )
         self._has_abandoned = False
-        """Whether a batch was abandoned at a stop, so that no later batch may be committed."""
+        """Whether a batch was abandoned at shutdown, so that no later batch may be committed."""
         self.progress = Progress()
         self._write_times = WriteTimes(self._telemetry)
         self._lags_seen: dict[int, int] = {}

@@ -41,8 +41,8 @@ class ConnectorSettings(Section):
     """The measurement of all points: letters, digits and ``_.-``, so that no query has to escape it."""
 
     batch_records: int = Field(default=5_000, ge=1, le=100_000)
-    """Most records in one write. InfluxDB recommends about 5,000 points; larger batches gain little, and make a
-    replay and the search for a refused point take longer."""
+    """Maximum number of records in one write. InfluxDB recommends about 5,000 points; larger batches gain little, and
+    make a replay and the search for a refused point take longer."""
 
     linger: Annotated[Duration, duration_between("1ms", "1s")] = parse_duration("50ms")
     """How long a record may wait for others to share its write, 1 ms to 1 s. A longer wait saves requests at low rates,

@@ -28,7 +28,8 @@ NO_POINTS: Final = b"# nothing\n"
 """A comment in line protocol, for which InfluxDB checks the token and the bucket, and writes nothing."""
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Most bytes of one request before compression. InfluxDB 1.8 accepts 25 MB, and resets the connection beyond that."""
+"""Maximum size of a request in bytes, before compression. InfluxDB 1.8 accepts 25 MB, and resets the connection beyond
+that."""
 
 _REPORT_EVERY_S: Final = 10.0
 """Seconds between two log lines about the same outage."""
@@ -104,9 +105,9 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Check with a write without points whether the database accepts points. Failures are logged as usual.
+        """Send a write without points, to check whether the database accepts points. Failures are logged as usual.
 
-        Returns None if it has answered, else the seconds until the next probe.
+        Returns None if the database has answered, else the seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)
@@ -143,7 +144,7 @@ class Writer:
             level = logging.WARNING if isinstance(error, UnavailableError) else logging.ERROR
             log.log(
                 level,
-                "InfluxDB has not accepted points for %.0f s, they are kept in Kafka, next attempt in %.1f s: %s",
+                "InfluxDB has not accepted points for %.0f s; they are kept in Kafka; next attempt in %.1f s: %s",
                 now_s - self._unavailable_since_s,
                 wait_s,
                 error,
@@ -215,7 +216,7 @@ class WriterThread(Generic[Batch]):
         self._thread = threading.Thread(target=self._run, name="influxdb-writer", daemon=True)
         self._thread.start()
         self.in_flight = 0
-        """Number of batches whose outcome was not retrieved yet."""
+        """Number of batches whose outcome has not been retrieved yet."""
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch. The caller bounds how many are in flight."""

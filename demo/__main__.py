@@ -24,12 +24,12 @@ examples:
   make demo                                       generated events, 10 s of them; the join moves to Spark midway
   make demo RUNNER=process                        the join stays in a process
   make demo RUNNER=spark                          the join stays in Spark
-  make demo EVENTS=events.json                    your own recording, in the order of event time
+  make demo EVENTS=events.json                    your own recording, in event-time order
   make demo EVENTS=events.json AS_RECORDED=1      in the order of the file, with its disorder
   python -m demo --events-count 100000 --rate max
 
-Exit status: 0 every expected result is there, once; 1 one is not, or something failed; 2 wrong usage or settings,
-nothing was started; 130 stopped by Ctrl-C or SIGTERM.
+Exit status: 0 every expected result is there, once; 1 otherwise, or if something failed; 2 invalid arguments or
+settings (nothing was started); 130 stopped by Ctrl-C or SIGTERM.
 """
 
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return 0 if Demo(read_task(wishes)).run() else 1
     except SettingsError as error:
-        print(f"demo: wrong usage or settings\n{error}", file=sys.stderr)
+        print(f"demo: invalid arguments or settings\n{error}", file=sys.stderr)
         return 2
     except (StackError, ServiceFailed, Stalled, TopicError, OSError) as error:
         print(f"\nFAILED: {error}", file=sys.stderr)
@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--events", type=Path, default=os.environ.get("EVENTS") or None, help="events file (EVENTS)")
-    parser.add_argument("--events-count", type=int, default=20_000, help="how many to generate without one (20000)")
+    parser.add_argument(
+        "--events-count", type=int, default=20_000, help="how many to generate if there is no file (20000)"
+    )
     parser.add_argument("--rate", default="2000", help="events per second, or max (2000)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated events (1)")
     # Without the flag the simulator reads the variable itself.

@@ -53,7 +53,7 @@ class Demo:
         for file in (self._published, self._acknowledged, self._report):
             file.unlink(missing_ok=True)
         lines, parts = self._prepare_events()
-        _say("Servers (the first run fetches them, which takes some minutes)")
+        _say("Servers (the first run downloads them, which takes a few minutes)")
         stack = LocalStack(self._folder, parts=parts_folder(Path(".lsb")), say=lambda line: print(line, flush=True))
         stack.down()
         stack.wipe()

@@ -48,10 +48,10 @@ class Services:
             raise ServiceFailed(f"{name} was not ready within {READY_S:.0f} s:\n{_end(child.log)}")
 
     def check(self) -> None:
-        """Raise `ServiceFailed` if a service has ended by itself."""
+        """Raise `ServiceFailed` if a service has ended unexpectedly."""
         for name, child in self._children.items():
             if child.pid is None:
-                raise ServiceFailed(f"{name} ended by itself:\n{_end(child.log)}")
+                raise ServiceFailed(f"{name} ended unexpectedly:\n{_end(child.log)}")
 
     def stop(self) -> list[str]:
         """Stop all services in the order of their start; return the names of those that had to be killed."""

@@ -15,6 +15,6 @@ from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
 __version__ = "0.1.0"
-"""As in pyproject.toml. Not from the installed metadata: `joiner` also runs from a checkout or a zip, without any."""
+"""As in pyproject.toml. Not read from the installed metadata, because a checkout or a zip of `joiner` has none."""
 
 __all__ = ["ALL_KEYS", "ArgumentError", "LocalStreamBuffer", "RecordJoin", "SnapshotError", "Step", "join"]

@@ -38,13 +38,13 @@ CONNACK_TIMEOUT_NS = 5_000_000_000
 RETRY_MIN_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000
 PAYLOAD_BYTES_MAX = 268_435_455 - 65_600
-"""Most bytes of a payload: MQTT's largest packet less its header (topic and properties)."""
+"""Maximum size of a payload in bytes: MQTT's largest packet less its header (topic and properties)."""
 MISC_EVERY_NS = 500_000_000
 """Interval of keep-alive checks."""
 DISCONNECT_TIMEOUT_NS = 500_000_000
 NOTICE_EVERY_NS = 5_000_000_000
 HEADER_BYTES = 16
-"""Most bytes of a PUBLISH packet besides topic and payload."""
+"""Maximum number of bytes in a PUBLISH packet besides topic and payload."""
 
 
 class _SessionForgottenError(Exception):
@@ -79,10 +79,10 @@ class Connection:
         self.connected = False
         """Whether the connection is up and the broker has accepted it."""
         self.window = link.in_flight_max
-        """Most unacknowledged messages: the setting or the broker's limit, whichever is less."""
+        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is less."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.problem = ""
-        """The reason why there is no connection."""
+        """Why there is no connection."""
         self._had_session = False
         self._was_accepted = False
         self._is_dropped = False
@@ -116,7 +116,7 @@ class Connection:
     def turn(self, timeout_s: float, unacknowledged: int) -> bool:
         """Read and write once, waiting for at most ``timeout_s``; reconnect when that is due.
 
-        Returns whether a new session was begun, in which all unacknowledged messages have to be sent again.
+        Returns whether a new session was started, in which all unacknowledged messages must be sent again.
         ``unacknowledged`` is their number, for the notice.
         """
         now_ns = self._clock_ns()
@@ -228,7 +228,7 @@ class Connection:
         self.open()
 
     def _drop(self) -> None:
-        """Close the socket without DISCONNECT. paho has no call for that, and detects it when it reconnects."""
+        """Close the socket without DISCONNECT. paho has no call for that; it notices when it reconnects."""
         sock = self._client.socket()
         if sock is not None:
             sock.close()

@@ -33,10 +33,10 @@ examples:
   python -m simulator.generate --events 2000000 --seed 7 --machines 50 --out big.json
   python -m simulator.generate --disorder 0 --repeats 0 --equal 0 --gaps 0 --out clean.json
 
-Exit status: 0 written, 1 not written, 2 wrong settings (the file is unchanged)."""
+Exit status: 0 written, 1 not written, 2 invalid settings (the file is unchanged)."""
 
 FIRST_TIMESTAMP_MS = 1_554_096_380_468
-"""The first time of the recording that is imitated: 1 April 2019."""
+"""The first time of the imitated recording: 1 April 2019."""
 TOGETHER_MS = 25
 """Samples of a machine that are due within this time are put into one event."""
 SHARE_MAX = 0.9
@@ -131,7 +131,7 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0, 1 if the file could not be written, or 2 for wrong settings."""
+    """Run the command. Return 0, 1 if the file could not be written, or 2 for invalid settings."""
     parser = argparse.ArgumentParser(
         prog="python -m simulator.generate",
         description="Write a seeded data set in the format of events.json.",

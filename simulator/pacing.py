@@ -32,7 +32,7 @@ class Pacer(Protocol):
         ...
 
     def take(self, count: int) -> None:
-        """Record that `count` messages were sent, at most what the last `due` returned."""
+        """Record that `count` messages were sent; at most as many as the last `due` returned."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:

@@ -83,7 +83,7 @@ class Publisher:
 
     @property
     def window(self) -> int:
-        """Most unacknowledged messages: the setting or the broker's limit, whichever is less."""
+        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is less."""
         return self._connection.window
 
     @property
@@ -143,7 +143,7 @@ class Publisher:
         self.tally.resent += len(self._in_flight)
         if self._in_flight and self._link.qos:
             self._notice(
-                f"the broker has lost the session: {len(self._in_flight)} messages are sent again, "
+                f"the broker has lost the session: {len(self._in_flight)} messages are sent again; "
                 "some may arrive twice"
             )
         self._in_flight.clear()
@@ -166,6 +166,6 @@ class Publisher:
         link = self._link
         return BrokerUnavailableError(
             f"no MQTT connection to {link.host}:{link.port} ({self._connection.problem or 'no answer'}). Is the broker "
-            "running there? Set its address with BROKER_HOST and BROKER_PORT (or --host, --port), and the login with "
+            "running? Set its address with BROKER_HOST and BROKER_PORT (or --host, --port), and the credentials with "
             "MQTT_USERNAME and MQTT_PASSWORD"
         )

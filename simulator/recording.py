@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGITS_MAX = 20
-"""Most characters of an integer on the fast path: the digits of an int64, and the sign."""
+"""Maximum number of characters of an integer on the fast path: the digits of an int64, and the sign."""
 
 
 class InvalidLineError(ValueError):
@@ -46,7 +46,7 @@ class Selection:
     first: int | None = None
 
     def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the selected ones of `lines`."""
+        """Yield the selected lines."""
         stop = None if self.first is None else self.skip + self.first
         return islice(lines, self.skip, stop)
 
@@ -213,7 +213,7 @@ Recording = StreamedRecording | SortedRecording
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to publish: `id` is the event's id ("" without one), `invalid` marks an invalid line."""
+    """One message to publish: `id` is the event's id ("" without one); `invalid` marks an invalid line."""
 
     payload: bytes
     id: str

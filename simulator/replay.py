@@ -144,14 +144,14 @@ class Replay:
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
     """Run the command and return the exit status.
 
-    It is 0 if everything was sent and acknowledged, 1 if not, 2 for wrong settings, and `NO_EVENTS` if everything was
+    It is 0 if everything was sent and acknowledged, 1 if not, 2 for invalid settings, and `NO_EVENTS` if everything was
     sent and acknowledged, but some lines were not events.
     """
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
     except SettingsError as error:
         lines = "".join(f"  {error}\n" for error in error.errors)
-        sys.stderr.write(f"simulator: wrong settings, nothing was sent\n{lines}")
+        sys.stderr.write(f"simulator: invalid settings; nothing was sent\n{lines}")
         return 2
     stop = Stop()
     try:

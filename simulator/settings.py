@@ -28,20 +28,20 @@ examples:
   BROKER_HOST=broker MQTT_USERNAME=line4 MQTT_PASSWORD_FILE=secret python -m simulator --ca-file ca.pem
 
 Every flag has an environment variable (named above); a flag overrides it. Exit status: 0 everything was sent and
-acknowledged, 1 it was not, 2 wrong settings, 3 everything was, but some lines are not events: they were sent unchanged,
-and the first is reported with its reason. Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
+acknowledged, 1 it was not, 2 invalid settings, 3 everything was, but some lines are not events (they are sent
+unchanged, and the first is reported with its reason). Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
 """Exit status of a complete replay in which some lines are not events."""
 
 IN_FLIGHT_MAX = 65_535
-"""Most messages in flight: MQTT identifies them with 16 bits."""
+"""Maximum number of messages in flight: MQTT identifies them with 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
-"""Longest password in MQTT."""
+"""Maximum length of an MQTT password."""
 
 
 class SettingsError(Exception):
-    """Wrong settings; `errors` has a line for each error."""
+    """Invalid settings; `errors` has a line for each error."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__("\n".join(errors))
@@ -155,7 +155,7 @@ def _settings(values: Mapping[str, Any], password: str | None) -> Settings:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="simulator",
-        description="Replay an events file over MQTT, one message a line.",
+        description="Replay an events file over MQTT, one message per line.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -302,7 +302,7 @@ def _new_file(text: str) -> Path:
 _OPTIONS = (
     _Option("--host", "BROKER_HOST", "localhost", _text, "the MQTT broker"),
     _Option("--port", "BROKER_PORT", "1883", _whole(1, 65_535), "its port"),
-    _Option("--events", "EVENT_FILE", "events.json", _file, "the events file, a JSON object a line", "FILE"),
+    _Option("--events", "EVENT_FILE", "events.json", _file, "the events file: one JSON object per line", "FILE"),
     _Option("--topic", "TOPIC_NAME", "machine/states", _topic, "the MQTT topic"),
     _Option("--qos", "QOS", "2", _whole(0, 2), "quality of service", "0|1|2"),
     _Option("--rate", "SAMPLE_RATE", "1000", _rate, "messages per second, or max", "RATE"),
@@ -322,7 +322,7 @@ _OPTIONS = (
         "AS_RECORDED",
         "0",
         _truth,
-        "the file's own order, not that of event time",
+        "file order instead of event-time order",
         "1|0",
         const="1",
     ),
@@ -343,13 +343,18 @@ _OPTIONS = (
         "now|end",
     ),
     _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),
-    _Option("--in-flight", "MAX_IN_FLIGHT", "1000", _whole(1, IN_FLIGHT_MAX), "messages unacknowledged at most", "N"),
     _Option(
-        "--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at the start", "S"
+        "--in-flight",
+        "MAX_IN_FLIGHT",
+        "1000",
+        _whole(1, IN_FLIGHT_MAX),
+        "maximum number of unacknowledged messages",
+        "N",
     ),
+    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at start-up", "S"),
     _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "client id, by default unique for each process", "ID"),
     _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "version of the protocol", "5|3.1.1"),
-    _Option("--username", "MQTT_USERNAME", None, _text, "user; the password comes from MQTT_PASSWORD or"),
-    _Option("--password-file", "MQTT_PASSWORD_FILE", None, _path, "this file", "FILE"),
+    _Option("--username", "MQTT_USERNAME", None, _text, "user; the password comes from MQTT_PASSWORD or a file"),
+    _Option("--password-file", "MQTT_PASSWORD_FILE", None, _path, "file whose first line is the password", "FILE"),
     _Option("--ca-file", "MQTT_CA_FILE", None, _ca_file, "use TLS and trust these certificates", "FILE"),
 )

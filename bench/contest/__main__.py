@@ -60,7 +60,7 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
         for number, one in enumerate(todo, 1):
             if time.monotonic() > end_s:
                 left = len(todo) - number + 1
-                print(f"{minutes:g} minutes have passed, {left} measurements are left: continue with --resume")
+                print(f"{minutes:g} minutes have passed and {left} measurements are left; continue with --resume")
                 return
             if one.contender in failed:
                 continue  # reported once; the next turn would fail the same way

@@ -76,8 +76,9 @@ class Contender:
 
     ``commands`` returns its processes, which run in parallel. ``has_window``: its results depend on the width.
     ``widths``: its window is one of a grid, this many widths wide. ``gives_window``: it writes all pairs of its window.
-    ``topics`` is 2 if each side needs a topic. ``held`` returns its state at the end. ``patience`` is a factor of the
-    time limit. ``waits_ms`` is the event time that must pass before a result. ``variants`` are other settings to try.
+    ``topics`` is 2 if each side needs its own topic. ``held`` returns its state at the end. ``patience`` is a factor of
+    the time limit. ``waits_ms`` is the event time that must pass before a result. ``variants`` are other settings to
+    try.
     """
 
     name: str

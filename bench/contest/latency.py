@@ -3,7 +3,7 @@
 The latency of a result is the time from just before its later record was passed to the producer until the committed
 result arrived at a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first
 seconds at a rate do not count. The ids of the records are the times of sending in ns. The measurement ends at the first
-rate with which the contender does not keep up.
+rate that the contender cannot keep up with.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """Return quantiles in ms at each rate, up to the first rate with which the contender does not keep up."""
+    """Return quantiles in ms at each rate, up to the first one that the contender cannot keep up with."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000, width_ms=WIDTH_MS), is_for_latency=True)
@@ -112,7 +112,7 @@ def _set_rate(sender: subprocess.Popen[bytes], rate: int) -> None:
 
 
 def drain_s(waits_ms: int, rate: int) -> float:
-    """Return how long to listen after a step. Events are 1 ms apart: ``waits_ms`` of event time are as many events."""
+    """Return how long to listen after a step. Events are 1 ms apart, so ``waits_ms`` is also a number of events."""
     return _DRAIN_S + waits_ms / rate
 
 

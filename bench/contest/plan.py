@@ -27,16 +27,16 @@ from bench.harness.report import json_text
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
 """Kinds of measurements. ``trials`` finds the best settings of a peer; run it if a peer changes: ``--only trials``."""
 SHARES: Final = (0.99,)
-"""Shares of the neighbours that a window has to contain. It sets the widths on all but the alternating workload."""
+"""Shares of the neighbours that a window must contain. They set the widths on all but the alternating workload."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run. ``turns`` are by kind, one by default. ``contenders``: all if empty.
+    """The sizes of a run. ``turns``: by kind, one if not given. ``contenders``: all if empty.
 
-    The alternating workload is several batches long for the stage in Spark, whose batches are the largest.
+    The alternating workload fills several batches even of the Spark stage, whose batches are the largest.
     """
 
     records: int = 3_200_000

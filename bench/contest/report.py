@@ -24,7 +24,7 @@ _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 _NONE: Final = "-"
 _ROUGH_S: Final = 3.0
-"""A rate is approximate if its steady part is shorter: it then has too few batches."""
+"""A rate is approximate if its steady part is shorter than this, because it then contains too few batches."""
 
 _LOOKS: Final = (*CORE, "Spark tumbling window", "Flink interval join", "pass-through", engine.NAME)
 """The contenders that are in several plots."""
@@ -263,7 +263,7 @@ def _costs(measurements: list[Found]) -> list[str]:
         "results that are not neighbours",
         "duplicate results",
         "CPU s/million records",
-        "CPU s of Kafka",
+        "Kafka CPU s",
     ]
     heads += ["memory, MB", "records held at the end", "newest snapshots, kB"]
     heads += ["largest state, records", "largest state on disk, kB", "written to Kafka, MB"]

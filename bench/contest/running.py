@@ -46,7 +46,7 @@ _PAUSE_S: Final = 0.2
 _ENOUGH: Final = 0.15
 _LOOK_S: Final = 0.25
 _STATE_EVERY: Final = 8
-"""Number of samples between two looks at the state."""
+"""Number of samples between two measurements of the state."""
 _BUSY: Final = 0.4
 """A contender that uses fewer cores than this is idle."""
 _DONE_S: Final = 1.5
@@ -158,7 +158,7 @@ def tidy(arena: Arena, job: Job) -> Iterator[None]:
 
 
 def settings_of(contender: Contender, job: Job) -> list[str]:
-    """Return the commands without parts that depend on the machine or the run."""
+    """Return the commands, without the parts that depend on the machine or the run."""
     shown = []
     for command in contender.commands(job):
         words = ["python", *command[1:]]
@@ -207,7 +207,7 @@ class Watch:
         """Wait until no more results come, until a limit, or until there are ``results``.
 
         ``already`` is the number of results of an earlier run. The expected number only shortens the wait, because the
-        results may be other ones, and a contender that works on a batch is quiet, too.
+        results may be the wrong ones, and a contender that is working on a batch is quiet, too.
         """
         limits, count, changed_s, first_s, longest_s = self._limits, 0, time.time(), 0.0, 0.0
         wanted = self._wanted - already
@@ -263,7 +263,7 @@ def last_words(job: Job) -> str:
         line for path in sorted(job.folder.glob("*.err")) for line in path.read_text(errors="replace").splitlines()
     ]
     lines = [line.strip() for line in lines if line.strip()]
-    return " / ".join(line.replace(str(job.folder), "FOLDER")[:200] for line in lines[-2:]) or "it said nothing"
+    return " / ".join(line.replace(str(job.folder), "FOLDER")[:200] for line in lines[-2:]) or "no error output"
 
 
 def _state_of(job: Job, watch: Watch) -> dict[str, float]:
@@ -366,7 +366,7 @@ def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 
 
 def count_results(consumer: Consumer, topic: str) -> int:
-    """Return the committed offsets of a topic. With transactions, they are slightly more than its results."""
+    """Return the committed offsets of a topic. With transactions, they slightly exceed the number of results."""
     try:
         ends = [
             consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS)
@@ -445,7 +445,7 @@ def settled_of(
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """Return the steady part: its share of the results, its begin and end; None if all results came at once.
+    """Return the steady part: its share of the results, its start and end; None if all results came at once.
 
     It begins at the end of a batch if a pause separates batches and enough results follow.
     """

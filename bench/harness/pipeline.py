@@ -154,7 +154,7 @@ class Application:
         wanted = ends(self.settings.kafka, self.data, self.settings.topics.partitions)
         while not self._is_through(wanted):
             if any(process.poll() is not None for process in running):
-                raise RuntimeError("a joiner has ended by itself")
+                raise RuntimeError("a joiner ended unexpectedly")
             time.sleep(_LOOK_S)
 
     def verify(self) -> dict[str, int]:

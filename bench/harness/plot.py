@@ -63,7 +63,7 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
 
 @dataclass(frozen=True)
 class Panel:
-    """One of several plots side by side, each with axes of its own; the x axis is logarithmic."""
+    """One of several plots side by side, each with its own axes; the x axis is logarithmic."""
 
     x_label: str
     y_label: str

@@ -2,11 +2,12 @@
 
 bytewax joins only within windows: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
 borders. Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair in
-two windows counts in the first only. Its ``join_window`` expects two streams. If one is branched into two, all left
-records of a batch come before its right ones, which are then late unless it waits for the event time of a batch. So
-both are collected in one window, and multiplied there (the variant ``join-window`` uses the join). Unlike a neighbour
-join it cannot express "the nearest": its user must know the width. Nor is it exactly once, as its Kafka sink has no
-transactions. The last windows of a thing, with their pairs, stay open until a later record of it.
+two windows counts in the first only. Its ``join_window`` expects two streams. If one stream is branched into two, all
+left records of a batch come before its right ones, which are then late unless the join waits for the event time of a
+whole batch. So both sides are collected in one window and multiplied there (the variant ``join-window`` uses bytewax's
+join). Unlike a neighbour join it cannot express "the nearest": its user must know the width. Nor is it exactly once, as
+its Kafka sink has no transactions. The last windows of a thing, with their pairs, stay open until a later record of
+that thing arrives.
 
 The variants named ``by-hand`` are the neighbour join that its users can write for ordered records: it keeps the
 previous record of each thing. They do not handle disorder.

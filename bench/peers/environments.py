@@ -19,7 +19,7 @@ from broker.stack.parts import Parts
 _REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
 
 _PYTHONS: Final = ("3.11", "3.12")
-"""Versions of Python for which all peers have wheels. Flink's Apache Beam and bytewax have none for newer ones."""
+"""Versions of Python for which all peers have wheels. Flink's Apache Beam and bytewax have none for newer versions."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
 """The newest connector. It is built for Flink 2.2, and also runs with 2.3."""

@@ -7,8 +7,8 @@ twice.
 Its speed depends on how far the partitions are apart in event time: for each record it scans everything that it keeps
 of the same thing, and it keeps what the slowest partition may still need. So the partitions are read in parallel and
 aligned (``scan.watermark.alignment``, small fetches, one task per partition), and every record emits a watermark;
-without that it was two to four times slower. So it was with the JVM's default heap and collector, and slower by far
-with state in RocksDB. ``--lateness-ms`` bounds the disorder; later records may miss pairs.
+without that it was two to four times slower. The same is true of the JVM's default heap and collector; with state in
+RocksDB it was far slower still. ``--lateness-ms`` bounds the disorder; later records may miss pairs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
-        """Return the settings of the arguments. A setting of the variant replaces the same one wherever it is."""
+        """Return the settings for the arguments. A setting of the variant replaces the one of the same name."""
         state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {

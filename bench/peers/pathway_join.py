@@ -3,9 +3,9 @@
 ``interval_join`` finds all pairs within a width, ``asof_join`` the latest record before each one; two of them, one per
 side, are the neighbour join. Unlike it, they cannot mark a result as final: an as-of pair is written at once, and if a
 record arrives after its successor, a further record with ``"diff": -1`` retracts the pair. The clock is the newest
-record of all partitions, so what a cut-off forgets depends on how far apart they are while it reads a backlog: too
-small a cut-off silently loses pairs, none at all keeps everything. Exactly once and state that survives the process
-need a licence key, so this runs without: a restart reads everything again.
+record of all partitions, so the records that a cut-off drops depend on how far apart the partitions are while a backlog
+is read: too small a cut-off silently loses pairs; without one, everything is kept. Exactly-once delivery and state that
+survives the process need a licence key, so this script runs without them: a restart reads everything again.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ before it and the first at or after it, at least once. A timer does so for machi
 Compared with the neighbour join:
 
 - it sees pairs from the left side only: of the right records between two left ones it finds the first and the last;
-- a pair waits for the watermark, which is one batch and the lateness behind, and which is one for all machines: records
-  that are late for it are dropped silently;
+- a pair waits for the watermark, which lags by one batch plus the lateness and is shared by all machines: records that
+  are late for it are dropped silently;
 - each record is written to the state and read from it individually, between Python and the JVM;
 - a left record of a machine whose right side is silent is held forever, as is everything after it.
 

@@ -5,18 +5,18 @@ back to Kafka, at least once. None of the variants can express "the neighbour, h
 
 - ``range``: all pairs at most the width apart. Too narrow a window misses neighbours, a wider one pairs everything in
   it.
-- ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a border, and pairs all
-  records of one side with all of the other within.
+- ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a border, and within it,
+  pairs all records of one side with all of the other.
 - ``nearest``: the range join, of which each left record keeps the nearest right one before and after it. That is the
   as-of join from the left side; neighbours of right records that are not also those of a left one are missing. A pair
   is written when the watermark has passed its left record, one batch and the lateness after it was read.
 
-The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join faster, each on top
-of the ones before, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32; format 2 in memory
-with buckets of time (`range_join`) 42; a partition of the join for each core and Java's parallel collector 60; each
-record parsed once 67. With all of that, format 4 in RocksDB without buckets makes 52. State in memory has to fit there;
-Spark still writes it to the checkpoint. Progress cannot be tracked asynchronously (``asyncProgressTrackingEnabled``):
-Spark refuses it for stateful queries.
+The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join faster, each change
+in addition to the previous ones, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32;
+format 2 in memory with buckets of time (`range_join`) 42; a partition of the join for each core and Java's parallel
+collector 60; each record parsed once 67. With all of that, format 4 in RocksDB without buckets reaches 52. State in
+memory has to fit there; Spark still writes it to the checkpoint. Progress cannot be tracked asynchronously
+(``asyncProgressTrackingEnabled``): Spark refuses it for stateful queries.
 
 ``--settings`` selects how much of that is used: ``default``, Spark's own, with its 200 partitions of the join;
 ``tuned``, what its documentation advises for large state: state format 4 in RocksDB with changelogs, and a partition
@@ -83,7 +83,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.bucket_ms is None:
         options.bucket_ms = 10 * options.width_ms if options.settings == "best" else 0
-    # Batches without data are useful for the nearest neighbours only, which have results left.
+    # Batches without data are useful only for ``nearest``, which may still have results to write.
     idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
     settings = SETTINGS[options.settings]
     session = make_session(options, settings | idle if settings else {})
@@ -175,7 +175,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=int, default=4, help="of the topics")
     parser.add_argument("--batch", type=int, default=200_000, help="records")
     parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="of the watermark")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting of Spark")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another Spark setting")
     return parser
 
 
@@ -258,7 +258,7 @@ def _report(query: StreamingQuery) -> None:
 
 
 def _read_by(source: Any) -> int:
-    """Return the records of a batch by its offsets, as Spark counts each twice: both sides of the join read it."""
+    """Return the number of records in a batch, from its offsets: Spark counts each twice, once per side."""
     begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
     return sum(
         at - begin.get(topic, {}).get(partition, 0)

@@ -97,7 +97,7 @@ def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wan
             time.sleep(_LOOK_S)
             if running.poll() is not None:
                 log.seek(0)
-                raise RuntimeError(f"{' '.join(given)} ended by itself:\n{log.read()[-2000:].decode()}")
+                raise RuntimeError(f"{' '.join(given)} ended unexpectedly:\n{log.read()[-2000:].decode()}")
             now = sum(ends(kafka, out, PARTITIONS))
             if now != seen:
                 seen, changed_s = now, time.monotonic()

@@ -1,4 +1,4 @@
-"""The client settings of members of consumer groups, shared by all services that are such members."""
+"""Kafka client settings shared by all services that are members of a consumer group."""
 
 from __future__ import annotations
 

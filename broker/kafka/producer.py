@@ -25,7 +25,7 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long the oldest record waits for Kafka before the producer is replaced. A restart of Kafka takes less."""
+"""How long the oldest record waits for Kafka before the producer is replaced. A Kafka restart takes less time."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
@@ -134,7 +134,7 @@ class LastingProducer(Generic[T]):
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(
-                "Kafka accepted no record for %g s; reconnecting, %d records are sent again",
+                "Kafka accepted no record for %g s; reconnecting, and sending %d records again",
                 self._patience_s,
                 len(self._unconfirmed),
             )

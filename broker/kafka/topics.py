@@ -153,7 +153,7 @@ def wait_for_topics(
         thread.join(_POLL_S)
         request.poll()
         if time.monotonic() >= report_s:
-            log.warning("Kafka at %s does not answer yet, waiting for it", kafka.bootstrap_servers)
+            log.warning("Kafka at %s does not answer yet; waiting for it", kafka.bootstrap_servers)
             report_s += _REPORT_S[1]
     if request.failed is not None:
         raise request.failed

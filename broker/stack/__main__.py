@@ -31,7 +31,7 @@ environment:
   LSB_INFLUXD       an influxd 1.8 to use (default: the one on the path, otherwise built with Go)
   JAVA_HOME         the Java to run Kafka and the MQTT broker with (default: java on the path)
 
-exit status: 0 success, 1 failed (status: a server is not running), 2 wrong usage
+exit status: 0 success, 1 failed (status: a server is not running), 2 invalid arguments
 """
 
 _NAMES: Final = ("kafka", "mqtt", "influxdb")
@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait until the input ends because the owner of a temporary stack has ended; then stop and remove the stack."""
+    """Wait until the input ends, because the stack's owner has ended; then stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()

@@ -48,7 +48,7 @@ _HIVEMQ_DEPENDENCIES: Final = (
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
     # The newest version of each on Maven Central's mirrors; they work with the installed Spark. Each is named, because
-    # a connector depends on a token provider of its own version.
+    # a connector depends on the token provider of the same version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
@@ -145,7 +145,7 @@ class Parts:
             return f"java is missing (Kafka and the MQTT broker need {_JAVA_MIN} or newer); {remedy}"
         version = _java_version(java)
         if version is not None and version < _JAVA_MIN:
-            return f"{java} is Java {version}, Kafka and the MQTT broker need {_JAVA_MIN} or newer; {remedy}"
+            return f"{java} is Java {version}, but Kafka and the MQTT broker need {_JAVA_MIN} or newer; {remedy}"
         if not jars.is_dir() and _find_ivy() is None:
             return f"{describe_missing('pyspark', 'spark')}; its Ivy downloads Kafka and the MQTT broker"
         return None
@@ -239,7 +239,7 @@ class Parts:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not is_reported:
-                    self._say(f"{place.name}: another process is downloading it, waiting")
+                    self._say(f"{place.name}: another process is downloading it; waiting")
                 is_reported = True
                 if self.cancel.wait(POLL_S):
                     raise CancelledError(f"{place.name}: stopped while waiting") from None

@@ -22,7 +22,7 @@ SOURCE: Final = "db_connector"
 _KEY_BYTES_MAX: Final = 64 * 1024
 _IDENTITY_LENGTH_MAX: Final = 1024
 """A longer key is omitted, and a longer id is replaced by the record's topic, partition and offset, so that a dead
-letter stays below Kafka's size limit, whatever its record is."""
+letter always stays below Kafka's size limit."""
 
 
 class DeadLetterWriter:

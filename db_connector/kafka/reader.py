@@ -172,7 +172,7 @@ class ResultReader:
         return results
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:
-        """Schedule another read of the partition, or raise `KafkaFailureError` if that cannot help."""
+        """Schedule another read of the partition, or raise `KafkaFailureError` if a retry cannot help."""
         if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"

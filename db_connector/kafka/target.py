@@ -24,5 +24,5 @@ def target_of(settings: DbConnectorSettings) -> str:
 def origin_of(metadata: str | None) -> str:
     """Return where an offset comes from, as text for a log line."""
     if metadata and metadata.startswith(f"{SOURCE}: "):
-        return f"was committed by {metadata} (if that one still writes, give one of the two another group)"
+        return f"was committed by {metadata} (if that process is still writing, give one of the two another group)"
     return "was set by hand, by another tool or by an earlier release"

@@ -54,7 +54,7 @@ _EPILOG: Final = """examples:
   python joiner/tester.py verify --config lsb.toml
   python joiner/tester.py verify --events events.json --influx --json report.json
 
-exit status: 0 no difference; 1 a difference was found, or the check was not possible; 2 wrong usage or settings"""
+exit status: 0 no difference; 1 a difference, or the check was not possible; 2 invalid arguments or settings"""
 
 _VERIFY_EPILOG: Final = """The check is exact for a pipeline at rest. If the joiner runs during the check, outputs that
 became due after its checkpoints were read are counted as "after", and points that are not in the database yet are

@@ -55,7 +55,7 @@ examples:
   joiner reset --yes                      delete all progress: the next start begins at application.start
 
 An environment variable overrides the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
-Exit status: 0 success, 1 a unit could not continue or Kafka does not answer, 2 wrong usage or settings.
+Exit status: 0 success, 1 a unit could not continue or Kafka does not answer, 2 invalid arguments or settings.
 """
 
 

@@ -83,13 +83,13 @@ def carry_out(
 
 def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
     if checkpoint is None:
-        print(f"unit {unit}: has no owner, because it was never begun: start a joiner with --site {to} to claim it")
+        print(f"unit {unit}: has no owner, because it was never started: start a joiner with --site {to} to claim it")
         return False
     if checkpoint.run == RESET_RUN:
         print(f"unit {unit}: has no owner since a reset: start a joiner with --site {to} to claim it")
         return False
     if checkpoint.site == to:
-        print(f"unit {unit}: owner is already {checkpoint.owner}, nothing to do")
+        print(f"unit {unit}: owner is already {checkpoint.owner}; nothing to do")
         return False
     return True
 
@@ -150,7 +150,7 @@ class _Move:
                 self._report_step(unit)
 
     def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Set the outcome of a unit if its checkpoint or the time passed determines it. Return whether it does."""
+        """Set the outcome of a unit if its checkpoint or the elapsed time determines it. Return whether it does."""
         order, one = self._order, self._order.units[unit]
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:
@@ -164,7 +164,7 @@ class _Move:
         elif is_at_target:
             if waited_s <= _REPORT_TIMEOUT_S:
                 return False  # the target reports with its first commit
-            order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, which has not confirmed that it runs")
+            order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, but not confirmed to be running")
         elif one.released_ms:
             # The source reports a reclaim itself, a moment after its claim.
             is_reclaimed = checkpoint.instance == one.source
@@ -205,5 +205,5 @@ def _print_outcome(order: Order, took_s: float) -> int:
     if len(moved) == len(units):
         print(f"MOVED: all {len(units)} units are at {order.to}, after {took_s:.1f} s{longest}")
         return 0
-    print(f"FAILED or unconfirmed: {len(units) - len(moved)} of {len(units)} units, see above{longest}")
+    print(f"FAILED or unconfirmed: {len(units) - len(moved)} of {len(units)} units; see above{longest}")
     return 1

@@ -224,7 +224,7 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 def lines_of(status: Status) -> list[str]:
     """Return the status as text of at most `WIDTH` columns; only the first line may be longer.
 
-    Programs that read this text find the time at its end, and take lines that begin with a number for units.
+    Programs may parse this text: the first line ends with the time, and a line that begins with a number is a unit.
     """
     first, *processes = _headings(status)
     found = [first, *(line for text in processes for line in textwrap.wrap(text, WIDTH))]
@@ -282,7 +282,7 @@ def _notes(status: Status) -> list[list[str]]:
 
 def _processes(site: str, units_by_name: Mapping[str, Sequence[int]]) -> str:
     if not units_by_name:
-        return f"no process runs at {site}"
+        return f"no process is running at {site}"
     each = (f"{name} (units {' '.join(map(str, units)) or 'none'})" for name, units in units_by_name.items())
     return f"processes at {site}: {', '.join(each)}"
 

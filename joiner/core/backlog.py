@@ -2,9 +2,9 @@
 
 A record moves to the backlog once its time is above all times and the frontier of the other side for its key, and no
 record of its own side can arrive before it. The first such record of each key and the last ones stay in the table. The
-first is the next neighbour of any record that the other side sends, and all records after it have the same neighbours
-as it has. The last are the previous neighbours of records that arrive next. The cost of a step is therefore independent
-of the size of the backlog.
+first is the next neighbour of any record that the other side sends, and all records after it have the same neighbours.
+The last are the previous neighbours of records that arrive next. The cost of a step is therefore independent of the
+size of the backlog.
 
 The backlog consists of runs, in which records are sorted by key, time and position. Small runs are merged into larger
 ones, so that the number of runs is logarithmic in the number of records.

@@ -195,7 +195,7 @@ class LocalStreamBuffer:
         return step
 
     def __len__(self) -> int:
-        """Return the number of records held of both sides."""
+        """Return the number of records held, on both sides together."""
         return len(self._held)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Stores the records that a buffer holds of one side: a table, and an index by key.
+"""Stores the records of one side that a buffer holds: a table, and an index by key.
 
 A step reads the records of the keys that it touches and writes back those that are still needed. The table is a log:
 records are appended, and a full table is compacted. The cost of a step therefore depends on the keys that it touches

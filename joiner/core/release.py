@@ -68,7 +68,8 @@ def _find_kept(
     kept = np.empty_like(frontier)
     for k in range(len(frontier)):
         until = other_frontier[k]
-        # At or after this time, the other side may still send records, and the own side equal times or duplicates.
+        # At or after this time, the other side may still send records, and its own side records with equal times or
+        # duplicates.
         alive = min(frontier[k], until)
         at, end = own.begin[k], own.begin[k + 1]
         while (

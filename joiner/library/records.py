@@ -102,7 +102,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._results(self._buffer.close())
 
     def __len__(self) -> int:
-        """Return the number of records held of both sides."""
+        """Return the number of records held, on both sides together."""
         return len(self._buffer)
 
     def _push(self, side: str, record: Any) -> list[Result]:

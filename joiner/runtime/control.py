@@ -1,7 +1,7 @@
 """The records of the control topic ``<application>.control``: messages between the order, source and target of a move.
 
 They speed up a move and explain it, but nothing depends on them. Only the checkpoint names a unit's owner, so a record
-that is lost, or read twice, costs at most time. A reader therefore begins at the end of the log, and messages are
+that is lost or read twice costs nothing but time. A reader therefore begins at the end of the log, and messages are
 repeated (see `migration.protocol`). The topic has one partition, so that all readers see the same order.
 """
 

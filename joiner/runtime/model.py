@@ -214,7 +214,7 @@ def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: byte
             raise UnitStopped(message)
         return decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = f"unit {unit}: a record of the state topic cannot be read: {error}; is it written by another program?"
+        message = f"unit {unit}: a record of the state topic cannot be read: {error}; did another program write it?"
         raise UnitStopped(message) from error
 
 

@@ -42,7 +42,8 @@ from broker.times import parse_duration
 from joiner.functions import load_functions
 
 SEMANTICS_VERSION: Final = 1
-"""The version of the join's definition in docs/semantics.md. It changes if the same input may give another output."""
+"""The version of the join's definition in docs/semantics.md. It changes if the same input may give a different
+output."""
 
 PROCESS: Final = "process"
 """The default site of a plain process."""
@@ -187,7 +188,7 @@ def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
         if left is None or right is None or left["topic"] != right["topic"]:
             continue
         if None in {left["quantity"], right["quantity"]} or left["quantity"] == right["quantity"]:
-            mistakes.append(f"join {name!r}: a record may be on both sides; give them other topics or quantities")
+            mistakes.append(f"join {name!r}: a record may be on both sides; give them different topics or quantities")
     return mistakes
 
 
@@ -230,7 +231,7 @@ class JoinerSettings(ServiceSettings):
             if topic in written
         ]
         mistakes += [
-            f"the topics {one!r} and {other!r} differ in '.' and '_' alone, which Kafka does not allow; rename one"
+            f"the topics {one!r} and {other!r} differ only in '.' and '_', which Kafka does not allow; rename one"
             for one, other in combinations(sorted({*written, *self.input_topics}), 2)
             if one.replace(".", "_") == other.replace(".", "_")
         ]
@@ -240,7 +241,7 @@ class JoinerSettings(ServiceSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
-        """See `ServiceSettings`. Return clashes of joins, and joining functions that cannot be loaded."""
+        """See `ServiceSettings`. Return clashes between joins, and joining functions that cannot be loaded."""
         tables = given.get("join")
         joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
         mistakes = [] if parts_are_right else _clashes([_summary_of(one) for one in joins])

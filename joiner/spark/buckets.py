@@ -25,11 +25,11 @@ _PACKED_ROWS_MAX: Final = 200_000
 """The number of rows that a worker collects before packing them: tens of megabytes, which avoids many small tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
-"""The largest number of result rows in one packed table: a few megabytes, similar to the batches of Spark."""
+"""The largest number of result rows in one packed table: a few megabytes, similar to Spark's own batches."""
 
 
 def group_keys(buckets: int) -> list[int]:
-    """Return a group value for each bucket, so that each partition gets one bucket if there are as many partitions.
+    """Return a group value for each bucket, so that each partition gets one bucket if their numbers are equal.
 
     Spark assigns a group to the partition ``pmod(hash(value), partitions)``. If the bucket number were the value, about
     a third of the partitions would be empty.

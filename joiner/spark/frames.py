@@ -41,8 +41,8 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
     Args:
         left: a DataFrame, streaming or not.
         right: another DataFrame, streaming if and only if ``left`` is.
-        by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in other joins of
-            Spark, rows with a null in the key have no neighbours. The same applies to rows without a time.
+        by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in Spark's other
+            joins, rows with a null in the key have no neighbours. The same applies to rows without a time.
         time: the column of event times, as one name or (left, right). It contains timestamps, timestamps without time
             zone, dates, or integers in any unit.
         order: the columns that order rows with equal key and time, ascending, nulls first. Each side uses those that it

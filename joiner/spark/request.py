@@ -1,6 +1,6 @@
 """Validates the arguments of `neighbour_join` against the two frames before the query starts.
 
-Every error is an `AnalysisException` of Spark that names the argument, the frame, and how to correct it.
+Every error is a Spark `AnalysisException` that names the argument, the frame, and how to correct it.
 """
 
 from __future__ import annotations

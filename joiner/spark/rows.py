@@ -1,7 +1,7 @@
 """The operations of the neighbour join on rows as Arrow tables. They are stateless and do not depend on Spark.
 
-Columns are addressed by position. Only the declared result has column names. Arrow represents every type of Spark
-exactly, unlike pandas: integers with nulls, nested columns, and the whole range of timestamps.
+Columns are addressed by position. Only the declared result has column names. Unlike pandas, Arrow represents every
+Spark type exactly: integers with nulls, nested columns, and the whole range of timestamps.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def times(table: pa.Table, side: Side) -> Ints:
     """Return the event times, int64 of shape (n,).
 
     Integers are unchanged. Dates and timestamps are in microseconds since the epoch, UTC. Raises `ArgumentError` for an
-    integer outside the range of the buffer. All timestamps of Spark are within it.
+    integer outside the range of the buffer. All Spark timestamps are within it.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):
@@ -120,7 +120,7 @@ def keys_of(table: pa.Table, side: Side) -> pa.Table:
 def codes(keys: pa.Table) -> Ints:
     """Return the number of each row's key, from 0 in the order of first occurrence; shape (n,).
 
-    As in the joins of Spark, NaN equals NaN, and 0.0 equals -0.0.
+    As in Spark's own joins, NaN equals NaN, and 0.0 equals -0.0.
     """
     found = np.zeros(keys.num_rows, dtype=np.int64)
     for place, column in enumerate(keys.columns):

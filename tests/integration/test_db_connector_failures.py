@@ -77,7 +77,7 @@ def test_an_unavailable_database_is_reported_at_the_start_and_waiting_results_ar
     process = pipeline.start()
     address = f"http://127.0.0.1:{pipeline.door.port}"
     pipeline.wait_until_logged(
-        "InfluxDB has not accepted points for 0 s, they are kept in Kafka, next attempt in 0.2 s: "
+        "InfluxDB has not accepted points for 0 s; they are kept in Kafka; next attempt in 0.2 s: "
         f"no answer from {address}"
     )
     assert "is influxdb.url right?" in pipeline.log()

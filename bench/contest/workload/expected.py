@@ -1,7 +1,7 @@
 """Computes the expected results of a workload, and compares an output with them: found, missing, excess, duplicate.
 
-The pairs are those of docs/semantics.md, computed as described there: the union of four `pandas.merge_asof`, without
-the engine that is judged. A pair is expected if an endless stream would make it certain; a pair that only the end of
+The pairs are those of docs/semantics.md, computed as described there, without the engine under test: the union of four
+`pandas.merge_asof` calls. A pair is expected if an endless stream would make it certain; a pair that only the end of
 the stream makes certain is optional. A pair is one integer: left row times number of rows, plus right row.
 """
 
@@ -109,7 +109,7 @@ class Comparison:
 
 
 def has_all(found: Mapping[str, Any]) -> bool:
-    """Return whether a run is complete by its figures. A count of results proves nothing: they may be other pairs."""
+    """Return whether a run is complete by its figures. A number of results proves nothing: the pairs may be wrong."""
     has_neighbours = found.get("reached") == 1 and found.get("missing") == 0
     held = found.get("held")
     return has_neighbours or (held is not None and found["results"] - found["double"] == held)
@@ -151,7 +151,7 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
 def compare(
     expected: Expected, left: Ints, right: Ints, settled: int | None = None, window: Window = NO_WINDOW
 ) -> Comparison:
-    """Judge results, each of a left and a right row, up to the row that was processed in each partition.
+    """Judge results (pairs of a left and a right row) up to the last row processed in each partition.
 
     ``settled``: for a run that was cut off, how many of its first results determine how far it got. This is determined
     per thing, because an engine need not process the things of a partition in order. The other results only have to be

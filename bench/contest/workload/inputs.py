@@ -71,7 +71,7 @@ class Workload:
         return self.partition_of_thing[self.thing]
 
     def messages(self, first: int, last: int) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield partition and message of the rows from ``first`` up to ``last``, excluded."""
+        """Yield the partition and message of each row from ``first`` up to, but excluding, ``last``."""
         rows = slice(first, last)
         columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
         for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):
@@ -125,7 +125,7 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
     at = np.arange(records)
     side = np.where(at // things % (ratio + 1) == 0, 0, 1)
     sides = "speed and torque alternate" if ratio == 1 else f"one speed for {ratio:,} torques"
-    about = f"{things:,} things by turns, a record every ms, {sides}"
+    about = f"{things:,} things in turn, a record every ms, {sides}"
     return _made(name, about, at % things, side, at)
 
 
@@ -159,7 +159,7 @@ def disorder(name: str, records: int, seed: int) -> Workload:
     at = np.arange(records)
     place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, 500, records), 0)
     at = at[np.argsort(place, kind="stable")]
-    about = "8 things by turns, a record every ms; one in ten comes up to 0.5 s late"
+    about = "8 things in turn, a record every ms; one in ten is up to 0.5 s late"
     return _made(name, about, at % 8, at // 8 % 2, at, lateness_ms=500)
 
 
@@ -168,7 +168,7 @@ def skew(name: str, records: int, seed: int) -> Workload:
     draw = np.random.default_rng(seed)
     share = 1 / np.arange(1, 1_001) ** 1.1
     thing = draw.choice(1_000, records, p=share / share.sum())
-    about = "1,000 things after Zipf (exponent 1.1), sides by chance, a record every ms"
+    about = "1,000 things by Zipf's law (exponent 1.1), random sides, a record every ms"
     return _made(name, about, thing, draw.integers(0, 2, records), np.arange(records))
 
 
@@ -179,7 +179,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
     with tempfile.TemporaryDirectory() as folder:
         what = "a recording of a real machine"
         if not path.is_file():
-            what, path = "what simulator.generate imitates of a real machine", Path(folder) / "events.json"
+            what, path = "simulated by simulator.generate", Path(folder) / "events.json"
             write(Plan(events=3_000, seed=seed, machines=1), path)
         rows = [
             (event["Timestamp"], side)
@@ -193,7 +193,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
     rounds = -(-records // (copies * len(rows)))
     every_ms = np.add.outer(np.arange(rounds) * (time_ms[-1] + 1_000), time_ms).ravel()
     thing = np.tile(np.arange(copies), len(every_ms))
-    about = f"{what}, {len(rows):,} records, {copies} times side by side, {rounds} times one after the other"
+    about = f"{what}, {len(rows):,} records, {copies} copies in parallel, {rounds} in sequence"
     return _made(
         name,
         about,

@@ -25,14 +25,14 @@ import java.util.Properties;
 /**
  * Starts HiveMQ Community Edition, the MQTT broker of the local stack, in a folder with conf/config.xml and data.
  *
- * If conf/logins.properties exists (user=password, one per line), clients have to log in. Janino compiles this file at
- * every start, so that no JDK is needed; it supports no lambdas and no static methods of interfaces.
+ * If conf/logins.properties exists (user=password, one per line), clients must log in. Janino compiles this file at
+ * every start, so that no JDK is needed; it supports neither lambdas nor static interface methods.
  */
 public class MqttBroker {
     public static void main(String[] arguments) throws Exception {
         // 50 by default: the connector has thousands of messages in flight. Each poll for new messages reserves as many
-        // packet identifiers until it ends. With all 65,535 of them, a second poll found none, a third one never came,
-        // and the subscriber received nothing more: so there is room for several polls.
+        // packet identifiers until it ends. With all 65,535 reserved, a second poll found none, a third was never made,
+        // and the subscriber received nothing more. This limit leaves room for several polls.
         InternalConfigurations.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = 8192;
         // 64 files of each kind by default, which suit large fleets and are slow to open.
         InternalConfigurations.PERSISTENCE_BUCKET_COUNT.set(4);

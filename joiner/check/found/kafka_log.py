@@ -38,7 +38,7 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 """The timeout of one request to Kafka. The first request is also limited by ``stall_s``."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""The number of offsets at the end of the state topic in which the newest checkpoint is searched first."""
+"""The number of offsets at the end of the state topic that are searched first for the newest checkpoint."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it
@@ -47,7 +47,7 @@ _log = client_logger(__name__)
 
 
 class KafkaEvidence:
-    """Evidence read from a running Kafka. It is a context manager. See `joiner.check.found.evidence.Evidence`."""
+    """Evidence read from Kafka. It is a context manager. See `joiner.check.found.evidence.Evidence`."""
 
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
@@ -120,7 +120,7 @@ class KafkaEvidence:
         except KafkaAway as error:
             raise EvidenceError(str(error)) from error
         except KafkaException as error:
-            message = f"the topics of Kafka at {servers} cannot be described: {error.args[0].str()}"
+            message = f"the topics at {servers} cannot be described: {error.args[0].str()}"
             raise EvidenceError(message) from error
         faults = [f"there is no topic {name}" for name in names if name not in facts]
         faults += [

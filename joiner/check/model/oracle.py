@@ -172,7 +172,7 @@ def _certain_neighbours(
 
 
 def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, closed: bool) -> Iterator[tuple[Rec, Rec]]:
-    """Yield each record with its nearest neighbour, once no nearer record can follow. At equal distance, it is prev.
+    """Yield each record with its nearest neighbour, once no nearer record can follow. At equal distances, it is prev.
 
     Later records are at or above the frontier. So prev is certain once the frontier is above the record's time and not
     nearer than prev. If next is nearer than prev, it is certain once the other stream cannot send an earlier record.

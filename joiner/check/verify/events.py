@@ -131,7 +131,7 @@ def _members(payload: bytes) -> dict[str, Any]:
 
 
 def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
-    """Raise ValueError for a lone surrogate. Only escapes can contain one, and it is not valid text."""
+    """Raise ValueError for a lone surrogate. It can only come from an escape, and is not valid Unicode."""
     parts: list[Any] = list(pairs)
     while parts:
         part = parts.pop()
@@ -168,7 +168,7 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """The number of quantities of the file that a side of a join, or no side, selects, and their fates."""
+    """The number of the file's quantities that one side of a join selects, or that no side selects, and their fates."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)

@@ -46,7 +46,7 @@ class Serving(Protocol):
     """A running unit."""
 
     first_commit_s: float
-    """The time at which the first transaction after the claim was found written (monotonic); 0: not yet."""
+    """Monotonic time at which the first transaction after the claim was found to be written; 0: not yet."""
 
 
 class Host(Protocol):
@@ -89,7 +89,7 @@ class Host(Protocol):
         ...
 
     def why_failed(self, unit: int) -> str:
-        """Return the reason why a unit cannot continue here; empty if it can."""
+        """Return why a unit cannot continue here; empty if it can."""
         ...
 
 

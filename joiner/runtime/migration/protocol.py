@@ -10,9 +10,9 @@ Control records and times are the input, actions for the runner the output. Both
     target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
     source    if no target reports for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 
-The checkpoint decides, so records may be lost, late or doubled. Each side also records the state it finds in the state
-topic (`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A crash
-needs no separate rule: a state machine that starts again learns everything from the repeated records.
+The checkpoint decides, so records may be lost, delayed or duplicated. Each side also records the state it finds in the
+state topic (`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A
+crash needs no separate rule: a restarted state machine gets all it needs from the repeated records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEASE_S: Final = 5.0
 """An order without a Request for this long has expired."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
-"""The reason why a unit has stayed at its source."""
+"""Why a unit has stayed at its source."""
 
 RECLAIM_AFTER_S: Final = 5.0
 """Time allowed for the target to claim or report. A target that is ready needs a fraction of it, and one that has
@@ -60,7 +60,7 @@ class Release(NamedTuple):
 
 
 class Reclaim(NamedTuple):
-    """Claim back the unit that was released on this way; then call `Source.is_back` or `Source.gone`."""
+    """Reclaim the unit that was released for this move; then call `Source.is_back` or `Source.gone`."""
 
     unit: int
     way: OnTheWay
@@ -219,7 +219,7 @@ class Source:
                 way = OnTheWay(record.move, self._site)
                 self._units[unit] = _Departure(way, record.to, _Leaving.ASKED, now_s)
             elif one is not None and one.way.move != record.move:
-                why = f"it is being moved to {one.to} (move {one.way.move}): wait for that, or cancel it"
+                why = f"it is being moved to {one.to} (move {one.way.move}): wait for this move, or cancel it"
                 refused = Refused(move=record.move, unit=unit, to=record.to, instance=self._instance, why=why)
                 actions.append(Write(refused))
             elif one is not None and one.step is _Leaving.ASKED:

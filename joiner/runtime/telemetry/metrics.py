@@ -74,7 +74,7 @@ class JoinerMetrics:
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
         counter("lsb_joiner_claims", "Units that were claimed and restored here.", lambda: self._claims)
-        counter("lsb_joiner_fencings", "Times that another runner fenced a unit of this one.", lambda: self._fencings)
+        counter("lsb_joiner_fencings", "Times another runner has fenced a unit of this one.", lambda: self._fencings)
         telemetry.readings.gauge(
             "lsb_joiner_failed_units",
             "Units that have failed here and are not retried.",
@@ -84,7 +84,7 @@ class JoinerMetrics:
         UnitGauges(settings, claimant, statuses, self._snapshot_bytes).expose(telemetry.readings)
         add = partial(Distribution, telemetry.registry)
         self._transaction_s = add(
-            "lsb_joiner_transaction_duration_seconds", "From the begin of a transaction to its commit.", DURATIONS_S
+            "lsb_joiner_transaction_duration_seconds", "From the start of a transaction to its commit.", DURATIONS_S
         )
         self._transaction_size = add(
             "lsb_joiner_transaction_messages",
@@ -93,7 +93,7 @@ class JoinerMetrics:
         )
         self._recovery_s = add(
             "lsb_joiner_recovery_duration_seconds",
-            "From the begin of a claim to the restored unit.",
+            "From the start of a claim until the unit is restored.",
             _RECOVERIES_S,
         )
         self._latency_s = add(

@@ -48,7 +48,7 @@ def test_former_names_of_settings_mean_the_present_ones(file: Path, caplog: pyte
         ("join.progress", "join.watermark_scope"),
         ("connector.ahead_max", "connector.max_future_skew"),
     ):
-        assert caplog.text.count(f"{former} is called {present} now") == 1
+        assert caplog.text.count(f"{former} is now called {present}") == 1
 
 
 def test_former_names_of_variables_mean_the_present_settings(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def dead_letter_of(
     record: Any = SimpleNamespace(
         key=lambda: key, value=lambda: value, topic=lambda: "machine.out", partition=lambda: 2, offset=lambda: 7
     )
-    dead.send(record, "thing has a newline, which a tag of InfluxDB cannot hold", identity)
+    dead.send(record, "thing has a newline, which an InfluxDB tag cannot hold", identity)
     producer: Any = dead._producer  # noqa: SLF001 - the records written
     (sent,) = producer.sent
     return Outgoing(sent.key, sent.value, None)

@@ -145,11 +145,9 @@ def _benchmarks_of_others() -> Iterable[Figure]:
         "its p99 is {:.0f} ms. Spark with the best settings, in micro-batches, has {:.0f} ms, {:.1f} times as much",
         (_late_ms(PROCESS, 1), _late_ms(BEST, 1), _late_ms(BEST, 1) / _late_ms(PROCESS, 1)),
     )
-    yield Figure(page, "each 200 ms, has {:.0f} ms.", (_late_ms(FLINK, 1),))
-    yield Figure(
-        page, "makes {:.0f} thousand records a second with sources", (_throughput(FLINK, "records_per_s") / 1e3,)
-    )
-    yield Figure(page, "the plain process made {:.1f} times as many.", (_of_rates(PROCESS, FLINK)[0],))
+    yield Figure(page, "every 200 ms, has {:.0f} ms.", (_late_ms(FLINK, 1),))
+    yield Figure(page, "joins {:.0f} thousand records a second with", (_throughput(FLINK, "records_per_s") / 1e3,))
+    yield Figure(page, "the plain process joined {:.1f} times as many.", (_of_rates(PROCESS, FLINK)[0],))
     yield Figure(page, "The CPU time of a million records is {:.1f} s.", (cpu[FLINK],))
     two = _of_rates("two processes", PROCESS)
     yield Figure(
@@ -242,7 +240,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
     )
     yield Figure(
         _SPEED,
-        "with {:.1f} and with {:.1f} million records a second, and the ratio with {:.1f} and with {:.1f}.",
+        "with {:.1f} and with {:.1f} million records a second, and with ratios of {:.1f} and {:.1f}.",
         (cold[0], warm[0], cold[1], warm[1]),
     )
     small, usual = (_engine_rate("records in a batch", batch=batch) for batch in (100, 10_000))
@@ -311,7 +309,7 @@ def _spark() -> Iterable[Figure]:
     nothing, one, each = (median(rates) for rates in state["rates"].values())
     yield Figure(
         page,
-        "cost {:.0f} % of the throughput, in each of the four {:.0f} %.",
+        "cost {:.0f} % of the throughput; held in each of the four, they cost {:.0f} %.",
         (100 * (1 - one / nothing), 100 * (1 - each / nothing)),
     )
     yield Figure(page, "never above {:.0f} kB", (max(step["spark_bytes"] for step in state["growth"]) / 1e3,))
@@ -335,10 +333,10 @@ def _spark() -> Iterable[Figure]:
 def _others() -> Iterable[Figure]:
     page = "docs/operations.md"
     yield Figure(page, "what was measured: {:.0f} thousand records/s", (_throughput(PROCESS, "records_per_s") / 1e3,))
-    yield Figure(page, "| {:.0f} MB at full rate, and what is held", (_throughput(PROCESS, "memory_bytes") / 1e6,))
+    yield Figure(page, "| {:.0f} MB at full rate, plus the held records", (_throughput(PROCESS, "memory_bytes") / 1e6,))
     yield Figure(
         page,
-        "| p50 {:.0f} ms, p99 {:.0f} ms behind the later record",
+        "| p50 {:.0f} ms, p99 {:.0f} ms after the later record",
         (_late_ms(PROCESS, 0), _late_ms(PROCESS, 1)),
     )
     yield Figure(

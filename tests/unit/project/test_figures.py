@@ -25,9 +25,9 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "a limit or a time that the code sets": {
         "docs/connector.md": (
             *("first 64 kB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "at most 100 times those"),
-            "(payload and topic) and 2 KiB",
+            "(payload and topic) plus 2 KiB",
         ),
-        "docs/db_connector.md": ("beside 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
+        "docs/db_connector.md": ("the 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
         "docs/configuration.md": ("When half of the limit is used", "and 1 KiB for each record"),
         "docs/formats.md": (
             *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
@@ -35,7 +35,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("has lasted for 0.5 s, and again every 0.5 s", "is not repeated for 5 s"),
         ),
         "docs/guarantees.md": (
-            *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "looks every 5 s"),
+            *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "checks every 5 s"),
             "a snapshot of up to 8 MiB",
         ),
         "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)",),
@@ -54,7 +54,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *(
                 "a snapshot of at most 8 MiB",
                 "A snapshot over 8 MiB",
-                "at a stop, if that takes at most 3 s",
+                "at shutdown if that takes at most 3 s",
                 "a last snapshot, within 5 s",
                 "waits up to 30 s for transactions",
             ),
@@ -66,11 +66,11 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "A worker joins 20,000 records at a time",
             "here every five seconds",
         ),
-        "docs/speed.md": ("(20 ms), or since", "batches of up to 30,000 records", "4 ms is the most"),
+        "docs/speed.md": ("(20 ms), or since", "batches of up to 30,000 records", "the wait is at most 4 ms"),
         "docs/tutorial.md": ("ends a service within five seconds",),
     },
     "a setting or a constant of another program": {
-        "docs/benchmarks.md": ("a checkpoint each 200 ms",),
+        "docs/benchmarks.md": ("a checkpoint every 200 ms",),
         "docs/speed.md": (
             *("the default is 100 ms", "asks again after 20 ms where", "Segments of 1 MB", "Kafka's own 100 MB"),
         ),
