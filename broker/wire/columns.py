@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 from numba import types
 
-from broker.wire.compiled import BYTES, BYTES_OUT, INTS, INTS_OUT, compiled
+from broker.wire.compiled import BYTES, BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,10 @@ class StringColumn:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def __getitem__(self, at: int) -> bytes:
+        """Return one string."""
+        return self.data[self.start[at] : self.end[at]].tobytes()
 
     def lengths(self) -> Ints:
         """Return the number of bytes of each string."""
@@ -180,12 +184,11 @@ _ROOM = 20
 @compiled(types.void, BYTES, INTS, INTS, BYTES_OUT, INTS_OUT)
 def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> None:
     """Copy each string to its position, and advance the position to the end of the copy."""
+    source_at, target_at = source.ctypes.data, target.ctypes.data
     for row in range(len(start)):
-        place = at[row]
-        for byte in range(start[row], end[row]):
-            target[place] = source[byte]
-            place += 1
-        at[row] = place
+        length = end[row] - start[row]
+        copy_bytes(target_at + at[row], source_at + start[row], length)
+        at[row] += length
 
 
 @compiled(types.void, INTS, BYTES_OUT, INTS_OUT)
