@@ -21,8 +21,6 @@ from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compiled
 from broker.wire.records import NAME_LENGTH_MAX, encode, encode_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -68,12 +66,9 @@ class PlainRecords(NamedTuple):
     result: NDArray[np.float64]
 
 
-def read_plain(values: Sequence[bytes | None]) -> PlainRecords | None:
+def read_plain(values: StringColumn) -> PlainRecords | None:
     """Return the records of many values; None if not all of them are plain."""
-    if not all(values):
-        return None
-    whole: Sequence[bytes] = values  # type: ignore[assignment] # none of them is None
-    fields = find_fields(StringColumn.of(whole))
+    fields = find_fields(values)
     times = None if fields is None else fields.time.integers()
     if fields is None or times is None:
         return None
@@ -122,8 +117,8 @@ class JoinedColumns(NamedTuple):
     right_ordinal: Ints
 
 
-def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> bytes:
-    """Return the values of n results of one join in one unit, one per line. The JSON itself has no newlines."""
+def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
+    """Return the values of n results of one join in one unit."""
     pieces = (
         b'{"thing":',
         columns.thing,
@@ -140,9 +135,9 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         b',"right":',
         columns.right,
         _ties(columns.left_ordinal, columns.right_ordinal),
-        b"}\n",
+        b"}",
     )
-    return glue(*pieces).joined()
+    return glue(*pieces)
 
 
 def _ties(left: Ints, right: Ints) -> StringColumn | bytes:

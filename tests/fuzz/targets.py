@@ -134,14 +134,15 @@ def _records(mutator: Mutator) -> list[bytes | None]:
 
 def _read_records(values: list[bytes | None]) -> str:
     """Check that values are decoded identically in a batch and alone, and that the join's results are readable."""
-    messages = Messages(list(range(len(values))), [BASE_MS + 1] * len(values), values)
+    messages = Messages.of(range(len(values)), [BASE_MS + 1] * len(values), values)
     together, singly = _read(messages), _read_singly(messages)
     assert together == singly
     unit = Unit(_SETTINGS, 0, {DATA: 0})
     effects = unit.apply({DATA: messages}, {DATA: len(values)})
     written = effects.messages(_SETTINGS.topics)
-    for value in written.get(_SETTINGS.topics.out, ([], []))[1]:
-        _make_point(value or b"")
+    if _SETTINGS.topics.out in written:
+        for value in written[_SETTINGS.topics.out].values.each():
+            _make_point(value)
     restored = Unit.restore(_SETTINGS, 0, unit.snapshot())
     assert restored.held() == unit.held()
     return "dead letters" if together[0] else "records"
@@ -268,7 +269,7 @@ def _state() -> tuple[dict[str, bytes], bytes]:
         msgspec.json.encode({**RECORD, "quantity": quantity, "phenomenonTime": BASE_MS + at, "id": f"e{at}"})
         for at, quantity in enumerate(_SIDES * 5)
     ]
-    unit.apply({DATA: Messages(list(range(10)), [BASE_MS] * 10, values)}, {DATA: 10})  # type: ignore[arg-type] # plain lists
+    unit.apply({DATA: Messages.of(range(10), [BASE_MS] * 10, values)}, {DATA: 10})
     data = unit.snapshot()
     fingerprint = _SETTINGS.fingerprint()
     checkpoint = Checkpoint(

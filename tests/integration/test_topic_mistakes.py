@@ -23,7 +23,6 @@ from confluent_kafka.admin import (
 )
 
 from broker.kafka.topics import ensure_topics, state_topic_spec
-from broker.wire.records import cut_lines
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.integration.joiner_application import (
@@ -61,9 +60,9 @@ def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
     found: list[bytes] = []
     for number in range(app.partitions):
         mine = [entry.value for entry in entries if app.unit_of(entry.key) == number]
-        messages = Messages(list(range(len(mine))), [10**13] * len(mine), list(mine))
+        messages = Messages.of(range(len(mine)), [10**13] * len(mine), mine)
         effects = Unit(settings, number, {topic: 0}).apply({topic: messages}, {topic: len(messages)})
-        found += cut_lines(effects.joined.lines)
+        found += effects.joined.values.each()
     return sorted(found)
 
 

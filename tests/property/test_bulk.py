@@ -19,7 +19,6 @@ from broker.wire.records import (
     Record,
     Side,
     Unreadable,
-    cut_lines,
     decode_data,
     decode_sides,
     encode,
@@ -71,7 +70,7 @@ def _values(draw: st.DrawFn) -> bytes:
 @example(b"{")
 @example(b"")
 def test_what_is_read_as_plain_is_the_record_that_the_wire_form_says(value: bytes) -> None:
-    plain = read_plain([value, value])
+    plain = read_plain(StringColumn.of([value, value]))
     if plain is None:
         return
     try:
@@ -97,7 +96,7 @@ def test_what_is_read_as_plain_is_the_record_that_the_wire_form_says(value: byte
 )
 def test_records_as_the_connector_writes_them_are_plain(texts: list[str], time: int, result: float) -> None:
     thing, quantity, identity = texts
-    assert read_plain([encode(Record(thing, quantity, time, result, identity))]) is not None
+    assert read_plain(StringColumn.of([encode(Record(thing, quantity, time, result, identity))])) is not None
 
 
 _SIDES = st.builds(
@@ -150,7 +149,7 @@ def test_results_have_the_bytes_that_each_has_alone(pairs: list[tuple[Any, ...]]
         tie = f"{one}-{other}" if one or other else ""
         identity = pair_id(join, 5, left_seq, right_seq)
         expected.append(encode(Joined(thing, output, time, result, identity, left, right, tie)))
-    assert cut_lines(encode_joined(columns, output, join, 5)) == expected
+    assert encode_joined(columns, output, join, 5).each() == expected
 
 
 @settings(max_examples=300, deadline=None)

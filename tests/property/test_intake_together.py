@@ -89,7 +89,7 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
     keys = Keys(0, partitions)
     reader = TopicDecoder(make_settings(*joins, partitions=partitions), DATA, 0, keys)
     times = [BASE_MS + at % 2 for at in range(len(values))]
-    found: Intake = reader.decode(Messages(list(range(len(values))), times, values))
+    found: Intake = reader.decode(Messages.of(range(len(values)), times, values))
     sides = {
         target: [
             msgspec.json.encode(column)

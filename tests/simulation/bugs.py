@@ -16,8 +16,8 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from broker.settings import KafkaSettings
 from joiner.runtime.kafka import checkpoint_log, clients, pending_markers, snapshot_log, transaction, unit_producer
+from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.clients import log_range, make_consumer
-from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.transaction import Aborted, Fenced, UnitTransactions
 from joiner.runtime.model import StateLog, checkpoint_key, encode
 from joiner.runtime.ownership import claim as claims

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from broker.settings import KafkaSettings
+from tests.simulation.batch_reader_contract import BatchReaderContract
 from tests.simulation.kafka_contract import KafkaContract
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
@@ -106,3 +107,9 @@ def cluster() -> Iterator[QuietWorld]:
 
 class TestMemory(KafkaContract):
     """Runs the contract on the in-memory broker."""
+
+
+class TestObjectsFromMemory(BatchReaderContract):
+    """Reads objects from the in-memory broker."""
+
+    native = False

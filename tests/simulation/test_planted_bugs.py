@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.bugs import BUGS
 from tests.simulation.history import play
 
-SEEDS_MAX = 1000
+SEEDS_MAX = 2000
 
 
 @pytest.mark.parametrize("name", BUGS)

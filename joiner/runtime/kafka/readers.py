@@ -52,9 +52,14 @@ class Readers:
         """Reads committed data to the end of a log."""
         return make_reader(self.settings.kafka, self.settings.application.name)
 
+    @cached_property
+    def input(self) -> Consumer:
+        """Reads ranges of the input; used by `read_range` only, after which its own calls return nothing of them."""
+        return make_reader(self.settings.kafka, self.settings.application.name)
+
     def connect(self, unit: int) -> None:
         """Connect all consumers. Raises KafkaException."""
-        for consumer in (self.stable, self.everything, self.log):
+        for consumer in (self.stable, self.everything, self.log, self.input):
             for topic in (*self.settings.input_topics, self.settings.state_topic):
                 log_range(consumer, topic, unit)
 
@@ -65,6 +70,6 @@ class Readers:
 
     def close(self) -> None:
         """Close all consumers."""
-        for name in ("stable", "everything", "log"):
+        for name in ("stable", "everything", "log", "input"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()

@@ -117,15 +117,19 @@ class UnitTransactions:
         messages: Outgoing,
         checkpoint: Checkpoint,
         snapshot: tuple[bytes, SnapshotPlace] | None = None,
+        *,
+        removed: Sequence[str] = (),
     ) -> SnapshotPlace | None:
         """Commit the effects and the checkpoint (steps 1-6). Return the place of the snapshot, if one was written.
+
+        ``removed``: keys of the state topic to write tombstones for.
 
         A large snapshot takes further transactions, and the release of a unit after it one more.
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
         began_s, place = self._clock.monotonic_s(), None
-        identities = _identities(messages, self._settings.state_topic)
+        identities = _identities(messages)
         try:
             self._begin(checkpoint)
             if snapshot is not None and not self._may_replace_snapshot():
@@ -134,6 +138,8 @@ class UnitTransactions:
             # The target may claim a released unit as soon as the release is visible, so the snapshot comes first.
             ours = self._still_ours(checkpoint) if is_apart else checkpoint
             self._producer.write_all(messages)
+            for key in removed:
+                self._producer.write(self._settings.state_topic, key, None)
             if snapshot is not None and not is_apart:
                 place = self._produce_snapshot(*snapshot, checkpoint)
             self._finish(ours, self._pending.records(identities))
@@ -297,9 +303,9 @@ def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
-def _identities(messages: Outgoing, state_topic: str) -> dict[str, str]:
+def _identities(messages: Outgoing) -> dict[str, str]:
     """Return the identity of the first record in each result topic."""
-    return {topic: identity_of(values[0]) for topic, (_, values) in messages.items() if values and topic != state_topic}
+    return {topic: identity_of(batch.values[0]) for topic, batch in messages.items() if len(batch)}
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:

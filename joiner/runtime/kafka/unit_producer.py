@@ -9,11 +9,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from broker.kafka.native.library import Unavailable
+from broker.kafka.native.writer import NativeWriter
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_producer, timed_out, within
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 
 _COMMIT_S: Final = 30.0
@@ -59,6 +63,8 @@ class UnitProducer:
             compression_type="lz4",
         )
 
+        self._writer = _native_writer(self._client) if settings.application.native else None
+
     def connect(self, topic: str) -> None:
         """Connect to Kafka without fencing any owner.
 
@@ -83,10 +89,25 @@ class UnitProducer:
 
     def write_all(self, messages: Outgoing) -> None:
         """Add messages to the transaction, in order."""
-        for topic, (keys, values) in messages.items():
+        for topic, batch in messages.items():
+            if self._writer is not None:
+                self._write_columns(self._writer, topic, batch)
+                continue
+            values = batch.values.each()
+            keys = [None] * len(batch) if batch.keys is None else batch.keys.each()
             for begin in range(0, len(keys), _CALL_MESSAGES):
                 end = begin + _CALL_MESSAGES
                 self._write_some(topic, keys[begin:end], values[begin:end])
+
+    def _write_columns(self, writer: NativeWriter, topic: str, batch: Batch) -> None:
+        begin = 0
+        if topic not in self.firsts and len(batch):
+            # Written with a delivery report, which has its offset.
+            self._write_one(topic, None if batch.keys is None else batch.keys[0], batch.values[0])
+            begin = 1
+        rest = batch.take(np.arange(begin, len(batch)))
+        writer.write(topic, self._unit, rest.keys, rest.values)
+        self._client.poll(0)
 
     def _write_some(self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         waiting = self._slots[: len(keys)]
@@ -109,10 +130,13 @@ class UnitProducer:
 
     def write(self, topic: str, key: str, value: bytes | None) -> None:
         """Add a record to the transaction."""
+        self._write_one(topic, key.encode(), value)
+
+    def _write_one(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         on_delivery = self._first(topic)
         while True:
             try:
-                self._client.produce(topic, value, key.encode(), self._unit, on_delivery=on_delivery)
+                self._client.produce(topic, value, key, self._unit, on_delivery=on_delivery)
             except BufferError:
                 self._client.poll(0.05)
             else:
@@ -148,6 +172,14 @@ class UnitProducer:
             return None
         self.firsts[topic] = -1
         return _noting_in(self.firsts)
+
+
+def _native_writer(client: Producer) -> NativeWriter | None:
+    try:
+        return NativeWriter(client)
+    except Unavailable:
+        # The consumer of the same process has logged why.
+        return None
 
 
 def _noting_in(firsts: dict[str, int]) -> _OnDelivery:

@@ -87,14 +87,15 @@ def claim(
             if dangling is not None:
                 checkpoint = _to_continue(readers, log, dangling, topics, claimant)
         messages: Outgoing = {}
+        removed: list[str] = []
         if dangling is not None:
             reached = dangling.reached or checkpoint
             again = partial(replay_effects, settings, reached, readers.clock)
             effects = resolve(settings, dangling, transactions, checkpoint, readers.clock, again)
             messages = effects.messages(settings.topics)
-            messages[settings.state_topic] = ([dangling.key.encode()], [None])
+            removed = [dangling.key]
             checkpoint = _owned(reached, claimant)
-    transactions.commit(messages, checkpoint)
+    transactions.commit(messages, checkpoint, removed=removed)
     return checkpoint
 
 

@@ -52,9 +52,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from broker.wire.records import OutputRecord, Rejected, cut_lines, encode
+from broker.wire.records import OutputRecord, Rejected, encode
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_tried
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, read_to_end, timed_out
@@ -65,7 +66,6 @@ from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, d
 from joiner.runtime.model import encode as encode_state
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Effects
-from joiner.runtime.task.emit import Results
 
 _log = logging.getLogger(__name__)
 
@@ -208,10 +208,8 @@ def resolve(
                 absent -= _removed(readers, topic, unit, absent, start, end)
             return [number for number, identity in enumerate(identities) if identity in absent]
 
-        lines = cut_lines(effects.joined.lines)
-        which = missing_in(topics.out, lines)
-        keys, values = effects.joined.keys, b"".join(lines[number] + b"\n" for number in which)
-        effects.joined = Results([keys[number] for number in which], values)
+        which = missing_in(topics.out, effects.joined.values.each())
+        effects.joined = effects.joined.take(np.array(which, dtype=np.int64))
         effects.late = [effects.late[number] for number in missing_in(topics.late, _encoded(effects.late))]
         rejected = missing_in(topics.rejected, _encoded(effects.rejected))
         effects.rejected = [effects.rejected[number] for number in rejected]

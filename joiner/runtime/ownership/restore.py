@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.batches import read_range
+from joiner.runtime.kafka.batches.gaps import GapVerifier
+from joiner.runtime.kafka.batches.ranges import read_range
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import timed_out
-from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import OwnershipInDoubt, UnitTransactions, offsets_as_text
@@ -161,8 +161,12 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
     if unit.offsets == until:
         return 0
     replayed = 0
+    native, given = (
+        readers.settings.application.native,
+        (readers.input, readers.clock, unit.number, unit.offsets, until),
+    )
     with closing(GapVerifier(readers.settings, readers.clock)) as second:
-        for batches, end in read_range(readers.log, readers.clock, unit.number, unit.offsets, until, _REPLAY_BATCH):
+        for batches, end in read_range(*given, _REPLAY_BATCH, native=native):
             readers.check()
             _check_gaps(second, unit, batches)
             produced = unit.apply(batches, end, silent=effects is None, is_part=True)

@@ -36,7 +36,7 @@ class ActiveTask(RunningTask):
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
         """Return the offsets after a batch: after its last messages, or at the end of a log that was reached."""
-        ends = {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
+        ends = {topic: batch.last + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
             self.quiet_since_s.pop(topic, None)

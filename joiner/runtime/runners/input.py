@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 
-from joiner.runtime.kafka.batches import sort_messages
+from joiner.runtime.kafka.batches.messages import Read
+from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
-
-
-class Read(NamedTuple):
-    """The result of one poll, by unit and topic: messages, the ends of logs that were reached, and errors."""
-
-    batches: dict[int, dict[str, Messages]]
-    ends: dict[int, dict[str, int]]
-    errors: list[tuple[KafkaError, int | None, str | None]]
 
 
 class InputConsumer:
@@ -37,6 +28,7 @@ class InputConsumer:
             fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
             queued_max_messages_kbytes=64 * 1024,
         )
+        self._reader = make_batch_reader(self._consumer, self._topics, self._most, native=application.native)
 
     def connect(self, unit: int) -> None:
         """Connect to the leaders of a unit's partitions, so that `add` does not block on that. Thread-safe."""
@@ -45,6 +37,8 @@ class InputConsumer:
 
     def add(self, unit: int, offsets: Mapping[str, int]) -> None:
         """Start reading a unit at these offsets by topic."""
+        for topic in offsets:
+            self._reader.add(topic, unit)
         self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
 
     def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
@@ -64,7 +58,7 @@ class InputConsumer:
 
     def read(self, wait_s: float) -> Read:
         """Read available messages; wait at most ``wait_s`` for them."""
-        return Read(*sort_messages(self._consumer.consume(self._most, wait_s), self._topics))
+        return self._reader.read(self._most, wait_s)
 
     def log_ends(self, unit: int) -> dict[str, int]:
         """Return the ends of a unit's logs as last reported by Kafka, without a request."""
@@ -73,6 +67,7 @@ class InputConsumer:
 
     def close(self) -> None:
         """Close the consumer."""
+        self._reader.close()
         self._consumer.close()
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.runtime.kafka.gaps import GapVerifier
+from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions, goes_apart
 from joiner.runtime.migration.protocol import Release

@@ -31,7 +31,7 @@ class AppendTimes:
 
     def add(self, messages: Messages) -> None:
         """Add the next messages."""
-        append_ms = np.array(messages.append_ms, dtype=np.int64)
+        append_ms = messages.append_ms
         last_ms = self._append_ms[self._used - 1] if self._used else -1
         steps = np.flatnonzero(np.diff(append_ms, prepend=last_ms))
         if len(steps) > STEPS_MAX:
@@ -41,7 +41,7 @@ class AppendTimes:
                 column[:STEPS_MAX] = column[self._used - STEPS_MAX : self._used]
             self._used = STEPS_MAX
         new = slice(self._used, self._used + len(steps))
-        self._offset[new] = [messages.offset[step] for step in steps.tolist()]
+        self._offset[new] = messages.offset[steps]
         self._append_ms[new] = append_ms[steps]
         self._used = new.stop
 

@@ -8,7 +8,7 @@ future, in its key's partition.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -50,18 +50,52 @@ _SINGLY: Final = 16
 
 @dataclass(frozen=True)
 class Messages:
-    """n Kafka messages of one partition, as columns: offsets, the broker's append times in ms, values."""
+    """n Kafka messages of one partition, in offset order, as columns.
 
-    offset: list[int]
-    append_ms: list[int]
-    value: list[bytes | None]
+    Columns: offsets, the broker's append times in ms (int64, shape (n,)), and values. ``is_null``: whether a value is
+    null, as a tombstone's is; None if no value is. A null value is empty in ``value``.
+    """
+
+    offset: Ints
+    append_ms: Ints
+    value: StringColumn
+    is_null: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.offset)
 
+    @property
+    def first(self) -> int:
+        """The first offset."""
+        return int(self.offset[0])
+
+    @property
+    def last(self) -> int:
+        """The last offset."""
+        return int(self.offset[-1])
+
+    @classmethod
+    def of(cls, offset: Sequence[int], append_ms: Sequence[int], value: Sequence[bytes | None]) -> Self:
+        """Return the columns of lists."""
+        nulls = np.array([one is None for one in value], dtype=bool)
+        values = StringColumn.of([one or b"" for one in value])
+        return cls(_int64(offset), _int64(append_ms), values, nulls if nulls.any() else None)
+
     def part(self, begin: int, end: int) -> Messages:
-        """Return the messages from index ``begin`` up to ``end``."""
-        return Messages(self.offset[begin:end], self.append_ms[begin:end], self.value[begin:end])
+        """Return the messages from index ``begin`` up to ``end``; the bytes of the values are not copied."""
+        rows = slice(begin, end)
+        value = StringColumn(self.value.data, self.value.start[rows], self.value.end[rows])
+        return Messages(
+            self.offset[rows], self.append_ms[rows], value, None if self.is_null is None else self.is_null[rows]
+        )
+
+    def values(self) -> list[bytes | None]:
+        """Return a list of the values."""
+        values: list[bytes | None] = [*self.value.each()]
+        if self.is_null is not None:
+            for at in self.is_null.nonzero()[0].tolist():
+                values[at] = None
+        return values
 
 
 class Records(NamedTuple):
@@ -225,7 +259,10 @@ class TopicDecoder:
         """Decode messages if all are acceptable plain records. Otherwise change nothing and return False."""
         records = _read_together(messages, self._time_unit)
         # One limit for all, stricter than each record's own: if it is exceeded, each is checked by itself.
-        if records is None or int(records.ts_ns.max()) > min(messages.append_ms) * 1_000_000 + self._max_future_skew_ns:
+        if (
+            records is None
+            or int(records.ts_ns.max()) > int(messages.append_ms.min()) * 1_000_000 + self._max_future_skew_ns
+        ):
             return False
         number, first = records.quantity.distinct()
         names = [name.decode() for name in records.quantity.take(first).each()]
@@ -260,7 +297,8 @@ class TopicDecoder:
             side.identities.append(ids.hashes())
 
     def _decode_singly(self, intake: Intake, messages: Messages) -> None:
-        for offset, append_ms, value in zip(messages.offset, messages.append_ms, messages.value, strict=True):
+        columns = messages.offset.tolist(), messages.append_ms.tolist(), messages.values()
+        for offset, append_ms, value in zip(*columns, strict=True):
             try:
                 content, ts_ns = decode_data(value, self._time_unit)
                 if isinstance(content, Record):
@@ -332,15 +370,15 @@ class TopicDecoder:
 
 def _read_together(messages: Messages, unit: str) -> Records | None:
     """Return the records of messages, if all are plain records with times in whole units; else None."""
-    seq = _int64(messages.offset)
-    plain = read_plain(messages.value)
+    seq = messages.offset
+    plain = None if messages.is_null is not None else read_plain(messages.value)
     if plain is not None:
         times_ns = _times_ns(plain.time, unit)
         if times_ns is None:
             return None
         shown = encode_sides(plain.quantity, decimals(plain.time), plain.result, plain.id)
         return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result, shown)
-    records = decode_records(messages.value)
+    records = decode_records(messages.values())
     if records is None or any(type(record.phenomenonTime) is not int for record in records):
         return None
     try:
@@ -370,5 +408,5 @@ def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
     return Records(seq, ts_ns, things, quantities, ids, result, StringColumn.of_lines(encode_lines(sides)))
 
 
-def _int64(values: list[int]) -> Ints:
+def _int64(values: Sequence[int]) -> Ints:
     return np.array(values, dtype=np.int64)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,6 +13,7 @@ from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.records import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
 from joiner import functions
 from joiner.functions import Columns, JoinFunction, call_function, load_function, place_of, reason_of
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.function_failures import Failures
 from joiner.runtime.task.payloads import Rows
 
@@ -39,10 +39,9 @@ class Things(NamedTuple):
         """Return the name of each record's thing."""
         return [self.names[number] for number in self.number.tolist()]
 
-    def keys(self) -> list[bytes]:
+    def keys(self) -> StringColumn:
         """Return the name of each record's thing, as the key of a Kafka message."""
-        names = [name.encode() for name in self.names]
-        return [names[number] for number in self.number.tolist()]
+        return StringColumn.of([name.encode() for name in self.names]).take(self.number)
 
 
 class Pairs(NamedTuple):
@@ -68,22 +67,6 @@ class Pairs(NamedTuple):
         )
 
 
-@dataclass
-class Results:
-    """Encoded results: their keys, and their values as lines."""
-
-    keys: list[bytes] = field(default_factory=list)
-    lines: bytes = b""
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __iadd__(self, more: Results) -> Self:
-        self.keys += more.keys
-        self.lines += more.lines
-        return self
-
-
 class Emitter:
     """Turns the pairs of one join in one unit into results."""
 
@@ -97,7 +80,7 @@ class Emitter:
         self.failures: Failures | None = None
         """The pairs of the last `results` whose joining function failed."""
 
-    def results(self, pairs: Pairs) -> tuple[Results, list[Rejected]]:
+    def results(self, pairs: Pairs) -> tuple[Batch, list[Rejected]]:
         """Return one result for each pair, in order, or a dead letter if the joining function failed for it."""
         values, reasons = _evaluate(self._function, pairs)
         failed = []
@@ -120,7 +103,7 @@ class Emitter:
             pairs.right_ordinal,
         )
         written = encode_joined(columns, self._join.output, self._join.name, self._unit)
-        return Results(pairs.things.keys(), written), failed
+        return Batch(pairs.things.keys(), written), failed
 
     def _dead_letters(self, pairs: Pairs, reasons: list[str]) -> list[Rejected]:
         records = (

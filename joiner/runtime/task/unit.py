@@ -132,7 +132,7 @@ class Unit:
         expected = self.offsets[topic]
         if not len(messages):
             return
-        first, last = messages.offset[0], messages.offset[-1]
+        first, last = messages.first, messages.last
         if first < expected or last >= end:
             message = (
                 f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, and {expected} to "

@@ -137,8 +137,8 @@ class JoinerMetrics:
                 self._failures[str(checkpoint.unit), join] += count - before.get(name, 0)
         self._totals[checkpoint.unit] = checkpoint.counts
         for setting, what in _OUTPUTS.items():
-            self._counts[what][unit] += len(messages.get(getattr(self._settings.topics, setting), ((), ()))[1])
-        self._transaction_size.observe(sum(len(values) for _, values in messages.values()))
+            self._counts[what][unit] += len(messages.get(getattr(self._settings.topics, setting), ()))
+        self._transaction_size.observe(sum(map(len, messages.values())))
         if appended_ms:
             now_s = self._clock.wall_s()
             # Kafka's clock may be ahead of this machine's.

@@ -178,7 +178,7 @@ def _benchmarks_of_others() -> Iterable[Figure]:
     )
 
 
-OF_UNITS, ONE_TRANSACTION = "pass-through, a transaction for each unit", "pass-through, one transaction"
+OF_UNITS = "pass-through, a transaction for each unit"
 
 
 def _kafka(contender: str) -> float:
@@ -270,11 +270,13 @@ def _speed_of_tables() -> Iterable[Figure]:
 
 
 def _speed_of_the_joiner() -> Iterable[Figure]:
+    fastest = max((name for name in evidence("bench_kafka")["figures"] if name.startswith("pass-through")), key=_kafka)
+    assert fastest == "pass-through in C"
     yield Figure(
         _SPEED,
-        "The joiner makes {:.0f} thousand records a second, {:.2f} times the rate of the pass-through that makes the "
-        "same transactions, and {:.2f} times that of",
-        (_kafka("joiner"), _kafka("joiner") / _kafka(OF_UNITS), _kafka("joiner") / _kafka(ONE_TRANSACTION)),
+        "The joiner makes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through, which "
+        "is written in C on the same library, and {:.2f} times that of the Python pass-through that makes the same",
+        (_kafka("joiner"), _kafka("joiner") / _kafka(fastest), _kafka("joiner") / _kafka(OF_UNITS)),
     )
     quantiles = [_of_pass_through(number) for number in range(3)]
     yield Figure(

@@ -15,6 +15,7 @@ from joiner.runtime.kafka import transaction
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.model import Checkpoint, checkpoint_key
 from joiner.runtime.ownership.retry_policy import CAUSES, JITTER
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.project.documents import DOCS, ROOT, read, rows
@@ -67,7 +68,7 @@ def test_the_steps_of_a_commit_are_told_in_the_order_of_the_code(monkeypatch: py
     monkeypatch.setattr(transaction, "log_range", lambda *_given: (0, 9))
     topics = settings.topics
     effects: Outgoing = {
-        topic: ([None], [b"{}"]) for topic in (topics.out, topics.late, topics.unmatched, topics.rejected)
+        topic: Batch.of(None, [b"{}"]) for topic in (topics.out, topics.late, topics.unmatched, topics.rejected)
     }
     checkpoint = Checkpoint(1, "app", 4, "run", "one", "green", {}, {}, {}, 1, "", {}, {}, {})
     of_unit = transaction.UnitTransactions(settings, 4, cast("Any", None), SystemClock())

@@ -10,10 +10,13 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
+from broker.wire.columns import StringColumn
 from joiner.runtime.model import JoinSummary
-from joiner.runtime.task.effects import Outgoing, Written, cut_apart
+from joiner.runtime.task.batch import Batch
+from joiner.runtime.task.effects import Outgoing
 from joiner.runtime.task.flow_control import Lead
 from joiner.runtime.task.function_failures import Failures
 
@@ -91,7 +94,10 @@ def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
 
 _outcome = msgspec.msgpack.Decoder(Outcome)
 _plan = msgspec.msgpack.Decoder(Plan)
-_written = msgspec.msgpack.Decoder(dict[str, tuple[list[bytes | None], bytes]])
+_Packed = tuple[bytes, bytes]
+"""A `StringColumn`: the bytes of its strings, and their lengths as int32."""
+
+_packed = msgspec.msgpack.Decoder(dict[str, tuple[_Packed | None, _Packed]])
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -114,22 +120,34 @@ def decode_outcome(data: memoryview) -> Outcome:
     return _outcome.decode(data)
 
 
-def pack(written: Written) -> bytes:
+def pack(messages: Outgoing) -> bytes:
     """Encode messages for transfer through Spark, compressed because they are copied about six times."""
-    plain = msgspec.msgpack.encode(written)
+    columns = {
+        topic: (None if batch.keys is None else _pack(batch.keys), _pack(batch.values))
+        for topic, batch in messages.items()
+    }
+    plain = msgspec.msgpack.encode(columns)
     packed: bytes = pa.compress(plain, codec=_CODEC, asbytes=True)
     return len(plain).to_bytes(_LENGTH_BYTES, "big") + packed
 
 
 def unpack(parts: Iterable[bytes]) -> Outgoing:
     """Return the messages of packed parts, one part after the other."""
-    found: dict[str, tuple[list[bytes | None], list[bytes | None]]] = {}
+    found: Outgoing = {}
     for part in parts:
         data = memoryview(part)
         length = int.from_bytes(data[:_LENGTH_BYTES], "big")
-        written = _written.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))
-        for topic, (keys, values) in cut_apart(written).items():
-            all_keys, all_values = found.setdefault(topic, ([], []))
-            all_keys += keys
-            all_values += values
-    return dict(found)
+        columns = _packed.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))
+        for topic, (keys, values) in columns.items():
+            batch = Batch(None if keys is None else _unpack(keys), _unpack(values))
+            found[topic] = found[topic] + batch if topic in found else batch
+    return found
+
+
+def _pack(column: StringColumn) -> _Packed:
+    return column.joined(), column.lengths().astype(np.int32).tobytes()
+
+
+def _unpack(packed: _Packed) -> StringColumn:
+    data, lengths = packed
+    return StringColumn.of_lengths(data, np.frombuffer(lengths, dtype=np.int32).astype(np.int64))

@@ -25,10 +25,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from joiner.runtime.clock import Clock, SystemClock
-from joiner.runtime.kafka.batches import read_range
+from joiner.runtime.kafka.batches.gaps import GapVerifier
+from joiner.runtime.kafka.batches.ranges import read_range
 from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.clients import make_reader
-from joiner.runtime.kafka.gaps import GapVerifier
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
@@ -88,7 +88,8 @@ class WorkerMemory:
         if plan.begin == plan.end:
             return
         consumer, self.reader = self.reader or _make_reader(settings), None
-        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, _AT_ONCE)
+        native = settings.application.native
+        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, _AT_ONCE, native=native)
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
@@ -191,7 +192,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
         memory.verifier(settings).check(plan.unit, unit.offsets, batches)
         effects = unit.apply(batches, end, is_part=end != plan.end)
         spent.note("join")
-        found.parts.append(pack(effects.written(settings.topics)))
+        found.parts.append(pack(effects.messages(settings.topics)))
         found.records += sum(map(len, batches.values()))
         found.pairs += len(effects.joined)
         appended_ms += effects.appended_ms

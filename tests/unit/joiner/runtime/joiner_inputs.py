@@ -33,7 +33,7 @@ class Message(NamedTuple):
 def batch(messages: Sequence[Message]) -> Messages:
     """Return the messages as columns, as they are read from Kafka."""
     offsets, times, values = ([one[column] for one in messages] for column in range(3))
-    return Messages(offsets, times, values)  # type: ignore[arg-type] # the columns differ in type
+    return Messages.of(offsets, times, values)  # type: ignore[arg-type] # the columns differ in type
 
 
 def message(offset: int, content: Any, append_ms: int = BASE_MS) -> Message:

@@ -167,7 +167,7 @@ def test_arrivals_are_those_of_the_offsets_and_the_oldest_are_forgotten() -> Non
     offsets, times = [3 * n for n in range(count)], [1000 + n // 2 for n in range(count)]
     for begin in range(0, count, 777):
         part = slice(begin, begin + 777)
-        arrivals.add(Messages(offsets[part], times[part], [None] * len(offsets[part])))
+        arrivals.add(Messages.of(offsets[part], times[part], [None] * len(offsets[part])))
     newest = np.array(offsets[-2 * STEPS_MAX :])
     assert arrivals.of(newest).tolist() == times[-2 * STEPS_MAX :]
     assert arrivals.of(newest + 1).tolist() == times[-2 * STEPS_MAX :]

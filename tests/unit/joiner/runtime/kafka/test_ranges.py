@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.kafka import batches
+from joiner.runtime.kafka.batches import ranges
 from joiner.runtime.kafka.clients import EOF_CODE
 from tests.simulation.memory_clients import MemoryMessage
 
@@ -84,12 +84,12 @@ def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_
     at_once = data.draw(st.integers(1, 50))
     consumer: Any = ScriptedConsumer(logs, log_ends, turns)
     vector, found = begin, defaultdict[str, list[int]](list)
-    for part, reached in batches.read_range(consumer, SystemClock(), UNIT, begin, end, at_once):
+    for part, reached in ranges.read_range(consumer, SystemClock(), UNIT, begin, end, at_once):
         assert 0 <= sum(map(len, part.values())) <= at_once
         for topic, messages in part.items():
-            assert vector[topic] <= messages.offset[0] <= messages.offset[-1] < reached[topic]
-            assert messages.value == [f"{topic} {at}".encode() for at in messages.offset]
-            found[topic] += messages.offset
+            assert vector[topic] <= messages.first <= messages.last < reached[topic]
+            assert messages.values() == [f"{topic} {at}".encode() for at in messages.offset]
+            found[topic] += messages.offset.tolist()
         assert all(vector[topic] <= reached[topic] <= end[topic] for topic in TOPICS)
         vector = reached
     assert vector == end
@@ -102,7 +102,7 @@ def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_
 def test_an_error_on_the_way_ends_the_range() -> None:
     broken = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     consumer: Any = ScriptedConsumer({"left": [0, 1]}, {"left": 9}, [("left", 1)] * 9)
-    parts = batches.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 9}, 10)
+    parts = ranges.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 9}, 10)
     assert next(parts)[1] == {"left": 1}
     consumer.fail(broken)
     with pytest.raises(KafkaException) as raised:
@@ -112,15 +112,15 @@ def test_an_error_on_the_way_ends_the_range() -> None:
 
 def test_brokers_that_are_away_for_a_while_do_not_end_the_range() -> None:
     consumer: Any = ScriptedConsumer({"left": [0, 1]}, {"left": 2}, [])
-    parts = batches.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 2}, 1)
+    parts = ranges.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 2}, 1)
     assert next(parts)[1] == {"left": 1}
     consumer.tell(MemoryMessage((None, -1), -1, fault=KafkaError(KafkaError._ALL_BROKERS_DOWN)))  # noqa: SLF001
     assert next(parts)[1] == {"left": 2}
 
 
 def test_a_range_that_does_not_come_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(ranges, "TIMEOUT_S", 0.0)
     consumer: Any = ScriptedConsumer({"left": []}, {"left": 2}, [("left", 0)] * 3)
     with pytest.raises(KafkaException) as raised:
-        list(batches.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 5}, 10))
+        list(ranges.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 5}, 10))
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT  # noqa: SLF001 - its public name

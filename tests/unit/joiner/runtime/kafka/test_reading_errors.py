@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.kafka import gaps
-from joiner.runtime.kafka.batches import sort_messages
-from joiner.runtime.kafka.gaps import GapVerifier
+from joiner.runtime.kafka.batches import gaps
+from joiner.runtime.kafka.batches.gaps import GapVerifier
+from joiner.runtime.kafka.batches.messages import sort_messages
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
-from joiner.runtime.runners.input import Read
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage
@@ -50,7 +50,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
     loop: Any = idle_loop(make_settings())
     tasks = loop.tasks
     read: Any = list(batch)
-    tasks._input = SimpleNamespace(read=lambda _wait_s: Read(*sort_messages(read, [DATA])), remove=lambda *_: None)
+    tasks._input = SimpleNamespace(read=lambda _wait_s: sort_messages(read, [DATA]), remove=lambda *_: None)
     asked: list[Any] = []
 
     def check(number: int, offsets: dict[str, int], batches: dict[str, Messages]) -> None:
@@ -137,7 +137,7 @@ class Log:
 
 
 def batch_of(offsets: Sequence[int]) -> dict[str, Messages]:
-    return {DATA: Messages(list(offsets), [BASE_MS] * len(offsets), [None] * len(offsets))}
+    return {DATA: Messages.of(offsets, [BASE_MS] * len(offsets), [None] * len(offsets))}
 
 
 def second_reader(monkeypatch: pytest.MonkeyPatch, log: Log) -> GapVerifier:
@@ -185,7 +185,7 @@ def test_an_error_at_the_second_reading_decides_nothing(monkeypatch: pytest.Monk
 
 
 def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(*_given: Any) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    def read(*_given: Any, **_options: Any) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
         read: Any = [*records(0, 3), *records(5, 8)]
         yield sort_messages(read, [DATA])[0][0], {DATA: 8}
 
@@ -193,7 +193,7 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(restore, "read_range", read)
     monkeypatch.setattr(GapVerifier, "check", lambda *given: asked.append(given))
     settings = make_settings()
-    readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=SystemClock())
+    readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=SystemClock())
     restore._replay(readers, Unit(settings, 0, {DATA: 0}), {DATA: 8})
     assert len(asked) == 1
 
@@ -202,10 +202,10 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
     def removed(*_given: Any) -> None:
         raise OwnershipInDoubt
 
-    monkeypatch.setattr(restore, "read_range", lambda *_given: iter([({}, {DATA: 8})]))
+    monkeypatch.setattr(restore, "read_range", lambda *_given, **_options: iter([({}, {DATA: 8})]))
     monkeypatch.setattr(GapVerifier, "check", removed)
     settings = make_settings()
-    readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=SystemClock())
+    readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=SystemClock())
     with pytest.raises(KafkaException, match="input was removed while it was replayed"):
         restore._replay(readers, Unit(settings, 0, {DATA: 0}), {DATA: 8})
 
@@ -214,4 +214,4 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
 def test_the_gaps_are_those_that_a_look_at_each_offset_finds(before: int, steps: list[int]) -> None:
     offsets = [before + at for at in itertools.accumulate(steps, initial=0)]
     each = [(last + 1, at) for last, at in itertools.pairwise([-1, *offsets]) if at != last + 1]
-    assert gaps.gaps_in(0, offsets) == each
+    assert gaps.gaps_in(0, np.array(offsets)) == each

@@ -32,6 +32,7 @@ from joiner.runtime.model import (
     encode,
     manifest_key,
 )
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
@@ -161,8 +162,8 @@ CHECKPOINT = Checkpoint(1, "app", 3, "run", "one", "green", {DATA: 0}, {DATA: 9}
 @pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500])
 def test_all_messages_are_handed_over_once_and_in_order(monkeypatch: pytest.MonkeyPatch, room: int, count: int) -> None:
     producer = NarrowProducer(room)
-    wanted = [(None if at % 3 else b"%d" % at, b"value %d" % at) for at in range(count)]
-    messages: Outgoing = {"out": ([key for key, _ in wanted], [value for _, value in wanted])}
+    wanted = [(b"%d" % at, b"value %d" % at) for at in range(count)]
+    messages: Outgoing = {"out": Batch.of([key for key, _ in wanted], [value for _, value in wanted])}
     transactions(monkeypatch, producer).commit(messages, CHECKPOINT)
     assert producer.taken == wanted
     assert producer.calls == ["begin_transaction", "send_offsets_to_transaction", "produce", "commit_transaction"]
@@ -174,7 +175,7 @@ def test_what_is_refused_for_another_reason_than_a_full_queue_ends_the_transacti
     producer = NarrowProducer(5)
     producer.refusal = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large")
     with pytest.raises(Aborted, match="too large"):
-        transactions(monkeypatch, producer).commit({"out": ([None] * 6, [b"x"] * 6)}, CHECKPOINT)
+        transactions(monkeypatch, producer).commit({"out": Batch.of(None, [b"x"] * 6)}, CHECKPOINT)
     assert "commit_transaction" not in producer.calls
 
 
@@ -241,7 +242,7 @@ def test_records_that_were_never_delivered_do_not_hold_their_producer(monkeypatc
     monkeypatch.setattr(producer, "commit_transaction", refuse)
     owned = transactions(monkeypatch, producer)
     with pytest.raises(Aborted):
-        owned.commit({"machine.out": ([None], [b"{}"])}, CHECKPOINT)
+        owned.commit({"machine.out": Batch.of(None, [b"{}"])}, CHECKPOINT)
     assert producer._told, "no record is undelivered"  # noqa: SLF001 - stands for the client's queue
     gone = weakref.ref(owned)
     del owned

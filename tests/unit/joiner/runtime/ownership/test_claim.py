@@ -28,7 +28,7 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
     rights = batch([record(n, "torque", BASE_MS + n) for n in range(20)])
     ends = {"one": 20, "two": 20}
 
-    def read_range(*_given: Any) -> Iterator[Any]:
+    def read_range(*_given: Any, **_options: Any) -> Iterator[Any]:
         yield {"one": lefts}, {"one": 20, "two": 0}
         yield {"two": rights}, ends
 
@@ -36,7 +36,7 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
         Unit(settings, 0, {"one": 0, "two": 0}).apply({"one": lefts}, {"one": 20, "two": 0})
     monkeypatch.setattr(restore, "read_range", read_range)
     unit, effects = Unit(settings, 0, {"one": 0, "two": 0}), Effects()
-    readers: Any = SimpleNamespace(log=None, check=lambda: None, settings=settings, clock=ManualClock())
+    readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=ManualClock())
     restore._replay(readers, unit, ends, effects)  # noqa: SLF001 - called when output is written again
     assert unit.offsets == ends
     assert len(effects.joined) == 20, "each pairs with the record of equal time"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from broker.times import UNIT_NS
-from broker.wire.records import Record, cut_lines, encode
+from broker.wire.records import Record, encode
 from joiner.functions import BUILT_IN, load_function
 from joiner.runtime.task.decode import records_of
 from joiner.runtime.task.emit import Emitter, Pairs, Things, mean_time
@@ -42,7 +42,7 @@ def results(
         ordinals[:, 1],
     )
     joined, failed = Emitter(settings, settings.join[0], 4).results(pairs)
-    return [json.loads(value) for value in cut_lines(joined.lines)], [json.loads(encode(one)) for one in failed]
+    return [json.loads(value) for value in joined.values.each()], [json.loads(encode(one)) for one in failed]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from joiner.runtime.runners.spark.plans import (
 )
 from joiner.runtime.runners.spark.spark_task import SparkTask
 from joiner.runtime.runners.spark.units import Units
-from joiner.runtime.task.effects import Written
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.flow_control import SILENT_S, Lead
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
@@ -114,7 +114,7 @@ class Stage:
         return found
 
     def bring(self, plan: Plan, **more: Any) -> None:
-        self.units.accept(Outcome(plan, [pack({"out": ([b"k"], b"v\n")})], **more))
+        self.units.accept(Outcome(plan, [pack({"out": Batch.of([b"k"], [b"v"])})], **more))
 
     def settle(self) -> None:
         """Wait until every transaction is finished, and handle its outcome."""
@@ -381,13 +381,16 @@ def test_kafka_that_does_not_answer_is_asked_again_after_a_while() -> None:
 def test_plans_and_outcomes_arrive_as_they_were() -> None:
     plan = Plan(3, 9, {DATA: 0}, {DATA: 4}, {DATA: 2**40}, snapshot=True)
     assert decode_plan(encode_plan(plan)) == plan
-    written: list[Written] = [
-        {"out": ([b"k", b"k"], b"1\n2\n"), "rejected": ([None], b"bad\n")},
+    written = [
+        {"out": Batch.of([b"k", b"k"], [b"1", b"2"]), "rejected": Batch.of(None, [b"bad"])},
         {},
-        {"out": ([b"l"], b"3\n")},
+        {"out": Batch.of([b"l"], [b"3"])},
     ]
     outcome = Outcome(plan, [pack(part) for part in written], {"pairs": 2}, leads=[Lead("a", "b", 0.5, 1.0)])
     outcome.snapshot = bytes(range(256)) * 100
     found = decode_outcome(memoryview(encode_outcome(outcome)))
     assert found == outcome
-    assert unpack(found.parts) == {"out": ([b"k", b"k", b"l"], [b"1", b"2", b"3"]), "rejected": ([None], [b"bad"])}
+    assert {topic: batch.each() for topic, batch in unpack(found.parts).items()} == {
+        "out": [(b"k", b"1"), (b"k", b"2"), (b"l", b"3")],
+        "rejected": [(None, b"bad")],
+    }

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.kafka.gaps import gaps_in
+from joiner.runtime.kafka.batches.gaps import gaps_in
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import Checkpoint, UnitStopped
 from joiner.runtime.ownership.eligibility import LogShort
@@ -95,7 +95,8 @@ def plan(begin: int, end: int, *, start: int = 0, snapshot: bool = False) -> Pla
 
 
 def written(*outcomes: Outcome) -> list[bytes]:
-    return sorted(value or b"" for one in outcomes for value in unpack(one.parts).get("machine.out", ([], []))[1])
+    found = (unpack(one.parts).get("machine.out") for one in outcomes)
+    return sorted(value for batch in found if batch is not None for value in batch.values.each())
 
 
 def whole() -> list[bytes]:

@@ -6,8 +6,8 @@ Offsets are missing only if a producer of the input uses transactions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -18,6 +18,11 @@ from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.01
@@ -47,7 +52,7 @@ class GapVerifier:
             if found := gaps_in(offsets[topic], batch.offset):
                 self._check(topic, number, found, batch.offset)
 
-    def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Sequence[int]) -> None:
+    def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Ints) -> None:
         """Verify all gaps in one pass, because one request for each of perhaps hundreds would be slow."""
         if self._consumer is None:
             name = self._settings.application.name
@@ -59,7 +64,7 @@ class GapVerifier:
             # records that the new owner has consumed.
             _log.warning("unit %s: %s now begins at %s, after %s", number, topic, low, begin)
             raise OwnershipInDoubt
-        wanted = [offset for offset in offsets if begin <= offset <= last]
+        wanted = offsets[(begin <= offsets) & (offsets <= last)].tolist()
         found = _offsets_of(self._consumer, self._clock, topic, number, begin, last)
         if found == wanted:
             return
@@ -76,17 +81,16 @@ class GapVerifier:
             self._consumer.close()
 
 
-def gaps_in(at: int, offsets: Sequence[int]) -> list[tuple[int, int]]:
+def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
     """Return the gaps in increasing ``offsets`` that should begin at ``at``.
 
     A gap is a pair: its first missing offset, and the next offset that exists. Takes constant time without gaps.
     """
     if offsets[-1] - at < len(offsets):
         return []
-    came = np.asarray(offsets, dtype=np.int64)
-    expected = np.concatenate((np.array([at], dtype=np.int64), came[:-1] + 1))
-    where = (came > expected).nonzero()[0]
-    return list(zip(expected[where].tolist(), came[where].tolist(), strict=True))
+    expected = np.concatenate((np.array([at], dtype=np.int64), offsets[:-1] + 1))
+    where = (offsets > expected).nonzero()[0]
+    return list(zip(expected[where].tolist(), offsets[where].tolist(), strict=True))
 
 
 def _offsets_of(consumer: Consumer, clock: Clock, topic: str, number: int, begin: int, last: int) -> list[int]:

@@ -1,0 +1,101 @@
+"""The C library that confluent_kafka ships, librdkafka: its public functions, and the handle of a client.
+
+The functions and structures are those of librdkafka's public header (rdkafka.h), whose ABI is stable within a major
+version. The handle is private to confluent_kafka: the first member of its objects. It is used only if the library
+itself confirms it: confluent_kafka registers the object's address as the handle's opaque pointer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import Consumer, Producer
+from llvmlite import binding
+
+POINTER: Final = ctypes.c_void_p
+
+F_COPY: Final = 0x2
+"""RD_KAFKA_MSG_F_COPY: the library copies the bytes of a message within the call."""
+
+_FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "rd_kafka_opaque": (POINTER, (POINTER,)),
+    "rd_kafka_queue_new": (POINTER, (POINTER,)),
+    "rd_kafka_queue_destroy": (None, (POINTER,)),
+    "rd_kafka_queue_get_partition": (POINTER, (POINTER, ctypes.c_char_p, ctypes.c_int32)),
+    "rd_kafka_queue_forward": (None, (POINTER, POINTER)),
+    "rd_kafka_consume_batch_queue": (ctypes.c_ssize_t, (POINTER, ctypes.c_int, POINTER, ctypes.c_size_t)),
+    "rd_kafka_topic_new": (POINTER, (POINTER, ctypes.c_char_p, POINTER)),
+    "rd_kafka_topic_name": (ctypes.c_char_p, (POINTER,)),
+    "rd_kafka_topic_destroy": (None, (POINTER,)),
+    "rd_kafka_produce_batch": (ctypes.c_int, (POINTER, ctypes.c_int32, ctypes.c_int, POINTER, ctypes.c_int)),
+    "rd_kafka_message_destroy": (None, (POINTER,)),
+    "rd_kafka_message_timestamp": (ctypes.c_int64, (POINTER, POINTER)),
+}
+
+_COMPILED: Final = ("rd_kafka_message_destroy", "rd_kafka_message_timestamp")
+"""Functions that compiled loops call."""
+
+
+_HANDLE_AT: Final = object.__basicsize__
+"""Where an object of confluent_kafka has its handle: after what every Python object begins with."""
+
+_MAPS: Final = Path("/proc/self/maps")
+
+
+class Unavailable(Exception):
+    """The native calls cannot be used here; the text says why."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Return the library that confluent_kafka has loaded. Raises `Unavailable`."""
+    try:
+        loaded = ctypes.CDLL(path_of_library())
+        for name, (returns, takes) in _FUNCTIONS.items():
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = returns, takes
+    except (OSError, AttributeError) as error:
+        raise Unavailable(str(error)) from error
+    for name in _COMPILED:
+        binding.add_symbol(name, ctypes.cast(getattr(loaded, name), POINTER).value)
+    return loaded
+
+
+def path_of_library() -> str:
+    """Return the path of the library that confluent_kafka has loaded. Raises `Unavailable`."""
+    if sys.platform != "linux" or sys.implementation.name != "cpython":
+        raise Unavailable(f"they are not supported on {sys.implementation.name} on {sys.platform}")
+    paths = {line.split(maxsplit=5)[5] for line in _mappings() if "librdkafka" in line}
+    if len(paths) != 1:
+        raise Unavailable(f"confluent_kafka has loaded {len(paths)} librdkafka libraries")
+    return paths.pop()
+
+
+def handle_of(client: Consumer | Producer) -> int:
+    """Return the address of a client's ``rd_kafka_t``. It is valid while the client is. Raises `Unavailable`."""
+    if not isinstance(client, Consumer | Producer):
+        raise Unavailable(f"{type(client).__name__} is no client of confluent_kafka")
+    loaded = library()
+    handle = POINTER.from_address(id(client) + _HANDLE_AT).value
+    if handle is None or not _is_mapped(handle) or loaded.rd_kafka_opaque(handle) != id(client):
+        raise Unavailable(f"confluent_kafka {confluent_kafka.__version__} lays out its objects differently")
+    return handle
+
+
+def _is_mapped(address: int) -> bool:
+    """Return whether this process may read a page from ``address`` on."""
+    for line in _mappings():
+        begin, _, end = line.split(maxsplit=1)[0].partition("-")
+        if int(begin, 16) <= address and address + mmap.PAGESIZE <= int(end, 16):
+            return line.split(maxsplit=2)[1].startswith("rw")
+    return False
+
+
+def _mappings() -> list[str]:
+    return _MAPS.read_text().splitlines()

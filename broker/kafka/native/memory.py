@@ -1,0 +1,87 @@
+"""Compiled loops over the messages of the library, which are structures in its memory.
+
+A message is a ``rd_kafka_message_t`` (rdkafka.h): its members are at the offsets below, on every 64-bit platform.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from broker.kafka.native.library import library
+from broker.wire.compiled import BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+
+# The functions that the loops call must be known before any loop is loaded.
+library()
+
+_destroy: Any = types.ExternalFunction("rd_kafka_message_destroy", types.void(types.intp))
+_timestamp: Any = types.ExternalFunction("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
+
+ERROR, TOPIC, PARTITION, PAYLOAD, LENGTH, KEY, KEY_LENGTH, OFFSET, OPAQUE = range(9)
+"""The members of a message, each in a word of 8 bytes; `ERROR` and `PARTITION` use the lower half of theirs."""
+
+WORDS: Final = 9
+
+READ_ERROR, READ_TOPIC, READ_PARTITION, READ_PAYLOAD, READ_LENGTH, READ_OFFSET, READ_TIME = range(7)
+"""The rows of what `describe` stores."""
+
+ROWS: Final = 7
+
+_WORD: Final = 8
+
+
+def _reading(bits: int, number: Any) -> Any:
+    """Make a compiled function that reads the integer at an address."""
+
+    def read(_context: Any, _address: Any) -> Any:
+        def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
+
+        return number(types.int64), generate
+
+    return intrinsic(read)
+
+
+_word_at: Any = _reading(64, types.int64)
+_half_word_at: Any = _reading(32, types.int32)
+
+
+@compiled(types.void, INTS, types.Array(types.int64, 2, "C"), INTS_OUT)
+def describe(messages: Ints, found: Ints, kind: Ints) -> None:
+    """Store what the messages at these addresses are, a column for each.
+
+    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word, which the library overwrites.
+    """
+    for at in range(len(messages)):
+        message = messages[at]
+        found[READ_ERROR, at] = _half_word_at(message + ERROR * _WORD)
+        found[READ_TOPIC, at] = _word_at(message + TOPIC * _WORD)
+        found[READ_PARTITION, at] = _half_word_at(message + PARTITION * _WORD)
+        found[READ_PAYLOAD, at] = _word_at(message + PAYLOAD * _WORD)
+        found[READ_LENGTH, at] = _word_at(message + LENGTH * _WORD)
+        found[READ_OFFSET, at] = _word_at(message + OFFSET * _WORD)
+        found[READ_TIME, at] = _timestamp(message, kind.ctypes.data)
+
+
+@compiled(types.void, INTS, INTS, INTS, BYTES_OUT)
+def gather(address: Ints, start: Ints, end: Ints, data: Bytes) -> None:
+    """Copy the bytes at each address to ``data[start:end]``."""
+    for at in range(len(address)):
+        copy_bytes(data.ctypes.data + start[at], address[at], end[at] - start[at])
+
+
+@compiled(types.void, INTS)
+def destroy(messages: Ints) -> None:
+    """Give messages back to the library; their addresses are invalid from now on."""
+    for message in messages:
+        _destroy(message)

@@ -1,0 +1,171 @@
+"""Reads the partitions of a consumer as columns.
+
+The library delivers the messages of each partition to a queue of this reader instead of that of the consumer, which
+keeps everything else: events, logs, errors of brokers.
+
+**Memory.** The library owns a message until it is destroyed here, within the call that has read it. Everything that
+`read` returns is a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from confluent_kafka import KafkaError
+
+from broker.kafka.native.library import handle_of, library
+from broker.wire.columns import StringColumn
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_NO_ERROR = 0
+
+
+class Fetched(NamedTuple):
+    """n messages of one partition, in offset order.
+
+    ``append_ms``: their timestamps. ``is_null``: whether a value is null; None if no value is.
+    """
+
+    topic: str
+    partition: int
+    offset: Ints
+    append_ms: Ints
+    value: StringColumn
+    is_null: NDArray[np.bool_] | None
+
+
+class Event(NamedTuple):
+    """An error of a partition, or the end of its log, which is at ``offset``."""
+
+    error: KafkaError
+    topic: str
+    partition: int
+    offset: int
+
+
+class NativeReader:
+    """Reads partitions of one consumer. For one thread at a time.
+
+    A consumer's own calls return no messages of these partitions any more, not even after the reader is closed.
+    It must be closed before the consumer, which waits for it otherwise; if it is not, that happens when it is collected
+    or the interpreter ends.
+    """
+
+    def __init__(self, consumer: Consumer, count_max: int) -> None:
+        """``count_max``: the most messages of one `read`. Raises `Unavailable`."""
+        from broker.kafka.native import memory  # noqa: PLC0415 - needs the library
+
+        self._memory, self._library = memory, library()
+        self._handle = handle_of(consumer)
+        self._queue: int | None = self._library.rd_kafka_queue_new(self._handle)
+        self._added: set[tuple[str, int]] = set()
+        self._fresh: set[tuple[str, int]] = set()
+        self._messages = np.empty(count_max, dtype=np.int64)
+        self._found = np.empty((memory.ROWS, count_max), dtype=np.int64)
+        self._kind = np.zeros(1, dtype=np.int64)
+        self._topics: dict[int, str] = {}
+        # The consumer is kept until the queue is gone.
+        self._finalizer = weakref.finalize(self, _release, consumer, self._handle, self._queue, self._added)
+
+    def add(self, topic: str, partition: int) -> None:
+        """Read a partition from here on. Call it each time before the consumer is assigned the partition."""
+        self._added.add((topic, partition))
+        # Until something arrives: the library stops delivering to this queue when it ends an earlier assignment of the
+        # partition, which happens some time after the consumer was asked to.
+        self._fresh.add((topic, partition))
+        _forward(self._handle, topic, partition, self._queue)
+
+    def read(self, count_max: int, wait_s: float) -> tuple[list[Fetched], list[Event]]:
+        """Read what has arrived. Wait at most ``wait_s`` for ``count_max`` messages and events."""
+        for topic, partition in self._fresh:
+            _forward(self._handle, topic, partition, self._queue)
+        wait_ms = max(0, int(wait_s * 1000))
+        count = self._library.rd_kafka_consume_batch_queue(
+            self._queue, wait_ms, self._messages.ctypes.data, min(count_max, len(self._messages))
+        )
+        if count <= 0:
+            return [], []
+        messages = self._messages[:count]
+        try:
+            self._memory.describe(messages, self._found, self._kind)
+            return self._sort(count)
+        finally:
+            self._memory.destroy(messages)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._finalizer()
+
+    def _sort(self, count: int) -> tuple[list[Fetched], list[Event]]:
+        found = self._found[:, :count]
+        events, which = [], None
+        errors = found[self._memory.READ_ERROR]
+        if errors.any():
+            events = [self._event(at) for at in errors.nonzero()[0].tolist()]
+            which = (errors == _NO_ERROR).nonzero()[0]
+            found = found.take(which, axis=1)
+        topics, partitions = found[self._memory.READ_TOPIC], found[self._memory.READ_PARTITION]
+        # Messages of one partition come in long runs.
+        changes = np.flatnonzero((np.diff(topics) != 0) | (np.diff(partitions) != 0)) + 1
+        runs: dict[tuple[str, int], list[Ints]] = {}
+        for begin, end in pairwise([0, *changes.tolist(), found.shape[1]] if found.shape[1] else []):
+            place = self._topic(int(topics[begin])), int(partitions[begin])
+            runs.setdefault(place, []).append(found[:, begin:end])
+        fetched = [self._fetched(place, np.concatenate(parts, axis=1)) for place, parts in runs.items()]
+        if self._fresh:
+            self._fresh -= runs.keys() | {(event.topic, event.partition) for event in events}
+        return fetched, events
+
+    def _fetched(self, place: tuple[str, int], found: Ints) -> Fetched:
+        payload, length = found[self._memory.READ_PAYLOAD], found[self._memory.READ_LENGTH]
+        end = length.cumsum()
+        start = end - length
+        data = np.empty(int(end[-1]), dtype=np.uint8)
+        self._memory.gather(payload, start, end, data)
+        is_null = payload == 0
+        return Fetched(
+            *place,
+            found[self._memory.READ_OFFSET].copy(),
+            found[self._memory.READ_TIME].copy(),
+            StringColumn(data, start, end),
+            is_null if is_null.any() else None,
+        )
+
+    def _event(self, at: int) -> Event:
+        code, topic, partition, payload, length, offset, _ = self._found[:, at].tolist()
+        text = ctypes.string_at(payload, length).decode(errors="replace") if payload else ""
+        error = KafkaError(code, text) if text else KafkaError(code)
+        return Event(error, self._topic(topic), partition, offset)
+
+    def _topic(self, handle: int) -> str:
+        """Return the name of a topic by its handle; empty for none."""
+        if not handle:
+            return ""
+        name = self._topics.get(handle)
+        if name is None:
+            name = self._topics[handle] = self._library.rd_kafka_topic_name(handle).decode()
+        return name
+
+
+def _forward(handle: int, topic: str, partition: int, queue: int | None) -> None:
+    """Deliver the messages of a partition to ``queue``; None: keep them in the partition's own."""
+    loaded = library()
+    own = loaded.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
+    if own:
+        loaded.rd_kafka_queue_forward(own, queue)
+        loaded.rd_kafka_queue_destroy(own)
+
+
+def _release(_consumer: Consumer, handle: int, queue: int, added: set[tuple[str, int]]) -> None:
+    for topic, partition in added:
+        _forward(handle, topic, partition, None)
+    library().rd_kafka_queue_destroy(queue)

@@ -1,0 +1,76 @@
+"""Writes columns with a producer.
+
+**Memory.** The library copies the bytes of every message within the call, so the columns may be freed after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException
+
+from broker.kafka.native.library import F_COPY, handle_of, library
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+    from numpy.typing import NDArray
+
+    from broker.wire.columns import StringColumn
+
+    Ints = NDArray[np.int64]
+
+_CALL_MESSAGES: Final = 10_000
+"""Messages per call, for which one array is kept."""
+
+_FULL_WAIT_S: Final = 0.02
+
+
+class NativeWriter:
+    """Writes messages with one producer, without delivery reports: a transaction that lost one fails."""
+
+    def __init__(self, producer: Producer) -> None:
+        """Raises `Unavailable`."""
+        from broker.kafka.native import memory  # noqa: PLC0415 - needs the library
+
+        self._memory, self._library = memory, library()
+        self._producer = producer
+        handle_of(producer)
+        self._messages = np.zeros((_CALL_MESSAGES, memory.WORDS), dtype=np.int64)
+
+    def write(self, topic: str, partition: int, keys: StringColumn | None, values: StringColumn) -> None:
+        """Add messages to the producer's queue, in order. Wait while it is full. Raises KafkaException."""
+        handle = self._library.rd_kafka_topic_new(handle_of(self._producer), topic.encode(), None)
+        if not handle:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC, topic))  # noqa: SLF001 - the public name
+        try:
+            for begin in range(0, len(values), _CALL_MESSAGES):
+                rows = slice(begin, begin + _CALL_MESSAGES)
+                messages = self._messages[: len(values.start[rows])]
+                messages[:] = 0
+                self._refer(messages, values, rows, self._memory.PAYLOAD)
+                if keys is not None:
+                    self._refer(messages, keys, rows, self._memory.KEY)
+                self._produce(handle, partition, messages)
+        finally:
+            # Not kept: the producer could not be destroyed before it.
+            self._library.rd_kafka_topic_destroy(handle)
+
+    @staticmethod
+    def _refer(messages: Ints, column: StringColumn, rows: slice, member: int) -> None:
+        """Store the address and the length of each string."""
+        messages[:, member] = column.start[rows] + column.data.ctypes.data
+        messages[:, member + 1] = column.end[rows] - column.start[rows]
+
+    def _produce(self, topic: int, partition: int, messages: Ints) -> None:
+        while len(messages):
+            count = self._library.rd_kafka_produce_batch(topic, partition, F_COPY, messages.ctypes.data, len(messages))
+            if count == len(messages):
+                return
+            errors = messages[:, self._memory.ERROR].astype(np.int32)
+            for code in np.unique(errors[errors != 0]).tolist():
+                if code != KafkaError._QUEUE_FULL:  # noqa: SLF001 - the public name
+                    raise KafkaException(KafkaError(code))
+            messages = messages[errors != 0]
+            messages[:, self._memory.ERROR] = 0
+            self._producer.poll(_FULL_WAIT_S)

@@ -1,0 +1,81 @@
+"""Batches of the input: what a consumer returned, sorted by unit and topic."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from confluent_kafka import KafkaError, Message
+
+from broker.kafka.native.reader import Event, Fetched
+from joiner.runtime.kafka.clients import EOF_CODE
+from joiner.runtime.task.decode import Messages
+
+
+class Read(NamedTuple):
+    """The result of one poll, by unit and topic: messages, the ends of logs that were reached; and errors.
+
+    An error comes with its partition and its topic.
+    """
+
+    batches: dict[int, dict[str, Messages]]
+    ends: dict[int, dict[str, int]]
+    errors: list[tuple[KafkaError, int | None, str | None]]
+
+
+def messages_of(messages: Sequence[Message]) -> Messages:
+    """Return the columns of messages of one partition, none of which is an error event.
+
+    The loops are minimal, because they run for every record.
+    """
+    first, last = messages[0].offset() or 0, messages[-1].offset() or 0
+    has_gaps = last - first != len(messages) - 1
+    return Messages.of(
+        [message.offset() or 0 for message in messages] if has_gaps else range(first, last + 1),
+        [message.timestamp()[1] for message in messages],
+        [message.value() for message in messages],
+    )
+
+
+def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
+    """Sort what a native reader returned."""
+    read = Read({}, {}, [])
+    for topic, unit, offset, append_ms, value, is_null in fetched:
+        read.batches.setdefault(unit, {})[topic] = Messages(offset, append_ms, value, is_null)
+    for error, topic, unit, end in events:
+        if error.code() == EOF_CODE:
+            read.ends.setdefault(unit, {})[topic] = end
+        else:
+            read.errors.append((error, unit, topic))
+    return read
+
+
+def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
+    """Sort messages of ``topics``."""
+    ends: dict[int, dict[str, int]] = {}
+    errors: list[tuple[KafkaError, int | None, str | None]] = []
+    if any(faults := [message.error() for message in messages]):
+        for message, error in zip(messages, faults, strict=True):
+            if error is not None and error.code() == EOF_CODE:
+                ends.setdefault(int(message.partition() or 0), {})[str(message.topic())] = int(message.offset() or 0)
+            elif error is not None:
+                errors.append((error, message.partition(), message.topic()))
+        messages = [message for message, error in zip(messages, faults, strict=True) if error is None]
+    # Messages of one partition come in long runs. `Message.topic` makes a new string at each call.
+    units = np.array([message.partition() for message in messages], dtype=np.int64)
+    changes = np.flatnonzero(np.diff(units)) + 1
+    by_place: defaultdict[tuple[int, str], list[Message]] = defaultdict(list)
+    for begin, end in pairwise([0, *changes.tolist(), len(messages)] if messages else []):
+        run = messages[begin:end]
+        if len(topics) == 1:
+            by_place[int(units[begin]), topics[0]] += run
+        else:
+            for message in run:
+                by_place[int(units[begin]), str(message.topic())].append(message)
+    batches: dict[int, dict[str, Messages]] = {}
+    for (unit, topic), batch in by_place.items():
+        batches.setdefault(unit, {})[topic] = messages_of(batch)
+    return Read(batches, ends, errors)

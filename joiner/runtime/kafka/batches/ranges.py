@@ -1,0 +1,79 @@
+"""Reads the range of a unit's input between two vectors, for replays and for runners that plan their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches.reader import BatchReader, make_batch_reader
+from joiner.runtime.kafka.clients import READ_WAIT_S, TIMEOUT_S, is_passing, timed_out
+from joiner.runtime.kafka.transaction import offsets_as_text
+from joiner.runtime.task.decode import Messages
+
+_MANY: Final = 10_000
+"""From so many messages on, a poll waits longer, so that it returns many at once."""
+_MANY_WAIT_S: Final = 0.05
+
+
+def read_range(
+    consumer: Consumer,
+    clock: Clock,
+    unit: int,
+    begin: Mapping[str, int],
+    end: Mapping[str, int],
+    at_once: int,
+    *,
+    native: bool = False,
+) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    """Yield the messages of a unit from ``begin`` up to ``end`` in parts: messages by topic, and the next offsets.
+
+    Offsets are positions, with or without a message; those of the last part are ``end``. A part has at most
+    ``at_once`` messages. ``consumer`` is one of `make_reader`; it has no partitions afterwards. Raises KafkaException,
+    also if nothing arrives for `TIMEOUT_S`. ``native``: see `make_batch_reader`.
+    """
+    topics = [topic for topic, at in begin.items() if at < end[topic]]
+    with closing(make_batch_reader(consumer, topics, at_once, native=native)) as reader:
+        for topic in topics:
+            reader.add(topic, unit)
+        yield from _read_range(consumer, reader, clock, unit, begin, end, at_once)
+
+
+def _read_range(
+    consumer: Consumer,
+    reader: BatchReader,
+    clock: Clock,
+    unit: int,
+    begin: Mapping[str, int],
+    end: Mapping[str, int],
+    at_once: int,
+) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    vector = dict(begin)
+    topics = [topic for topic, at in begin.items() if at < end[topic]]
+    consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
+    while missing := {topic: end[topic] - vector[topic] for topic in topics if vector[topic] < end[topic]}:
+        count = sum(missing.values())
+        parts, met, errors = reader.read(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
+        for error, partition, _ in errors:
+            if not is_passing(error, partition):
+                raise KafkaException(error)
+        found = {topic: part for topic, part in parts.get(unit, {}).items() if topic in missing}
+        reached = {topic: part.last + 1 for topic, part in found.items()}
+        for topic, position in met.get(unit, {}).items():
+            reached[topic] = max(reached.get(topic, 0), position)
+        before = dict(vector)
+        vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
+        if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
+            # The rest of its log must not be fetched while the others are read.
+            consumer.incremental_unassign(through)
+        if vector != before:
+            wanted = {topic: part.part(0, int(part.offset.searchsorted(end[topic]))) for topic, part in found.items()}
+            yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
+            # Counted from now on, because the caller may have taken long over the part.
+            deadline_s = clock.monotonic_s() + TIMEOUT_S
+        elif clock.monotonic_s() > deadline_s:
+            raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")

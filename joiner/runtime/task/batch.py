@@ -1,0 +1,56 @@
+"""Messages to write to one topic, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from broker.wire.columns import StringColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """n messages of one topic: their values, and their keys; None if they have none."""
+
+    keys: StringColumn | None
+    values: StringColumn
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __add__(self, more: Batch) -> Batch:
+        """Return the messages of both. Raises ValueError if only one of them has keys."""
+        if not len(self) or not len(more):
+            return more if not len(self) else self
+        values = StringColumn.concat([self.values, more.values])
+        if self.keys is None and more.keys is None:
+            return Batch(None, values)
+        if self.keys is None or more.keys is None:
+            message = "messages with and without keys for one topic: a defect to report"
+            raise ValueError(message)
+        return Batch(StringColumn.concat([self.keys, more.keys]), values)
+
+    def take(self, which: Ints) -> Batch:
+        """The messages at the given indices."""
+        return Batch(None if self.keys is None else self.keys.take(which), self.values.take(which))
+
+    def each(self) -> list[tuple[bytes | None, bytes]]:
+        """Return a list of all keys and values."""
+        keys = [None] * len(self) if self.keys is None else self.keys.each()
+        return list(zip(keys, self.values.each(), strict=True))
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes] | None, values: Sequence[bytes]) -> Self:
+        """Return the columns of lists. Raises ValueError if they are not of the same length."""
+        if keys is not None and len(keys) != len(values):
+            message = f"{len(keys)} keys and {len(values)} values: a defect to report"
+            raise ValueError(message)
+        return cls(None if keys is None else StringColumn.of(keys), StringColumn.of(values))

@@ -1,0 +1,119 @@
+"""Both kinds of batch reader return the same from a real server; and the native calls with real clients."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from broker.kafka.native.library import Unavailable, handle_of
+from broker.kafka.native.writer import NativeWriter
+from broker.settings import KafkaSettings
+from broker.wire.columns import StringColumn
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.batches.reader import make_batch_reader
+from joiner.runtime.kafka.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
+from tests.integration.test_kafka_contract import RealCluster
+from tests.simulation.batch_reader_contract import BatchReaderContract, fill, read_until_ends
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MANY = 5_000
+
+
+@pytest.fixture
+def cluster(kafka: str) -> Iterator[RealCluster]:
+    made = RealCluster(kafka)
+    yield made
+    made.close()
+
+
+class TestColumns(BatchReaderContract):
+    """With the native calls."""
+
+    native = True
+
+
+class TestObjects(BatchReaderContract):
+    """With the client's objects."""
+
+    native = False
+
+
+def written(cluster: RealCluster, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """The keys and values of partition 0."""
+    reader = make_reader(cluster.kafka, "test")
+    end = log_range(reader, topic, 0)[1]
+    found = [(one.key(), one.value()) for one in read_to_end(reader, SystemClock(), topic, 0, 0, end)]
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_columns_are_written_in_order_also_through_a_queue_that_is_full(
+    cluster: RealCluster, *, with_keys: bool
+) -> None:
+    topic = cluster.make_topic()
+    producer = make_producer(cluster.kafka, queue_buffering_max_messages=700, linger_ms=1)
+    keys = [b"key %d" % at for at in range(MANY)]
+    values = [b"" if at % 7 == 0 else b"%d" % at * (at % 50) for at in range(MANY)]
+    column = StringColumn.of(keys) if with_keys else None
+    NativeWriter(producer).write(topic, 0, column, StringColumn.of(values))
+    assert producer.flush(30) == 0
+    found = written(cluster, topic)
+    assert sorted(found, key=str) == sorted(zip(keys if with_keys else [None] * MANY, values, strict=True), key=str)
+
+
+def test_a_message_that_is_too_large_is_an_error(cluster: RealCluster) -> None:
+    topic = cluster.make_topic()
+    producer = make_producer(cluster.kafka)
+    with pytest.raises(KafkaException, match="too large"):
+        NativeWriter(producer).write(topic, 0, None, StringColumn.of([b"small", bytes(50_000_000)]))
+    producer.flush(30)
+
+
+def test_a_reader_that_is_not_closed_lets_its_consumer_go(cluster: RealCluster) -> None:
+    topic = cluster.make_topic()
+    fill(cluster, topic, 0, b"1", b"2")
+    consumer = make_reader(cluster.kafka, "test")
+    reader = make_batch_reader(consumer, [topic], 100, native=True)
+    reader.add(topic, 0)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert len(read_until_ends(reader, [(topic, 0)]).found) == 2
+    del reader, consumer
+    # The client waits for its queues; the test's time limit would end it.
+    gc.collect()
+
+
+def test_a_process_that_closes_nothing_ends(cluster: RealCluster) -> None:
+    topic = cluster.make_topic()
+    fill(cluster, topic, 0, b"1", b"2")
+    program = f"""
+from confluent_kafka import TopicPartition
+from broker.settings import KafkaSettings
+from joiner.runtime.kafka.batches.reader import make_batch_reader
+from joiner.runtime.kafka.clients import make_reader
+consumer = make_reader(KafkaSettings(bootstrap_servers={cluster.kafka.bootstrap_servers!r}), "test")
+reader = make_batch_reader(consumer, [{topic!r}], 100, native=True)
+reader.add({topic!r}, 0)
+consumer.assign([TopicPartition({topic!r}, 0, 0)])
+while not reader.read(100, 0.1).batches:
+    pass
+print("read")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"read\n"), done.stderr.decode()
+
+
+def test_only_clients_have_a_handle(kafka: str) -> None:
+    settings = KafkaSettings(bootstrap_servers=kafka)
+    for client in (make_consumer(settings, uuid.uuid4().hex), make_producer(settings)):
+        assert handle_of(client)
+    with pytest.raises(Unavailable, match="object is no client"):
+        handle_of(object())  # type: ignore[arg-type] # as a fake is

@@ -1,0 +1,187 @@
+"""What the joiner requires of a `BatchReader`, as tests that each kind must pass.
+
+tests/integration/test_batch_reader runs them with columns and with objects over a real server,
+`test_memory_contract` with objects over the broker in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.batches.messages import Read
+from joiner.runtime.kafka.batches.ranges import read_range
+from joiner.runtime.kafka.batches.reader import BatchReader, make_batch_reader
+from joiner.runtime.kafka.clients import make_reader
+from tests.simulation.kafka_contract import Cluster, producer_of
+
+_READS_MAX = 400
+_WAIT_S = 0.05
+_OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
+
+VALUES = [None, b"", b"\0", bytes(range(256)), b"x" * 100_000, b"the last one"]
+
+
+class Line(NamedTuple):
+    """A message that was read."""
+
+    topic: str
+    unit: int
+    offset: int
+    value: bytes | None
+
+
+class Lines:
+    """What a reader has returned so far."""
+
+    def __init__(self) -> None:
+        self.found: list[Line] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        self.errors: list[tuple[int, int | None, str | None]] = []
+
+    def add(self, read: Read) -> None:
+        """Add what one call returned."""
+        for unit, batches in read.batches.items():
+            for topic, batch in batches.items():
+                offsets, values = batch.offset.tolist(), batch.values()
+                assert batch.append_ms.dtype == batch.offset.dtype == "int64"
+                self.found += [Line(topic, unit, at, value) for at, value in zip(offsets, values, strict=True)]
+        self.ends.update({(topic, unit): end for unit, ends in read.ends.items() for topic, end in ends.items()})
+        self.errors += [(error.code(), unit, topic) for error, unit, topic in read.errors]
+
+    def of(self, topic: str, unit: int) -> list[tuple[int, bytes | None]]:
+        """The offsets and values of one partition, in the order of reading."""
+        return [(line.offset, line.value) for line in self.found if line[:2] == (topic, unit)]
+
+
+def read_until_ends(reader: BatchReader, places: list[tuple[str, int]], count_max: int = 1000) -> Lines:
+    """Read until the ends of these partitions have been reported."""
+    lines = Lines()
+    for _ in range(_READS_MAX):
+        lines.add(reader.read(count_max, _WAIT_S))
+        if lines.ends.keys() >= set(places):
+            return lines
+    raise AssertionError(f"no ends of {places}: {lines.ends}, {lines.errors}")
+
+
+def fill(cluster: Cluster, topic: str, unit: int, *values: bytes | None) -> int:
+    """Commit values, abort some others, and return the end of the log."""
+    producer = producer_of(cluster, f"fill-{topic}-{unit}")
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, b"key", unit)
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"aborted", b"key", unit)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    # The values, a control record, the aborted record and its control record.
+    return len(values) + 3
+
+
+class BatchReaderContract:
+    """Tests of one kind of reader. ``native``: whether it reads columns."""
+
+    native: bool
+
+    @contextmanager
+    def reading(self, cluster: Cluster, topics: list[str], units: int) -> Iterator[tuple[Any, BatchReader]]:
+        """A consumer and its reader, from the beginning of these topics."""
+        consumer = make_reader(cluster.kafka, "contract")
+        reader = make_batch_reader(consumer, topics, 1000, native=self.native)
+        places = [(topic, unit) for topic in topics for unit in range(units)]
+        for topic, unit in places:
+            reader.add(topic, unit)
+        consumer.incremental_assign([TopicPartition(topic, unit, 0) for topic, unit in places])
+        try:
+            yield consumer, reader
+        finally:
+            reader.close()
+            consumer.close()
+
+    def test_it_is_of_the_kind_that_is_tested(self, cluster: Cluster) -> None:
+        consumer = make_reader(cluster.kafka, "contract")
+        reader = make_batch_reader(consumer, ["t"], 10, native=self.native)
+        assert type(reader).__name__ == ("ColumnReader" if self.native else "ObjectReader")
+        reader.close()
+        consumer.close()
+
+    @pytest.mark.parametrize("count_max", [1, 3, 1000])
+    def test_every_committed_message_is_read_once_and_in_order(self, cluster: Cluster, count_max: int) -> None:
+        topics = [cluster.make_topic(2), cluster.make_topic(2)]
+        places = [(topic, unit) for topic in topics for unit in range(2)]
+        ends = {place: fill(cluster, *place, *VALUES, str(place).encode()) for place in places}
+        with self.reading(cluster, topics, 2) as (_, reader):
+            lines = read_until_ends(reader, places, count_max)
+        for place in places:
+            assert lines.of(*place) == list(enumerate([*VALUES, str(place).encode()]))
+        assert lines.ends == ends
+        assert not lines.errors
+
+    def test_one_read_returns_no_more_than_asked_for(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        fill(cluster, topic, 0, *VALUES)
+        with self.reading(cluster, [topic], 1) as (_, reader):
+            lines = Lines()
+            while not lines.ends:
+                before = len(lines.found)
+                lines.add(reader.read(2, _WAIT_S))
+                assert len(lines.found) <= before + 2
+            assert len(lines.found) == len(VALUES)
+
+    def test_a_partition_that_is_given_up_and_added_again_is_read_from_its_new_offset(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        fill(cluster, topic, 0, *VALUES)
+        with self.reading(cluster, [topic], 1) as (consumer, reader):
+            for start in (4, 0, 5):
+                reader.read(1, _WAIT_S)
+                consumer.incremental_unassign([TopicPartition(topic, 0)])
+                reader.add(topic, 0)
+                consumer.incremental_assign([TopicPartition(topic, 0, start)])
+                lines = read_until_ends(reader, [(topic, 0)])
+                assert lines.of(topic, 0) == list(enumerate(VALUES))[start:]
+
+    def test_a_paused_partition_returns_nothing_and_misses_nothing(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        fill(cluster, topic, 0, *VALUES)
+        with self.reading(cluster, [topic], 1) as (consumer, reader):
+            first = Lines()
+            while not first.found:
+                first.add(reader.read(1, _WAIT_S))
+            consumer.pause([TopicPartition(topic, 0)])
+            meanwhile = Lines()
+            for _ in range(5):
+                meanwhile.add(reader.read(1000, _WAIT_S))
+            assert not meanwhile.found
+            consumer.resume([TopicPartition(topic, 0)])
+            rest = read_until_ends(reader, [(topic, 0)])
+            assert first.of(topic, 0) + rest.of(topic, 0) == list(enumerate(VALUES))
+
+    def test_an_offset_that_is_gone_is_an_error_of_its_partition(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        fill(cluster, topic, 0, *VALUES)
+        cluster.delete_records(topic, 3)
+        with self.reading(cluster, [topic], 1) as (_, reader):
+            lines = Lines()
+            for _ in range(_READS_MAX):
+                lines.add(reader.read(1000, _WAIT_S))
+                if lines.errors:
+                    break
+        assert lines.errors[0] == (_OUT_OF_RANGE, 0, topic)
+        assert not lines.found
+
+    def test_ranges_are_read_one_after_the_other_with_one_consumer(self, cluster: Cluster) -> None:
+        topic = cluster.make_topic()
+        end = fill(cluster, topic, 0, *VALUES)
+        consumer = make_reader(cluster.kafka, "contract")
+        for begin, stop in ((1, 5), (0, end), (2, 3), (2, 3), (5, end)):
+            found = Lines()
+            for part, _ in read_range(consumer, SystemClock(), 0, {topic: begin}, {topic: stop}, 2, native=self.native):
+                found.add(Read({0: part}, {}, []))
+            assert found.of(topic, 0) == list(enumerate(VALUES))[begin:stop]
+        consumer.close()
