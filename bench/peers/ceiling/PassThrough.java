@@ -43,7 +43,14 @@ public final class PassThrough {
       consumer.assign(places);
       consumer.seekToBeginning(places);
       ConsumerGroupMetadata group = consumer.groupMetadata();
-      ExecutorService pool = Executors.newFixedThreadPool(partitions);
+      ExecutorService pool =
+          Executors.newFixedThreadPool(
+              partitions,
+              work -> {
+                Thread thread = new Thread(work);
+                thread.setDaemon(true);
+                return thread;
+              });
       Map<Integer, Future<?>> commits = new HashMap<>();
       while (left > 0) {
         ConsumerRecords<byte[], byte[]> read = consumer.poll(WAIT);

@@ -61,7 +61,7 @@ extern rd_kafka_error_t *rd_kafka_send_offsets_to_transaction(rd_kafka_t *, cons
 extern rd_kafka_error_t *rd_kafka_commit_transaction(rd_kafka_t *, int);
 extern const char *rd_kafka_error_string(const rd_kafka_error_t *);
 
-enum { PRODUCER = 0, CONSUMER = 1, COPY = 2, WAIT_MS = 20, FULL_WAIT_MS = 1, LIMIT_MS = 30000 };
+enum { PRODUCER = 0, CONSUMER = 1, COPY = 2, WAIT_MS = 20, FULL_WAIT_MS = 1, LIMIT_MS = 30000, QUEUE_FULL = -184 };
 
 static void fail(const char *what) {
   fprintf(stderr, "pass_through: %s\n", what);
@@ -125,8 +125,11 @@ static void commit(partition_t *one) {
     int done = rd_kafka_produce_batch(one->out, one->number, COPY, next, left);
     if (done == left) break;
     int refused = 0;
-    for (int at = 0; at < left; at++)
-      if (next[at].error) next[refused] = next[at], next[refused++].error = 0;
+    for (int at = 0; at < left; at++) {
+      if (!next[at].error) continue;
+      if (next[at].error != QUEUE_FULL) fail("a message was refused");
+      next[refused] = next[at], next[refused++].error = 0;
+    }
     left = refused;
     rd_kafka_poll(one->producer, FULL_WAIT_MS);
   }
@@ -195,8 +198,8 @@ int main(int argc, char **argv) {
     ssize_t count = rd_kafka_consume_batch_queue(queue, WAIT_MS, found, batch);
     memset(counts, 0, partitions * sizeof *counts);
     for (ssize_t at = 0; at < count; at++) {
-      partition_t *one = &all[found[at]->partition];
       if (found[at]->error) fail("an error instead of a message");
+      partition_t *one = &all[found[at]->partition];
       if (!counts[one->number]) wait_until_idle(one);
       one->read[counts[one->number]++] = found[at];
     }

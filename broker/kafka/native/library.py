@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import mmap
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import confluent_kafka
@@ -25,6 +27,8 @@ F_COPY: Final = 0x2
 
 _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_opaque": (POINTER, (POINTER,)),
+    "rd_kafka_conf": (POINTER, (POINTER,)),
+    "rd_kafka_conf_set_error_cb": (None, (POINTER, POINTER)),
     "rd_kafka_queue_new": (POINTER, (POINTER,)),
     "rd_kafka_queue_destroy": (None, (POINTER,)),
     "rd_kafka_queue_get_partition": (POINTER, (POINTER, ctypes.c_char_p, ctypes.c_int32)),
@@ -46,6 +50,8 @@ _HANDLE_AT: Final = object.__basicsize__
 """Where an object of confluent_kafka has its handle: after what every Python object begins with."""
 
 _MAPS: Final = Path("/proc/self/maps")
+_PATH: Final = 5
+"""The column of a mapped file's path."""
 
 
 class Unavailable(Exception):
@@ -69,9 +75,10 @@ def library() -> ctypes.CDLL:
 
 def path_of_library() -> str:
     """Return the path of the library that confluent_kafka has loaded. Raises `Unavailable`."""
-    if sys.platform != "linux" or sys.implementation.name != "cpython":
+    if sys.platform != "linux" or sys.implementation.name != "cpython" or sys.byteorder != "little":
         raise Unavailable(f"they are not supported on {sys.implementation.name} on {sys.platform}")
-    paths = {line.split(maxsplit=5)[5] for line in _mappings() if "librdkafka" in line}
+    mapped = (line.split(maxsplit=5) for line in _mappings())
+    paths = {columns[5] for columns in mapped if len(columns) > _PATH and "librdkafka" in Path(columns[_PATH]).name}
     if len(paths) != 1:
         raise Unavailable(f"confluent_kafka has loaded {len(paths)} librdkafka libraries")
     return paths.pop()
@@ -82,10 +89,25 @@ def handle_of(client: Consumer | Producer) -> int:
     if not isinstance(client, Consumer | Producer):
         raise Unavailable(f"{type(client).__name__} is no client of confluent_kafka")
     loaded = library()
-    handle = POINTER.from_address(id(client) + _HANDLE_AT).value
+    handle = current_handle(client)
     if handle is None or not _is_mapped(handle) or loaded.rd_kafka_opaque(handle) != id(client):
         raise Unavailable(f"confluent_kafka {confluent_kafka.__version__} lays out its objects differently")
     return handle
+
+
+def load_loops() -> ModuleType:
+    """Import the compiled loops, which need the library. Raises `Unavailable`."""
+    library()
+    try:
+        return importlib.import_module("broker.kafka.native.memory")
+    except Exception as error:
+        # Another version of numba or llvmlite may raise anything.
+        raise Unavailable(f"the loops could not be compiled: {error}") from error
+
+
+def current_handle(client: Consumer | Producer) -> int | None:
+    """Return the handle of a client for which `handle_of` has succeeded; None if the client is closed."""
+    return POINTER.from_address(id(client) + _HANDLE_AT).value
 
 
 def _is_mapped(address: int) -> bool:
@@ -98,4 +120,7 @@ def _is_mapped(address: int) -> bool:
 
 
 def _mappings() -> list[str]:
-    return _MAPS.read_text().splitlines()
+    try:
+        return _MAPS.read_text(errors="surrogateescape").splitlines()
+    except OSError as error:
+        raise Unavailable(str(error)) from error

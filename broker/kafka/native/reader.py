@@ -1,7 +1,7 @@
 """Reads the partitions of a consumer as columns.
 
-The library delivers the messages of each partition to a queue of this reader instead of that of the consumer, which
-keeps everything else: events, logs, errors of brokers.
+The library delivers the messages and errors of each partition to this reader's queue instead of the consumer's queue,
+which still gets everything else: logs, statistics, errors of brokers.
 
 **Memory.** The library owns a message until it is destroyed here, within the call that has read it. Everything that
 `read` returns is a copy.
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from broker.kafka.native.library import handle_of, library
+from broker.kafka.native.library import handle_of, library, load_loops
 from broker.wire.columns import StringColumn
 
 if TYPE_CHECKING:
@@ -62,50 +63,60 @@ class NativeReader:
 
     def __init__(self, consumer: Consumer, count_max: int) -> None:
         """``count_max``: the most messages of one `read`. Raises `Unavailable`."""
-        from broker.kafka.native import memory  # noqa: PLC0415 - needs the library
-
-        self._memory, self._library = memory, library()
+        self._memory, self._library = load_loops(), library()
         self._handle = handle_of(consumer)
-        self._queue: int | None = self._library.rd_kafka_queue_new(self._handle)
+        self._messages = np.empty(count_max, dtype=np.int64)
+        self._found = np.empty((self._memory.ROWS, count_max), dtype=np.int64)
+        self._kind = np.zeros(1, dtype=np.int64)
+        # The library calls it for errors of a partition, within `read`. That of confluent_kafka expects to be called
+        # from a method of the consumer, and would abort the process. Without it, the library logs such errors.
+        self._library.rd_kafka_conf_set_error_cb(self._library.rd_kafka_conf(self._handle), None)
+        self._queue: int = self._library.rd_kafka_queue_new(self._handle)
         self._added: set[tuple[str, int]] = set()
         self._fresh: set[tuple[str, int]] = set()
-        self._messages = np.empty(count_max, dtype=np.int64)
-        self._found = np.empty((memory.ROWS, count_max), dtype=np.int64)
-        self._kind = np.zeros(1, dtype=np.int64)
-        self._topics: dict[int, str] = {}
         # The consumer is kept until the queue is gone.
         self._finalizer = weakref.finalize(self, _release, consumer, self._handle, self._queue, self._added)
 
     def add(self, topic: str, partition: int) -> None:
-        """Read a partition from here on. Call it each time before the consumer is assigned the partition."""
+        """Read a partition from here on. Call it each time before the consumer is assigned the partition.
+
+        Raises KafkaException.
+        """
         self._added.add((topic, partition))
         # Until something arrives: the library stops delivering to this queue when it ends an earlier assignment of the
         # partition, which happens some time after the consumer was asked to.
         self._fresh.add((topic, partition))
         _forward(self._handle, topic, partition, self._queue)
 
+    def remove(self, topic: str, partition: int) -> None:
+        """Note that a partition is no longer assigned to the consumer."""
+        self._fresh.discard((topic, partition))
+
     def read(self, count_max: int, wait_s: float) -> tuple[list[Fetched], list[Event]]:
         """Read what has arrived. Wait at most ``wait_s`` for ``count_max`` messages and events."""
         for topic, partition in self._fresh:
             _forward(self._handle, topic, partition, self._queue)
         wait_ms = max(0, int(wait_s * 1000))
-        count = self._library.rd_kafka_consume_batch_queue(
-            self._queue, wait_ms, self._messages.ctypes.data, min(count_max, len(self._messages))
-        )
-        if count <= 0:
-            return [], []
-        messages = self._messages[:count]
+        count = 0
         try:
-            self._memory.describe(messages, self._found, self._kind)
+            count = max(
+                0,
+                self._library.rd_kafka_consume_batch_queue(
+                    self._queue, wait_ms, self._messages.ctypes.data, min(count_max, len(self._messages))
+                ),
+            )
+            self._memory.describe(self._messages[:count], self._found, self._kind)
             return self._sort(count)
         finally:
-            self._memory.destroy(messages)
+            self._memory.destroy(self._messages[:count])
 
     def close(self) -> None:
         """Stop reading."""
         self._finalizer()
 
     def _sort(self, count: int) -> tuple[list[Fetched], list[Event]]:
+        # Not kept, because the library may use the address of a topic again.
+        self._topics: dict[int, str] = {}
         found = self._found[:, :count]
         events, which = [], None
         errors = found[self._memory.READ_ERROR]
@@ -160,12 +171,14 @@ def _forward(handle: int, topic: str, partition: int, queue: int | None) -> None
     """Deliver the messages of a partition to ``queue``; None: keep them in the partition's own."""
     loaded = library()
     own = loaded.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
-    if own:
-        loaded.rd_kafka_queue_forward(own, queue)
-        loaded.rd_kafka_queue_destroy(own)
+    if not own:
+        raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, f"{topic} [{partition}]"))  # noqa: SLF001 - public
+    loaded.rd_kafka_queue_forward(own, queue)
+    loaded.rd_kafka_queue_destroy(own)
 
 
 def _release(_consumer: Consumer, handle: int, queue: int, added: set[tuple[str, int]]) -> None:
     for topic, partition in added:
-        _forward(handle, topic, partition, None)
+        with suppress(KafkaException):
+            _forward(handle, topic, partition, None)
     library().rd_kafka_queue_destroy(queue)

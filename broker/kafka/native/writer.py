@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
-from broker.kafka.native.library import F_COPY, handle_of, library
+from broker.kafka.native.library import F_COPY, current_handle, handle_of, library, load_loops
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -31,16 +31,18 @@ class NativeWriter:
 
     def __init__(self, producer: Producer) -> None:
         """Raises `Unavailable`."""
-        from broker.kafka.native import memory  # noqa: PLC0415 - needs the library
-
-        self._memory, self._library = memory, library()
+        self._memory, self._library = load_loops(), library()
         self._producer = producer
-        handle_of(producer)
-        self._messages = np.zeros((_CALL_MESSAGES, memory.WORDS), dtype=np.int64)
+        self._handle = handle_of(producer)
+        self._messages = np.zeros((_CALL_MESSAGES, self._memory.WORDS), dtype=np.int64)
 
     def write(self, topic: str, partition: int, keys: StringColumn | None, values: StringColumn) -> None:
         """Add messages to the producer's queue, in order. Wait while it is full. Raises KafkaException."""
-        handle = self._library.rd_kafka_topic_new(handle_of(self._producer), topic.encode(), None)
+        if not len(values):
+            return
+        if current_handle(self._producer) != self._handle:
+            raise KafkaException(KafkaError(KafkaError._DESTROY, "the producer is closed"))  # noqa: SLF001 - public name
+        handle = self._library.rd_kafka_topic_new(self._handle, topic.encode(), None)
         if not handle:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC, topic))  # noqa: SLF001 - the public name
         try:

@@ -209,7 +209,7 @@ def resolve(
             return [number for number, identity in enumerate(identities) if identity in absent]
 
         which = missing_in(topics.out, effects.joined.values.each())
-        effects.joined = effects.joined.take(np.array(which, dtype=np.int64))
+        effects.joined_parts = [effects.joined.take(np.array(which, dtype=np.int64))]
         effects.late = [effects.late[number] for number in missing_in(topics.late, _encoded(effects.late))]
         rejected = missing_in(topics.rejected, _encoded(effects.rejected))
         effects.rejected = [effects.rejected[number] for number in rejected]

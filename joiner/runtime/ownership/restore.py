@@ -26,7 +26,7 @@ from joiner.runtime.task.unit import Unit
 
 _REPLAY_BATCH: Final = 50_000
 """Messages per step of a replay. The cost of a step grows with the records that its keys hold, so few large steps are
-better; but every message is an object until it is decoded."""
+better; but all of their messages are in memory at once."""
 
 _log = logging.getLogger(__name__)
 

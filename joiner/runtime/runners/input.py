@@ -46,7 +46,10 @@ class InputConsumer:
         if paused := list(paused):
             # A later claim of the unit must not find its partitions paused.
             self.resume(unit, paused)
-        self._consumer.incremental_unassign(_places(unit, topics))
+        places = _places(unit, topics)
+        self._consumer.incremental_unassign(places)
+        for place in places:
+            self._reader.remove(place.topic, unit)
 
     def pause(self, unit: int, topics: Iterable[str]) -> None:
         """Pause topics of a unit."""

@@ -26,18 +26,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __add__(self, more: Batch) -> Batch:
-        """Return the messages of both. Raises ValueError if only one of them has keys."""
-        if not len(self) or not len(more):
-            return more if not len(self) else self
-        values = StringColumn.concat([self.values, more.values])
-        if self.keys is None and more.keys is None:
-            return Batch(None, values)
-        if self.keys is None or more.keys is None:
-            message = "messages with and without keys for one topic: a defect to report"
-            raise ValueError(message)
-        return Batch(StringColumn.concat([self.keys, more.keys]), values)
-
     def take(self, which: Ints) -> Batch:
         """The messages at the given indices."""
         return Batch(None if self.keys is None else self.keys.take(which), self.values.take(which))
@@ -46,6 +34,21 @@ class Batch:
         """Return a list of all keys and values."""
         keys = [None] * len(self) if self.keys is None else self.keys.each()
         return list(zip(keys, self.values.each(), strict=True))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Batch]) -> Batch:
+        """Return the messages of all parts, in order. Raises ValueError if only some of them have keys."""
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            return cls.of([], [])
+        if len(parts) == 1:
+            return parts[0]
+        keys = [part.keys for part in parts if part.keys is not None]
+        if keys and len(keys) < len(parts):
+            message = "messages with and without keys for one topic: a defect to report"
+            raise ValueError(message)
+        values = StringColumn.concat([part.values for part in parts])
+        return cls(StringColumn.concat(keys) if keys else None, values)
 
     @classmethod
     def of(cls, keys: Sequence[bytes] | None, values: Sequence[bytes]) -> Self:

@@ -85,9 +85,8 @@ class Messages:
         """Return the messages from index ``begin`` up to ``end``; the bytes of the values are not copied."""
         rows = slice(begin, end)
         value = StringColumn(self.value.data, self.value.start[rows], self.value.end[rows])
-        return Messages(
-            self.offset[rows], self.append_ms[rows], value, None if self.is_null is None else self.is_null[rows]
-        )
+        nulls = None if self.is_null is None or not self.is_null[rows].any() else self.is_null[rows]
+        return Messages(self.offset[rows], self.append_ms[rows], value, nulls)
 
     def values(self) -> list[bytes | None]:
         """Return a list of the values."""

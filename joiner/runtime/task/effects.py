@@ -22,7 +22,8 @@ Outgoing = dict[str, Batch]
 class Effects:
     """The effects of a batch, written in one transaction."""
 
-    joined: Batch = field(default_factory=lambda: Batch.of([], []))
+    joined_parts: list[Batch] = field(default_factory=list)
+    """The results, in parts that are concatenated once they are read."""
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
@@ -31,9 +32,16 @@ class Effects:
     appended_ms: Counter[int] = field(default_factory=Counter)
     """The number of pairs by the append time (ms) of the later record; empty without metrics."""
 
+    @property
+    def joined(self) -> Batch:
+        """The results."""
+        if len(self.joined_parts) != 1:
+            self.joined_parts = [Batch.concat(self.joined_parts)]
+        return self.joined_parts[0]
+
     def add(self, more: Effects) -> None:
         """Add the effects of a following batch."""
-        self.joined += more.joined
+        self.joined_parts += more.joined_parts
         self.late += more.late
         self.rejected += more.rejected
         self.unmatched += more.unmatched

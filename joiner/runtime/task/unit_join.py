@@ -162,7 +162,7 @@ class UnitJoin:
         lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
         pairs = Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
         joined, failed = self._emitter.results(pairs)
-        effects.joined += joined
+        effects.joined_parts.append(joined)
         effects.rejected += failed
         if (failures := self._emitter.failures) is not None:
             add_up(effects.failed_pairs, {self.name: failures})

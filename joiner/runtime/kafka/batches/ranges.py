@@ -70,6 +70,8 @@ def _read_range(
         if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
             # The rest of its log must not be fetched while the others are read.
             consumer.incremental_unassign(through)
+            for place in through:
+                reader.remove(place.topic, unit)
         if vector != before:
             wanted = {topic: part.part(0, int(part.offset.searchsorted(end[topic]))) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)

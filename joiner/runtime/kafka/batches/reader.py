@@ -5,11 +5,12 @@ Both readers return the same for the same log: tests/integration/test_batch_read
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.reader import NativeReader
@@ -17,6 +18,11 @@ from joiner.runtime.kafka.batches.messages import Read, sort_columns, sort_messa
 
 _EVENTS_MAX: Final = 100
 """The most events of the client that one poll handles, besides messages."""
+
+_STRAY: Final = KafkaError(
+    KafkaError._FAIL,  # noqa: SLF001 - the public name
+    "messages were delivered to the consumer instead of the reader: a defect to report",
+)
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +32,10 @@ class BatchReader(Protocol):
 
     def add(self, topic: str, unit: int) -> None:
         """Read a partition from here on. Call it before the consumer is assigned the partition."""
+        ...
+
+    def remove(self, topic: str, unit: int) -> None:
+        """Note that a partition is no longer assigned to the consumer."""
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
@@ -44,6 +54,9 @@ class ObjectReader:
         self._consumer, self._topics = consumer, topics
 
     def add(self, topic: str, unit: int) -> None:
+        """See `BatchReader`."""
+
+    def remove(self, topic: str, unit: int) -> None:
         """See `BatchReader`."""
 
     def read(self, count_max: int, wait_s: float) -> Read:
@@ -67,10 +80,18 @@ class ColumnReader:
         """See `BatchReader`."""
         self._native.add(topic, unit)
 
+    def remove(self, topic: str, unit: int) -> None:
+        """See `BatchReader`."""
+        self._native.remove(topic, unit)
+
     def read(self, count_max: int, wait_s: float) -> Read:
         """See `BatchReader`."""
         read = sort_columns(*self._native.read(count_max, wait_s))
-        read.errors.extend(self._events.read(_EVENTS_MAX, 0).errors)
+        others = self._events.read(_EVENTS_MAX, 0)
+        read.errors.extend(others.errors)
+        for unit, topics in others.batches.items():
+            # Cannot be: every partition is added before it is assigned. The unit is claimed again.
+            read.errors.extend((_STRAY, unit, topic) for topic in topics)
         return read
 
     def close(self) -> None:
@@ -84,5 +105,10 @@ def make_batch_reader(consumer: Consumer, topics: Sequence[str], count_max: int,
         try:
             return ColumnReader(consumer, topics, count_max)
         except Unavailable as why:
-            _log.info("messages are read as objects, because the native calls are unavailable: %s", str(why))
+            _log_once(str(why))
     return ObjectReader(consumer, topics)
+
+
+@functools.cache
+def _log_once(why: str) -> None:
+    _log.info("messages are read as objects, because the native calls are unavailable: %s", why)

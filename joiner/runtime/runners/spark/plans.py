@@ -133,15 +133,14 @@ def pack(messages: Outgoing) -> bytes:
 
 def unpack(parts: Iterable[bytes]) -> Outgoing:
     """Return the messages of packed parts, one part after the other."""
-    found: Outgoing = {}
+    found: dict[str, list[Batch]] = {}
     for part in parts:
         data = memoryview(part)
         length = int.from_bytes(data[:_LENGTH_BYTES], "big")
         columns = _packed.decode(pa.decompress(data[_LENGTH_BYTES:], length, codec=_CODEC))
         for topic, (keys, values) in columns.items():
-            batch = Batch(None if keys is None else _unpack(keys), _unpack(values))
-            found[topic] = found[topic] + batch if topic in found else batch
-    return found
+            found.setdefault(topic, []).append(Batch(None if keys is None else _unpack(keys), _unpack(values)))
+    return {topic: Batch.concat(batches) for topic, batches in found.items()}
 
 
 def _pack(column: StringColumn) -> _Packed:
