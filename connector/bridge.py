@@ -9,7 +9,7 @@ Failures:
     Kafka unavailable  confirmations stop and the ledger fills up; the service stops reading, and MQTT queues events
     MQTT unavailable   records in flight still go to Kafka; the service reconnects once all are confirmed, so that
                        redelivered messages do not add to those in flight
-    killed the broker redelivers unacknowledged messages: duplicates are possible, loss is not
+    killed             the broker redelivers unacknowledged messages: duplicates are possible, loss is not
     a record refused   the service stops, having acknowledged only events that Kafka has confirmed
 """
 

@@ -3,7 +3,7 @@
 The steps of a batch, in this order:
 
 1. read a batch of committed results with `ResultReader.read`;
-2. convert its records to lines, and for each record that has no line, keep the reason;
+2. convert its records to lines, and keep the reason for each record that has no line;
 3. write the lines in the writer's thread, until every point is acknowledged or refused;
 4. deliver the dead letters;
 5. commit the offsets.

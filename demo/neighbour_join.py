@@ -1,5 +1,4 @@
-"""A first join in Spark: streams of speed and torque from two machines, in which each row is joined with its
-neighbours.
+"""A first join in Spark: streams of speed and torque from two machines; each row is joined with its neighbours.
 
 Run it on your machine, or submit it to a cluster whose workers share the folder::
 

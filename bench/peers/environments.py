@@ -43,8 +43,7 @@ def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
 
 
 def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installing its environment if
-    needed.
+    """Return the Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if needed.
 
     Raises StackError with the installer's output if it cannot be installed here.
     """

@@ -4,12 +4,12 @@ Both quantities are read from one topic, joined on the machine within a width in
 back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
 
 - ``range``: all pairs at most the width apart. Too narrow a window misses neighbours; a wider one pairs everything in
-it.
+  it.
 - ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a window boundary, and
-within a window pairs all records of one side with all of the other.
+  within a window pairs all records of one side with all of the other.
 - ``nearest``: the range join, reduced to the nearest right record before and after each left one. That is the as-of
-join from the left side; pairs that are neighbours only as seen from the right record are missing. A pair is
-written once the watermark has passed its left record, one batch plus the lateness after it was read.
+  join from the left side; pairs that are neighbours only as seen from the right record are missing. A pair is written
+  once the watermark has passed its left record, one batch plus the lateness after it was read.
 
 The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join faster, each change
 in addition to the previous ones, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32;
