@@ -49,9 +49,9 @@ class _Thing:
 class SilenceWatch:
     """Tracks when each thing and each quantity last sent a record.
 
-    ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. An event time more than
-    ``max_future_skew_ns`` ahead of the wall clock advances no watermark: otherwise one record of the year 2200 would
-    make every later one late.
+    ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. Event times more than
+    ``max_future_skew_ns`` ahead of the wall clock are ignored: otherwise one record from the year 2200 would make every
+    later one late.
     """
 
     def __init__(
