@@ -1,1 +1,1 @@
-"""Benchmarks against peers on seeded data. Their results are ratios within one run."""
+"""Benchmarks on seeded data, against peers. Only ratios within one run are meaningful."""

@@ -1,9 +1,9 @@
-"""Measures the speed of the join in memory, compared with the four `pandas.merge_asof` calls whose union it is.
+"""Measures the speed of the in-memory join against the four `pandas.merge_asof` calls whose union it equals.
 
 ``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get the same
-data in the same run. Each figure is the median of several runs, in which the two contenders take turns; every run is in
-the JSON. Both use one thread. pandas gets whole tables that were sorted by time before the measurement; the engine gets
-batches in log order.
+data in the same run. Each figure is the median of several runs, which alternate between the two contenders; every run
+is in the JSON. Both use one thread. pandas gets whole tables, sorted by time before the clock starts; the
+engine gets batches in log order.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _RECORDS_MIN: Final = 500_000
 
 @dataclass(frozen=True)
 class Case:
-    """Streams that alternate between left and right, key by key.
+    """A pair of streams whose records alternate between left and right within each key.
 
     ``disorder`` is the share of records that are up to 100 positions late in the log; the lateness of both sides is set
-    accordingly. ``ties`` is the share of right records with the time of their left one. ``ahead`` is the number of
-    records by which the right side is ahead; these are held.
+    accordingly. ``ties`` is the share of right records with the same time as their left counterpart. ``ahead`` is by
+    how many records the right side runs ahead; these are held.
     """
 
     records: int = 1_000_000
@@ -74,7 +74,7 @@ def _disordered(key: Ints, ts: Ints, case: Case, draw: np.random.Generator) -> S
 
 
 def run_engine(case: Case, left: Stream, right: Stream) -> int:
-    """Push all batches; return the number of pairs."""
+    """Push all batches and return the number of pairs."""
     lateness_ns = 100 * _TICK_NS if case.disorder else 0
     buffer = LocalStreamBuffer(lateness_ns=lateness_ns)
     half, seq, pairs = case.batch // 2, np.arange(len(left.key)), 0
@@ -101,14 +101,14 @@ def frame_of(stream: Stream, name: str) -> pd.DataFrame:
 
 
 def measure(case: Case, runs: int) -> dict[str, Any]:
-    """Run both contenders on one case, in turn."""
+    """Run both contenders on one case, alternating between them."""
     left, right = streams_of(case, seed=1)
     frames = frame_of(left, "left"), frame_of(right, "right")
     warm = replace(case, records=min(case.records, 2 * case.batch))
     run_engine(warm, *streams_of(warm, seed=1))
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()
-    # Short cases are repeated, because otherwise the first access to memory would be measured.
+    # Short cases are repeated; otherwise first-touch memory access would dominate.
     turns = max(1, _RECORDS_MIN // case.records)
 
     def engine() -> None:

@@ -1,9 +1,9 @@
-"""Measures the latency of results, compared with an exactly-once pass-through with the same batch waits.
+"""Measures the latency of results against an exactly-once pass-through with the same batch waits.
 
-``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through makes
-the same transactions, one for each unit and batch, at the same time. Records are sent at a steady rate; the latency of
-a result is the time from just before its later record was passed to the producer until the committed result arrived at
-a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first seconds do not count.
+``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through runs the
+same transactions, one per unit and batch, at the same times. Records are sent at a steady rate; the latency of a result
+is the time from just before its later record is passed to the producer until the committed result reaches a consumer.
+Sender, contender and consumer are processes on one machine and share its clock. The first seconds do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUANTILES: Final = (50, 99, 99.9)
 
 
 def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
-    """Send records at a steady rate; their ids are the times of sending in ns."""
+    """Send records at a steady rate; their ids are send times in ns."""
     producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=5))
     things = [f"machine-{number}" for number in range(THINGS)]
     places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
@@ -93,7 +93,7 @@ def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, secon
 
 
 def _sent_ns(content: dict[str, Any]) -> list[int]:
-    """Return when the records of a result were sent. A passed-through record has one time."""
+    """Return when the records behind a result were sent; a passed-through record has only one send time."""
     return [int(content[side]["id"]) for side in ("left", "right")] if "left" in content else [int(content["id"])]
 
 
@@ -113,7 +113,7 @@ def main() -> int:
     found: list[dict[str, Any]] = []
     with own_kafka(_JAVA) as (kafka, folder):
         for rate in options.rates:
-            # The first turns warm up the broker, whose JIT compiler works for minutes after its start.
+            # The first turns warm up the broker, whose JIT compiler is busy for minutes after start-up.
             for turn in range(-_WARM_UP_TURNS, options.runs):
                 for name in ("pass-through", "joiner"):
                     took_ms = measure(kafka, folder, name, rate, options.seconds)

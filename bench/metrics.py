@@ -1,8 +1,8 @@
-"""Measures the cost of metrics: the joiner with metrics that are scraped every second, compared with one without.
+"""Measures the cost of metrics: a joiner whose metrics are scraped every second, against one without metrics.
 
 ``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a temporary Kafka broker, writes the input once,
-runs both in turn (in alternating order), and writes ``.json`` and ``.md``. The result is the ratio within a turn,
-because other load on the machine affects both.
+runs both in each turn, in alternating order, and writes ``.json`` and ``.md``. The result is the ratio within a turn,
+because other load on the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def scraped(port: int) -> Iterator[list[int]]:
 
     def scrape() -> None:
         while not stop.wait(_EVERY_S):
-            # The joiner may not listen yet.
+            # The joiner may not be listening yet.
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 sizes.append(len(answer.read()))
 
@@ -67,7 +67,7 @@ def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) ->
 
 
 def _spent_s() -> float:
-    """Return the CPU seconds of all ended child processes."""
+    """Return the CPU seconds of all child processes that have exited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,9 +1,9 @@
 """Measures the pause of a join while its units move from one runner to another under load.
 
-``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners serve an
-application in turn; all of its units are moved from one to the next, repeatedly, at a steady rate. For each unit and
-move there are two figures: the pause, from the source's last commit to the target's first, as reported by ``joiner
-move``, and the gap, the longest time without a result in the unit's partition around it, by the broker's clock.
+``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners take turns serving
+an application: all of its units are repeatedly moved from one to the next while records arrive at a steady rate. Each
+unit and move yields two figures: the pause, from the source's last commit to the target's first, as ``joiner move``
+reports it, and the gap, the longest time around it without a result in the unit's partition, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOK_S: Final = 0.5
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its site, and how to start it as a standby."""
+    """A kind of runner: its site, and how to start it on standby."""
 
     site: str
     start: Callable[[Application], subprocess.Popen[bytes]]
@@ -56,7 +56,7 @@ RUNNERS: Final[dict[str, Runner]] = {
 def measure(
     kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Move all units ``moves`` times; return a row for each unit and move, and the tester's counts."""
+    """Move all units ``moves`` times. Return a row per unit and move, and the tester's counts."""
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
@@ -67,7 +67,7 @@ def measure(
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
     try:
-        # Only this runner is started at first, because any runner may claim a unit that was never owned.
+        # Only this runner is started at first, because any runner may claim a unit that has never had an owner.
         _wait_until_owned(application, runners[0].site, processes)
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)

@@ -1,9 +1,9 @@
-"""Measures the recovery time of a joiner that holds a million records, compared with one that holds a single record.
+"""Measures the recovery time of a joiner that holds a million records, against one that holds a single record.
 
 ``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka broker with two
-applications. One reads records of only one side and holds them all, the other holds a single one. Each is then killed
-with SIGKILL and restarted several times, in turn. Before each start, a record that completes a pair is sent. The time
-is that from the start of the process until the committed pair arrives at a consumer.
+applications. One has read records of only one side and holds them all; the other holds a single one. Each is then
+killed with SIGKILL and restarted several times, in alternation. Before each start, a record that completes a pair is
+sent. The recovery time is measured from the start of the process until the committed pair reaches a consumer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Subject:
             self._application.wait_until_through([process])
 
     def first_pair_s(self, turn: int) -> float:
-        """Start the joiner; return the seconds until it has joined the record that was sent before.
+        """Send a record, start the joiner, and return the seconds until the record's pair arrives.
 
         That record is earlier than all held records, so it is the previous neighbour of one of them.
         """

@@ -3,11 +3,11 @@
     python -m bench.spark_operator --rows 10000000
 
 It has three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
-`pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth of the rows arrive in micro-batches,
+`pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth as many rows arrive in micro-batches,
 out of order within the delay of a watermark, which finally passes the end; the output must equal `joiner.join`.
-*Stream*: files of equal size are micro-batches, joined into a sink that discards, for several numbers of buckets. As
-many buckets as keys show the cost of one group per key. The data is seeded. Figures hold for this run and machine; only
-their ratios are meaningful elsewhere.
+*Stream*: micro-batches of one equal-sized file per side are joined into a sink that discards the output, with several
+numbers of buckets. As many buckets as keys shows the cost of one group per key. The data is seeded. Figures hold for
+this run and machine; only their ratios are meaningful elsewhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DISORDER_MS: Final = 60_000
 
 
 def main() -> None:
-    """Run all parts and print their figures; exit status 1 if results differ."""
+    """Run all parts and print their figures. Exits with status 1 if results differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of both tables together")
     parser.add_argument("--batch-rows", type=int, default=200_000, help="rows of both sides of a micro-batch")
@@ -88,14 +88,14 @@ def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Tab
 
 
 def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Join tables in three ways; return whether the results are equal."""
+    """Join tables in three ways and return whether the results are equal."""
     draw = np.random.default_rng(SEED)
     tables = {name: rows(draw, count // 2, 0, name) for name in ("left", "right")}
     for name, table in tables.items():
         # Several row groups, so that the file is read in parallel.
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=500_000)
     print(f"Table: {count:,} rows of both sides, {KEYS:,} keys")
-    # A small run first, so that the start of the JVM and workers is not measured.
+    # A small run first, so that starting the JVM and the workers is not measured.
     spark.range(10).selectExpr("id", "id as at").transform(lambda t: neighbour_join(t, t, by="id", time="at")).count()
     frames = [spark.read.parquet(str(folder / f"{name}.parquet")) for name in tables]
     seconds, _ = timed(
@@ -127,7 +127,7 @@ def timed(work: Any) -> tuple[float, Any]:
 
 
 def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Return the pairs of four as-of joins, some of them repeated."""
+    """Return the pairs from four as-of joins; some occur more than once."""
     found = []
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
@@ -144,7 +144,7 @@ def in_order(left: Ints, right: Ints) -> Ints:
 
 
 def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Return whether a disordered stream yields the pairs of `joiner.join`, with a watermark that passes its end."""
+    """Return whether a disordered stream, whose watermark passes its end, yields the same pairs as `joiner.join`."""
     draw = np.random.default_rng(SEED)
     tables, frames = {}, []
     for name in ("left", "right"):
@@ -181,7 +181,7 @@ def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
 
 
 def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:
-    """Time micro-batches of one file of each side; the first ones, which start workers, do not count."""
+    """Time micro-batches of one file per side. The first ones, which start the workers, do not count."""
     draw = np.random.default_rng(SEED)
     frames = []
     for name in ("left", "right"):

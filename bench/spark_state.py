@@ -3,8 +3,8 @@
 ``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a temporary Kafka broker. The same
 records are joined with no other records held, with many records held in one unit, and with many held in every unit. The
 held records belong to machines whose other stream is silent. Then an hour of events, a thousand per second of event
-time, is joined as fast as possible while the state is sampled: the number of records held, the size of the largest unit
-snapshot, and the size of Spark's folder.
+time, is joined as fast as possible while the state is sampled: how many records are held, how large the largest unit
+snapshot is, and how large Spark's folder is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import checkpoint_key, decode_checkpoint
 
 HOUR: Final = 3_600_000
-"""Number of records of an hour, a millisecond apart."""
+"""Number of records in an hour, one per millisecond."""
 _LOOK_S: Final = 1.0
 _SMALL_BATCHES: Final = """\
 [spark]
@@ -52,11 +52,12 @@ batch_records_max = 50_000
 [spark.config]
 "spark.sql.streaming.stateStore.maintenanceInterval" = "5s"
 """
-"""Spark removes obsolete state once in this interval, by default a minute; short enough here to show it."""
+"""Spark removes obsolete state once per maintenance interval, a minute by default; here it is short enough to show
+that."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Write speed and torque of `THINGS` machines in turn, a millisecond apart, spread evenly over partitions."""
+    """Write alternating speed and torque of `THINGS` machines, one record per ms, spread evenly over partitions."""
     producer = make_sender(kafka)
     things = things_over_all_units("machine", THINGS)
     for number in range(records):
@@ -73,7 +74,7 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
-    """Join a whole topic with the stage on two cores; return records/s."""
+    """Join a whole topic with the Spark stage on two cores and return records/s."""
     application = Application(kafka, folder, f"state-{uuid4().hex[:8]}", PARTITIONS, data=data)
     application.add_settings('[spark]\nmaster = "local[2]"\n')
     running = application.start(command="spark")
@@ -86,7 +87,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
 
 
 def rate_of(application: Application) -> float:
-    """Return records/s from the time at which each unit had its first commit to the last commit."""
+    """Return records/s from the time by which every unit had made its first commit until the last commit."""
     commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
     first_ms = max(found[0][0] for found in commits)
     last_ms = max(found[-1][0] for found in commits)
@@ -95,7 +96,7 @@ def rate_of(application: Application) -> float:
 
 
 def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
-    """Return the times of a unit's commits with joined records, and how many records were joined by then."""
+    """Return the time of each of a unit's commits with joined records, and how many were joined by then."""
     settings, found = application.settings, []
     with closing(make_reader(settings.kafka, "bench")) as consumer:
         low, high = log_range(consumer, settings.state_topic, unit)
@@ -108,7 +109,7 @@ def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
 
 
 def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
-    """Write ``records`` records to each of ``units`` units that wait for the other stream of their machines."""
+    """Write ``records`` records to each of ``units`` units, from machines whose other stream is silent."""
     producer = make_sender(kafka)
     for thing, place in things_over_all_units("silent", PARTITIONS):
         for number in range(records if place < units else 0):
@@ -124,7 +125,7 @@ def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
 
 
 def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
-    """Join everything, and sample the state every second."""
+    """Join everything and sample the state every second."""
     application = Application(kafka, folder, f"hour-{uuid4().hex[:8]}", PARTITIONS, data=data)
     checkpoint = folder / "checkpoint"
     application.add_settings(_SMALL_BATCHES.format(checkpoint=checkpoint))

@@ -1,9 +1,9 @@
-"""Measures the speed of `joiner.join` on whole tables, compared with the as-of joins of pandas, polars and DuckDB.
+"""Measures the speed of `joiner.join` on whole tables against the as-of joins of pandas, polars and DuckDB.
 
 ``python -m bench.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. The
 previous and next neighbours from either side take one call of `joiner.join`, and four as-of joins of the others, whose
 union has each mutual pair twice. All get the same tables in their own format, sorted by time as the others require, and
-one thread.
+use one thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-# polars reads it at import.
+# polars reads this variable on import.
 os.environ["POLARS_MAX_THREADS"] = "1"
 
 import duckdb
@@ -45,7 +45,7 @@ def tables_of(rows: int, keys: int) -> Tables:
 
 
 def contenders(tables: Tables) -> dict[str, Callable[[], object]]:
-    """Return all contenders, with the tables in their formats."""
+    """Return all contenders, each with the tables in its own format."""
     of_pandas = pd.DataFrame(tables[0]), pd.DataFrame(tables[1])
     of_polars = pl.DataFrame(tables[0]), pl.DataFrame(tables[1])
     return {
@@ -94,7 +94,7 @@ def _by_duckdb(left: Any, right: Any) -> Callable[[], object]:
 
 
 def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
-    """Run all contenders on one case in turn; return the seconds of every run."""
+    """Run all contenders on one case, round-robin; return the seconds of every run."""
     found: dict[str, list[float]] = {}
     everyone = contenders(tables_of(rows, keys))
     for turn in range(runs + 1):

@@ -1,7 +1,7 @@
-"""Shared by all commands of the pipeline: the version, and the message for a package that is not installed.
+"""Shared by all commands of the pipeline: the version, and the message for a missing package.
 
-Every command imports this module first, so it imports only the standard library. `joiner.spark` has a message of its
-own, because it also works from a zip of ``joiner``, without this package.
+Every command imports this module first, so it depends only on the standard library. `joiner.spark` has its own message,
+because it also runs from a zip of ``joiner`` that lacks this package.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Final
 
 VERSION: Final = "0.1.0"
-"""The version in pyproject.toml. It is repeated here because the container images run the sources, which have no
-installed metadata."""
+"""The version in pyproject.toml. It is repeated here because the container images run from source, without installed
+metadata."""
 
 DISTRIBUTIONS: Final = {
     "confluent_kafka": "confluent-kafka",
@@ -48,9 +48,9 @@ def describe_missing(package: str, extra: str) -> str:
 
 @contextmanager
 def imports_of(command: str, extra: str = "service") -> Iterator[None]:
-    """Run the imports of a command's module; end the process if a package of the extra is missing.
+    """Guard the imports of a command: exit if a package of the extra is missing.
 
-    It then prints one line and exits with 2, except that ``--version`` still works. Other errors propagate.
+    In that case print one line and exit with status 2; ``--version`` still works. Other errors propagate.
     """
     try:
         yield

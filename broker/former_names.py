@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a section, keyed by the present names of its settings.
+    """Return the values of a section, keyed by the current names of its settings.
 
-    ``renamed`` maps former names to present ones (both ``section.field``). If both are given, the present one is used.
+    ``renamed`` maps former names to current ones (both ``section.field``). If both are given, the current one wins.
     """
     values = dict(given)
     for former, present in renamed.items():

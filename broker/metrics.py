@@ -1,12 +1,12 @@
 """Metrics and health of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for operators.
 
-Healthy means that the main loop is running; ready means that the service can do its work. A service that waits for
-Kafka is healthy but not ready, and a restart would not help.
+Healthy means that the main loop is running; ready means that the service can do its work. A service waiting for Kafka
+is healthy but not ready: restarting it would not help.
 
-Nothing here is counted per record. Values that a service keeps anyway are read on request (`Readings`). The others are
-counted per batch, even if each record is an observation (`Distribution`). Each service has a registry of its own, so
-that several can run in one process. Metrics expose no secrets and no record data, and there is no authentication:
-listen on the loopback interface, or where only the operators' machines can connect.
+Nothing here is counted per record. Values that a service keeps anyway are read on request (`Readings`). Others are
+added once per batch, even if each record is an observation (`Distribution`). Each service has its own registry, so that
+several can run in one process. Metrics contain no secrets and no record data, but there is no authentication: listen on
+the loopback interface, or where only operators can connect.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Histogram buckets for durations, from that of a commit to an outage of a minute."""
+"""Histogram buckets for durations, from a single commit to a one-minute outage."""
 
 _REQUEST_TIMEOUT_S: Final = 10.0
-"""Timeout of one request, so that a silent client does not occupy its thread forever."""
+"""Timeout of a request, so that a silent client does not tie up its thread forever."""
 
 _LOOK_EVERY_S: Final = 1.0
 """Maximum age of values that only the main loop may query."""
@@ -53,10 +53,10 @@ log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values are kept elsewhere. The thread that answers a request reads them.
+    """Metrics whose values are kept elsewhere. They are read by the thread that serves a request.
 
     A reading must not call a Kafka consumer. confluent-kafka 2.16 admits one thread at a time, and while the main loop
-    keeps calling `consume`, a second thread waits forever, even in ``get_watermark_offsets(cached=True)``.
+    keeps calling `consume`, any other thread waits forever, even in ``get_watermark_offsets(cached=True)``.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -74,8 +74,8 @@ class Readings(Collector):
     ) -> None:
         """Register a counter; ``read`` returns its value.
 
-        ``labels`` are the names of its labels: with any, ``read`` returns values by label values. ``formerly`` is the
-        metric's name in the previous release; the metric is exposed under that name as well.
+        ``labels`` are its label names; if there are any, ``read`` returns a mapping from label values to values.
+        ``formerly`` is the metric's name in the previous release; the metric is exposed under that name as well.
         """
         self._add(CounterMetricFamily, (name, meaning, formerly), read, labels)
 
@@ -88,7 +88,7 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a gauge; the arguments are those of `counter`."""
+        """Register a gauge; takes the same arguments as `counter`."""
         self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
 
     def _add(
@@ -105,7 +105,7 @@ class Readings(Collector):
             self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, because registering must not read values."""
+        """Return nothing, because registration must not read any values."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -123,7 +123,7 @@ class Distribution(Collector):
     """A histogram that accepts many observations at once; the library's own accepts one at a time."""
 
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
-        """``bounds`` are the upper bounds of the buckets, ascending; an unbounded bucket is added."""
+        """``bounds`` are the upper bounds of the buckets, ascending. An unbounded bucket is added."""
         self._name, self._meaning = name, meaning
         self._bounds = np.array(bounds, dtype=np.float64)
         self._counts = np.zeros(len(bounds) + 1)
@@ -154,9 +154,9 @@ class Distribution(Collector):
 
 
 class TelemetryServer:
-    """The metrics registry, the health and the readiness of one service.
+    """The metrics registry, health and readiness of a service, served over HTTP.
 
-    It is a context manager for the lifetime of the service. Without ``metrics.listen``, it does not listen.
+    Use it as a context manager for the lifetime of the service. Without ``metrics.listen`` it does not listen.
     """
 
     def __init__(self, settings: MetricsSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -171,7 +171,8 @@ class TelemetryServer:
         self.readings.gauge("lsb_ready", "1 if /readyz reports ready, else 0.", lambda: not self.unready())
         ProcessCollector(registry=self.registry)
         self.why_unready: Callable[[], str] = lambda: "it is starting"
-        """Returns why the service is not ready, in a few words; empty if it is. It is called from other threads."""
+        """Returns in a few words why the service is not ready, or an empty string if it is. Called from other
+        threads."""
 
     def heartbeat(self) -> None:
         """Record that the main loop has completed another iteration."""
@@ -185,14 +186,14 @@ class TelemetryServer:
         return True
 
     def unhealthy(self) -> str:
-        """Return why the service is not healthy; empty if it is."""
+        """Return why the service is unhealthy, or an empty string if it is healthy."""
         stalled_s = self._clock() - self._heartbeat_s
         if stalled_s <= self._settings.stalled_after / 1e9:
             return ""
         return f"the main loop has been stuck for {stalled_s:.0f} s"
 
     def unready(self) -> str:
-        """Return why the service is not ready; empty if it is."""
+        """Return why the service is not ready, or an empty string if it is."""
         return self.unhealthy() or self.why_unready()
 
     @property
@@ -201,7 +202,7 @@ class TelemetryServer:
         return int(self._server.server_address[1]) if self._server is not None else 0
 
     def __enter__(self) -> Self:
-        """Start to listen. Raises SettingsError if the address cannot be used."""
+        """Start listening. Raises SettingsError if the address cannot be used."""
         if self._settings.listen is not None:
             host, _, port = self._settings.listen.rpartition(":")
             try:
@@ -232,7 +233,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without the host name lookup of HTTPServer, which may take seconds."""
+        """Bind without HTTPServer's host name lookup, which may take seconds."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -247,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _REQUEST_TIMEOUT_S
     wbufsize = -1
-    """Send each response as a whole: the second of two parts would wait for the acknowledgement of the first."""
+    """Buffer each response and send it whole; a second packet would wait for the TCP acknowledgement of the first."""
 
     def do_GET(self) -> None:
         telemetry = self.server.telemetry
@@ -269,4 +270,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Log nothing, because requests come every few seconds."""
+        """Log nothing, because there is a request every few seconds."""

@@ -1,8 +1,8 @@
-"""The partitioner of all producers of the pipeline: murmur2 of the key, as in Kafka's Java client.
+"""The partitioner used by every producer in the pipeline: murmur2 of the key, as in Kafka's Java client.
 
-librdkafka's default differs. Producers with different partitioners would write the two sides of a join to different
-partitions, and no pair would be found. So all producers set ``partitioner`` to `PARTITIONER`; this module computes the
-same partition numbers, so that a consumer can check them.
+librdkafka's default differs. With different partitioners, the two sides of a join would end up in different partitions,
+and no pair would be found. So all producers set ``partitioner`` to `PARTITIONER`; this module computes the same
+partition numbers, so that a consumer can check them.
 
 Source of the algorithm: MurmurHash2 (public domain), with the seed and the sign mask of
 ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner.partitionForKey``.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 PARTITIONER: Final = "murmur2_random"
-"""librdkafka's name for this partitioner. It distributes records without a key at random."""
+"""librdkafka's name for this partitioner. It assigns records without a key to random partitions."""
 
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
@@ -37,5 +37,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of the records of ``key``, 0 <= p < ``partitions``."""
+    """Return the partition for records with ``key``, 0 <= p < ``partitions``."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,11 +1,11 @@
-"""The settings that services share, and the loader of every service's settings.
+"""The settings that services share, and the loader for every service's settings.
 
-One TOML file (``lsb.toml``) has all sections; an environment variable ``LSB_<SECTION>__<FIELD>`` overrides it. Each
+One TOML file (``lsb.toml``) has all sections; environment variables ``LSB_<SECTION>__<FIELD>`` override it. Each
 service validates the sections it uses before it starts anything, and reports all errors together. Secrets come from the
-environment or from a file that is named here, never from a command line.
+environment or from a file named in the settings, never from the command line.
 
-The validation of a section is pure: its outcome does not depend on the machine. Files are checked when a service loads
-its settings to start.
+Validating a section is pure: the outcome does not depend on the machine. Files are checked only when a service loads
+its settings at start-up.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _NAME_ANOTHER: Final = "name a text file that this user may read and whose first
 
 
 class SettingsError(Exception):
-    """Settings that cannot be used; ``str`` lists every error on a line of its own."""
+    """Unusable settings. The message lists every error on a line of its own."""
 
 
 def read_secret(file: Path) -> str:
-    """Return the secret in the first line of a file, without surrounding white space.
+    """Return the secret on the first line of a file, stripped of surrounding white space.
 
     Raises `SettingsError` if the file cannot be read, or its first line is empty, longer than
     `SECRET_BYTES_MAX`, or not UTF-8.
@@ -119,7 +119,7 @@ def _load_certificates(file: Path) -> None:
 
 
 def _check_regular(file: Path) -> None:
-    """Raise OSError if the path exists and is not a regular file: reading a pipe could block forever."""
+    """Raise OSError if the path exists but is not a regular file: reading a pipe could block forever."""
     if "\0" in str(file) or (file.exists() and not file.is_file()):
         raise OSError(0, "it is not a regular file")
 
@@ -137,13 +137,13 @@ class _Read:
 
 
 SecretFile = Annotated[Path | None, _Read(read_secret)]
-"""A file with a secret in its first line."""
+"""A file with a secret on its first line."""
 
 TokenFile = Annotated[Path | None, _Read(_read_token)]
-"""A file with a secret for an HTTP header in its first line."""
+"""A file with a secret for an HTTP header on its first line."""
 
 CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
-"""A PEM file of the certificates to trust."""
+"""A PEM file with the certificates to trust."""
 
 
 def _duration(given: object) -> int:
@@ -156,7 +156,7 @@ Duration = Annotated[int, BeforeValidator(_duration)]
 
 
 def duration_between(shortest: str, longest: str) -> AfterValidator:
-    """Return a validator of durations from ``shortest`` to ``longest``, both included and written with their units."""
+    """Return a validator for durations from ``shortest`` to ``longest``, inclusive; both are written with a unit."""
     low_ns, high_ns = parse_duration(shortest), parse_duration(longest)
 
     def check(duration_ns: int) -> int:
@@ -168,7 +168,7 @@ def duration_between(shortest: str, longest: str) -> AfterValidator:
 
 
 def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator:
-    """Return a validator of names that become part of topic names, group names, instance names, folders and ids."""
+    """Return a validator for names that become part of topic, group and instance names, folders and ids."""
 
     def check(name: str) -> str:
         is_omitted = may_be_empty and not name
@@ -192,7 +192,7 @@ def _topic_name(name: str) -> str:
 
 
 TopicName = Annotated[str, AfterValidator(_topic_name)]
-"""A valid Kafka topic name, short enough for a suffix."""
+"""A valid Kafka topic name that leaves room for a suffix."""
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -204,7 +204,7 @@ def _token(secret: SecretStr) -> SecretStr:
 def _topic_filter(text: str) -> str:
     levels = text.split("/")
     misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
-    # Bytes in a variable that are not UTF-8 become lone surrogates.
+    # Bytes of an environment variable that are not UTF-8 become lone surrogates.
     is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
     if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
         raise ValueError("must be an MQTT topic filter: not empty, + only as a whole level, # only as the last level")
@@ -234,12 +234,12 @@ def plain_values(given: object) -> object:
 
 
 class Section(BaseModel):
-    """A section of the file: unknown fields are errors, and nothing changes after the start."""
+    """A section of the file. Unknown fields are errors, and values never change once loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Names of the previous release, mapped to the present ones (both ``section.field``). The former names are accepted
+    """Names from the previous release, mapped to the current ones (both ``section.field``). The old names are accepted
     with a warning."""
 
     @model_validator(mode="before")
@@ -298,7 +298,7 @@ class InfluxdbSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str:
-        """Return the token, from the environment or a file; ``:`` (no user, no password) if none is given."""
+        """Return the token from the environment or a file, or ``:`` (no user, no password) if none is given."""
         if self.token_file is not None:
             return read_secret(self.token_file)
         return self.token.get_secret_value() if self.token else ":"
@@ -326,7 +326,7 @@ class EventSettings(Section):
 
 def _address(given: object) -> str:
     host, _, port = str(given).rpartition(":")
-    # A port alone may be a string (from the environment) or a number (from the file).
+    # A bare port may be a string (from the environment) or a number (from the file).
     known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
     if not known or int(port) > PORT_MAX:
         raise ValueError("must be a port or host:port, with an IPv6 address in brackets; port 0 means any free port")
@@ -334,7 +334,7 @@ def _address(given: object) -> str:
 
 
 class MetricsSettings(Section):
-    """The address of metrics and health over HTTP. There is no default port, because all services read one file."""
+    """Where to serve metrics and health over HTTP. There is no default port, because all services share one file."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")
@@ -349,9 +349,10 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
-        """Return further errors of refused settings, so that all errors are reported at once.
+        """Return further errors in rejected settings, so that all errors are reported at once.
 
-        ``given`` has the values of all sources, of any type. ``parts_are_right``: each section by itself is valid.
+        ``given`` has the merged values of all sources, of any type. ``parts_are_right``: each section by itself is
+        valid.
         """
         return []
 
@@ -403,7 +404,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
 
 
 class _Environment(EnvSettingsSource):
-    """The environment. Text that is not JSON stays text, so that validation reports it with all other errors."""
+    """The environment. Text that is not JSON is kept, so that validation reports it along with all other errors."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
@@ -423,7 +424,7 @@ def _unknown_sections(path: Path) -> list[str]:
 
 
 def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: Path) -> list[str]:
-    """Return the errors of the files that settings name. Values that are not paths are left to validation."""
+    """Return the errors in files that the settings name. Values that are not paths are left to validation."""
     errors = []
     for section, section_field in model.model_fields.items():
         values, kind = given.get(section), section_field.annotation

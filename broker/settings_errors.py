@@ -1,7 +1,7 @@
-"""Error lines for refused settings: what is wrong, where, and what to do.
+"""Error lines for rejected settings: what is wrong, where, and what to do.
 
-This module maps pydantic's errors and the names of variables to text. The only settings that it names are the secrets:
-a value that is or might contain a secret is never shown. It raises nothing; `broker.settings` collects the lines.
+Turns pydantic's errors and environment variable names into text. The only settings it knows by name are secrets: a
+value that is or might contain a secret is never shown. It raises nothing; `broker.settings` collects the lines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def error_line(found: Any, path: Path) -> str:
 
 
 def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
-    """Return where to correct the setting ``named`` (section, field): in the variable that sets it, or in the file.
+    """Return where to fix the setting ``named`` (section, field): in the variable that sets it, or in the file.
 
     Empty if no variable sets it and the setting does not exist (``may_be_set`` is false).
     """
@@ -74,12 +74,12 @@ def no_section(name: str, sections: Collection[str]) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the names of the project's variables that are set, in upper case, as names are case-insensitive."""
+    """Return the project's environment variables that are set, in upper case, because names are case-insensitive."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 
 def _shown(found: Any) -> str:
-    """Return the refused value, or nothing if it may be secret: a table or an unknown setting may contain a secret."""
+    """Return the rejected value, or an empty string if it may be secret, as in a table or an unknown setting."""
     place, value = found["loc"], found["input"]
     secret = len(place) == 1 or _SECRETS & set(place) or found["type"] in {"missing", "extra_forbidden"}
     if secret or not isinstance(value, str | int | float):

@@ -1,8 +1,8 @@
 """Event times on the wire, as exact int64 nanoseconds since the epoch (UTC).
 
-Times are parsed and formatted here and nowhere else. Floats are not used: a present time in milliseconds already takes
-41 of a double's 53 bits, and a mean may end in half a unit. The unit of a bare number is configured, never guessed from
-its magnitude.
+Times are parsed and formatted here and nowhere else. Floats are not used: a current time in milliseconds already takes
+41 of a double's 53 bits, and the mean of two times may end in half a unit. The unit of a bare number is configured,
+never guessed from its magnitude.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Nanoseconds in each unit that a bare number may have."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
-"""1678-01-01T00:00:00Z, the earliest accepted time; int64 nanoseconds begin some months earlier."""
+"""1678-01-01T00:00:00Z, the earliest accepted time; the range of int64 nanoseconds begins some months earlier."""
 
 TIME_MAX_NS: Final = 9_214_646_399_999_999_999
-"""The last nanosecond of 2261, the latest accepted time; int64 nanoseconds end some months later."""
+"""The last nanosecond of 2261, the latest accepted time; the range of int64 nanoseconds ends some months later."""
 
 _DURATION_NS: Final = {**UNIT_NS, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)", re.ASCII)
@@ -31,7 +31,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
 """Maximum length of a time in characters, as a number or in ISO-8601. Any accepted time to the nanosecond with its
 offset fits (35 characters), and the limit is far below the lengths at which Decimal is slow. The text of a time is
-copied into every record of its event, and into every result of these records."""
+copied into every record of its event, and from there into every result."""
 
 
 def parse_time(value: int | str | bytes, time_unit: str) -> int:
@@ -59,7 +59,7 @@ def _shown(value: int | str | bytes) -> str:
 
 
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
-    """Return a JSON number as an exact fraction. Raises ValueError before a huge number can become an integer.
+    """Return a JSON number as an exact fraction. Raises ValueError before expanding a huge number to an integer.
 
     ``otherwise`` completes the message "time … is" if ``text`` is not a number.
     """
@@ -113,7 +113,7 @@ def _from_iso(text: str) -> int:
 
 
 def iso_text(time_ns: int) -> str:
-    """Return a time within the accepted range as ISO-8601 text in UTC, with no more decimals than necessary."""
+    """Return a time within the accepted range as ISO-8601 text in UTC, with as few decimals as possible."""
     whole_s, rest_ns = divmod(time_ns, 10**9)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
@@ -133,7 +133,7 @@ def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
 
 
 def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
-    """Return the whole nanoseconds of a mean time (rounded down), and whether half a nanosecond was cut off.
+    """Return a mean time rounded down to whole nanoseconds, and whether half a nanosecond was cut off.
 
     Inverse of `mean_text`. Raises ValueError if ``text`` is not such a time.
     """
@@ -149,7 +149,7 @@ def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
 def parse_duration(value: object) -> int:
     """Return the nanoseconds of a duration such as ``250ms``, ``2s``, ``1.5 min``, ``1d``, or of a bare ``0``.
 
-    Raises ValueError for anything else, because the unit of any other bare number would be a guess.
+    Raises ValueError for anything else, including other bare numbers, whose unit would be a guess.
     """
     if value in {0, "0"} and not isinstance(value, bool):
         return 0

@@ -1,4 +1,4 @@
-"""The command ``connector``: reads the settings, runs the service, and returns the exit status."""
+"""The ``connector`` command: loads the settings, runs the service, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tune_gc() -> None:
-    """Run the garbage collector rarely: nothing here creates cycles, and it took 40 % of the CPU time."""
+    """Make garbage collection rare: nothing here creates cycles, and the collector used 40 % of the CPU time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """Shut down cleanly on the first signal, and end at once on the second."""
+    """Shut down cleanly on the first signal, and exit immediately on the second."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.set()

@@ -1,11 +1,11 @@
-"""Determines which MQTT messages may be acknowledged: those whose records are all in Kafka, in the order of arrival.
+"""Decides which MQTT messages may be acknowledged: those whose records are all in Kafka, in order of arrival.
 
-Pure bookkeeping. MQTT requires acknowledgements in the order of arrival (MQTT 5, 4.6). Kafka confirms records in any
-order, because the records of one message go to several partitions. So a message is acknowledged only after all of its
-own records and all messages before it are confirmed.
+Pure bookkeeping. MQTT requires messages to be acknowledged in the order they arrived (MQTT 5, 4.6), but Kafka confirms
+records in any order, because the records of one message go to several partitions. A message is therefore acknowledged
+only once all of its records, and all earlier messages, have been confirmed.
 
-The ledger also bounds the messages in flight: it is full when too many messages or bytes are unconfirmed, and the
-service then reads no more messages.
+The ledger also limits the messages in flight. It is full when too many messages or bytes are unconfirmed; the service
+then stops reading until Kafka catches up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections import deque
 from typing import Final
 
 NO_PACKET: Final = 0
-"""The packet id of a message that cannot be acknowledged: received at QoS 0, or over a connection that was lost."""
+"""The packet id of a message that cannot be acknowledged: it came at QoS 0, or over a connection since lost."""
 
 
 class Ticket:
-    """A message in flight: its packet id, the memory of its records, and the number of records not yet confirmed."""
+    """A message in flight: its packet id, the memory its records use, and how many of them are unconfirmed."""
 
     __slots__ = ("packet_id", "size_bytes", "unconfirmed_records")
 
@@ -29,7 +29,7 @@ class Ticket:
 
 
 class Ledger:
-    """The messages in flight: received and not acknowledged, oldest first."""
+    """The messages in flight, that is, received but not yet acknowledged, oldest first."""
 
     def __init__(self, *, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
@@ -42,16 +42,16 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the records of all messages in flight."""
+        """The memory used by the records of all messages in flight."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether no message may be added until Kafka confirms some."""
+        """Whether a limit is reached, so that no message may be added until Kafka confirms some."""
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Add a message that becomes ``records`` records, at least one, of ``size_bytes`` in total."""
+        """Add a message with ``records`` records (at least one) that take ``size_bytes`` in total."""
         if records < 1:
             message = "a message without records would never be confirmed"
             raise ValueError(message)
@@ -61,14 +61,14 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Record that Kafka has confirmed a record of the message. Raises ValueError if all were confirmed already."""
+        """Record that Kafka has confirmed one record of the message. Raises ValueError if none was outstanding."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id} was confirmed more often than it has records"
             raise ValueError(message)
         ticket.unconfirmed_records -= 1
 
     def release(self) -> list[int]:
-        """Remove the messages before the first unconfirmed one; return the packet ids to acknowledge, in order."""
+        """Remove the fully confirmed messages at the head; return the packet ids to acknowledge, in order."""
         tickets = self._tickets
         packet_ids = []
         while tickets and not tickets[0].unconfirmed_records:
@@ -79,6 +79,6 @@ class Ledger:
         return packet_ids
 
     def detach(self) -> None:
-        """Invalidate all packet ids, because the connection is lost and the broker will redeliver these messages."""
+        """Invalidate all packet ids: the connection is lost, and the broker will redeliver these messages."""
         for ticket in self._tickets:
             ticket.packet_id = NO_PACKET

@@ -1,16 +1,16 @@
-"""The service: receives events from MQTT, sends their records to Kafka, and acknowledges what Kafka has confirmed.
+"""The service: receives events from MQTT, sends their records to Kafka, and acknowledges confirmed events.
 
-It is one loop in one thread, so that it needs no locks and has a fixed order: read a block of messages, parse them,
-queue their records, process Kafka's confirmations, acknowledge. A message is acknowledged when all of its records and
-dead letters are in Kafka, and after all messages before it.
+A single loop in a single thread, so there are no locks and the order is fixed: read a block of messages, parse them,
+queue their records, process Kafka's confirmations, acknowledge. A message is acknowledged once all of its records and
+dead letters are in Kafka and all earlier messages have been acknowledged.
 
 Failures:
 
-    Kafka unavailable  confirmations stop and the ledger fills; the service reads no more, and MQTT keeps the rest
+    Kafka unavailable  confirmations stop and the ledger fills up; the service stops reading, and MQTT queues events
     MQTT unavailable   records in flight still go to Kafka; the service reconnects once all are confirmed, so that
                        redelivered messages do not add to those in flight
-    killed the broker redelivers unacknowledged messages: duplicates are possible, losses are not
-    a record refused   the service stops; it has acknowledged nothing that Kafka has not confirmed
+    killed             the broker redelivers unacknowledged messages: duplicates are possible, loss is not
+    a record refused   the service stops, having acknowledged only events that Kafka has confirmed
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ logger = logging.getLogger(__name__)
 _KAFKA_LOG = client_logger("connector.librdkafka")
 
 STOP_WITHIN_S: Final = 3.5
-"""How long a stop waits for records in flight to reach Kafka; a stop takes at most five seconds in all."""
+"""How long shutdown waits for records in flight to reach Kafka; shutdown takes at most five seconds in all."""
 
 _IDLE_WAIT_S: Final = 0.1
 _UNCONFIRMED_WAIT_S: Final = 0.002
-"""How long to wait for MQTT while confirmations are due. Only polling finds them, so this adds to the latency."""
+"""How long to wait for MQTT while confirmations are outstanding. They arrive only by polling, so this adds latency."""
 
 RECORD_OVERHEAD_BYTES: Final = 1024
-"""Memory of a record, besides its key and value, until Kafka has confirmed it; 910 bytes were measured."""
+"""Memory overhead per unconfirmed record, beyond its key and value; 910 bytes were measured."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
 _WATERMARK_CHECKS: Final = 4
-"""Number of checks for silent quantities per ``idle_after``."""
+"""How many times per ``idle_after`` to check for silent quantities."""
 
 
 class Bridge:
@@ -79,11 +79,11 @@ class Bridge:
         self._retry_s = 0.0
 
     def run(self) -> None:
-        """Run until the service is stopped.
+        """Run until stopped.
 
         Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
-        `connector.session.SessionRefusedError`, SettingsError if metrics cannot be exposed, and KafkaException if Kafka
-        refuses the client.
+        `connector.session.SessionRefusedError`, SettingsError if the metrics cannot be served, and KafkaException if
+        Kafka rejects the client.
         """
         with self._telemetry:
             self._run()
@@ -107,7 +107,7 @@ class Bridge:
             self._progress.report(len(self._ledger), "stopped")
 
     def _is_over(self) -> bool:
-        """Report the heartbeat and return whether to stop. Called in every iteration of the loop."""
+        """Send a heartbeat and return whether to stop. Called on every iteration of the loop."""
         self._telemetry.heartbeat()
         return self._is_stopping()
 
@@ -119,7 +119,7 @@ class Bridge:
         return packet_ids
 
     def _wait_for_mqtt(self) -> None:
-        """Connect once everything in flight is in Kafka and the back-off has passed."""
+        """Connect once everything in flight is in Kafka and the back-off has elapsed."""
         self._producer.poll(_IDLE_WAIT_S)
         self._release()
         if len(self._ledger) or time.monotonic() < self._retry_s:
@@ -200,11 +200,11 @@ class Bridge:
             self._producer.send(self._settings.topics.data, records)
 
     def _finish(self) -> None:
-        """Wait for a bounded time until all messages in flight are in Kafka, and acknowledge them."""
+        """Wait up to `STOP_WITHIN_S` for the messages in flight to reach Kafka, and acknowledge them."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
-                # A flush does not wait for records to share a batch.
+                # A flush sends records at once, without lingering to fill a batch.
                 self._producer.flush(_IDLE_WAIT_S)
                 packet_ids = self._release()
                 if self._session.is_connected:
@@ -218,8 +218,8 @@ class Bridge:
 class _WatermarkWriter:
     """Builds the keys and values of watermarks for silent quantities. See `connector.watermarks` for the rule.
 
-    ``is_holding`` is true while a watermark is due and records are in flight: the service then reads no more messages
-    until Kafka has confirmed all.
+    ``is_holding`` is true while a watermark is due but records are in flight. The service then stops reading until
+    Kafka has confirmed them all.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -240,9 +240,9 @@ class _WatermarkWriter:
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:
-        """Add ``listening_ns`` of reading time and return the watermarks that are due, as keys and values.
+        """Advance the reading time by ``listening_ns`` and return the due watermarks, as keys and values.
 
-        ``is_confirmed``: nothing is in flight; otherwise due watermarks are held back.
+        ``is_confirmed`` says that nothing is in flight; otherwise due watermarks are held back.
         """
         self._listened_ns += listening_ns
         if self._listened_ns < self._next_check_ns and not self.is_holding:

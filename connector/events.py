@@ -1,17 +1,17 @@
 """Parses the payload of an MQTT message into records and refusals.
 
-Pure: bytes in, records and refusals out; no topics and no connections. No part of a payload is dropped silently: each
-quantity becomes a record or a refusal, and a payload that is not an event becomes one refusal as a whole.
+Pure: bytes in, records and refusals out; it knows no topics or connections. Nothing is dropped silently: each quantity
+becomes a record or a refusal, and a payload that is not an event becomes a single refusal.
 
 An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed": 288.2}``. Every
 other member is a quantity. An invalid quantity does not affect the valid ones of its event.
 
-The fast path decodes an event once into plain values. Anything unusual is parsed again on the slow path, member by
-member and from its exact text. Only the slow path decides what is refused, and why.
+The fast path decodes an event in one pass into plain values. Anything unusual falls back to the slow path, which parses
+each member from its exact text. Only the slow path refuses anything, so it alone determines the reasons.
 
-The size of the output is linear in the size of the event: the lengths of its names and its time are limited, and so is
-their total in all of its records (`COPIES_MAX`). With more than `REFUSED_MAX` invalid quantities, the event becomes one
-dead letter for all of them.
+Output size is linear in event size: the lengths of names and of the time are limited, and so is the total size of their
+copies in the records (`COPIES_MAX`). If more than `REFUSED_MAX` quantities are invalid, a single dead letter covers
+them all.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
 REASON_LENGTH_MAX: Final = 500
-"""Maximum length of a reason in characters, as a payload may be a single name of a megabyte."""
+"""Maximum length of a reason in characters: a payload may consist of a single name, a megabyte long."""
 
 _EXACT_INT_MAX: Final = 2**53
-"""Larger integers take the slow path, which forwards them as the float64 that every reader converts them to."""
+"""Larger integers take the slow path, which forwards them as float64, as every reader would convert them anyway."""
 
 _COPY_BYTES_MAX: Final = 10
-"""Maximum number of bytes for one character of ``Thing`` in a record: six in an escape, and four in the key."""
+"""Maximum number of bytes that a character of ``Thing`` takes in a record: six as a JSON escape, four in the key."""
 
 _SHOWN_LENGTH_MAX: Final = 60
 _OTHER_TYPES: Final = {
@@ -63,7 +63,7 @@ _OTHER_TYPES: Final = {
 class Refusal(NamedTuple):
     """A part of a payload that cannot be used: the bytes to keep, the reason, and the id of its dead letter.
 
-    ``identity`` is None for a whole payload, whose dead letter gets the hash of the payload as its id.
+    ``identity`` is None if the whole payload is refused; its dead letter then gets a hash of the payload as its id.
     """
 
     value: bytes
@@ -81,7 +81,7 @@ class Parsed(NamedTuple):
 
 
 class UnusableError(ValueError):
-    """The payload or a quantity of it cannot be used; the text is the reason."""
+    """The payload, or one of its quantities, cannot be used; the message is the reason."""
 
 
 _plain_values = msgspec.json.Decoder(dict[str, int | float | str])
@@ -90,7 +90,7 @@ _strings = msgspec.json.Decoder(str)
 
 
 class Parser:
-    """Parses payloads; bare times are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
+    """Parses payloads. A time without a unit is in ``time_unit`` (a key of `broker.times.UNIT_NS`).
 
     A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused without parsing.
     """
@@ -114,12 +114,12 @@ class Parser:
         return self._parse_plain(payload) or self._parse_members(payload)
 
     def _parse_plain(self, payload: bytes) -> Parsed | None:
-        """Parse an event on the fast path; return None if it may have an error."""
+        """Parse an event on the fast path. Return None if the slow path has to parse it."""
         try:
             fields: dict[str, Any] = _plain_values.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        # Every member has a colon: with as many colons as names, no name is repeated.
+        # Every member has a colon, so if there are only as many colons as names, no name is repeated.
         if payload.count(b":") != len(fields):
             return None
         thing, time, identity = fields.pop(THING, None), fields.pop(TIME, None), fields.pop(IDENTITY, None)
@@ -145,7 +145,7 @@ class Parser:
         return Parsed(thing, time * self._unit_ns, records, [])
 
     def _parse_members(self, payload: bytes) -> Parsed:
-        """Parse an event on the slow path: every member from its exact text."""
+        """Parse an event on the slow path, each member from its exact text."""
         try:
             texts = _members(payload)
             thing = _name(texts, THING)
@@ -186,13 +186,13 @@ class Parser:
 
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
-    """Return the dead letter of a refusal. It has the first characters of the topic, which may have 65,535 bytes."""
+    """Return the dead letter of a refusal. The topic is shortened, because it may be up to 65,535 bytes long."""
     topic = mqtt_topic if len(mqtt_topic) <= NAME_LENGTH_MAX else mqtt_topic[:NAME_LENGTH_MAX] + "..."
     return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
 
 
 def _check_size(quantities: int, thing: str, identity: str, payload_bytes: int) -> None:
-    """Raise `UnusableError` if the records would be much larger than the event."""
+    """Raise `UnusableError` if there are too many quantities, or the records would be much larger than the event."""
     if quantities > QUANTITIES_MAX:
         message = f"the event has {quantities} quantities, more than {QUANTITIES_MAX}"
         raise UnusableError(message)
@@ -238,7 +238,7 @@ def _members(payload: bytes) -> dict[str, bytes]:
 
 
 def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
-    """Raise `UnusableError` if a name repeats. msgspec silently keeps the last of equal names; json returns all."""
+    """Raise `UnusableError` if a name repeats. msgspec silently keeps only the last occurrence; json returns all."""
     try:
         pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
     except (ValueError, RecursionError) as error:
@@ -282,7 +282,7 @@ def _measured(name: str, what: str) -> str:
 
 
 def _number(name: str, text: bytes) -> float:
-    """Return the value of a JSON number: an int if float64 represents it exactly, so that its text is unchanged."""
+    """Return the value of a JSON number, as an int if float64 holds it exactly, so that its text does not change."""
     other = _OTHER_TYPES.get(text[0])
     if other is not None:
         message = f"quantity {_shown(name)} is {other}, not a number"
@@ -296,7 +296,7 @@ def _number(name: str, text: bytes) -> float:
 
 
 def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
-    """Return the event with only this quantity, so that many invalid ones do not multiply the event."""
+    """Return the event with only this quantity, so that dead letters do not each repeat the whole event."""
     kept = (THING, TIME, IDENTITY, name)
     members = (msgspec.json.encode(member) + b":" + texts[member] for member in kept)
     return b"{" + b",".join(members) + b"}"

@@ -1,4 +1,4 @@
-"""The metrics of the connector: its counters, and the time until events are in Kafka.
+"""The connector's metrics: its counters, and how long events take to reach Kafka.
 
 docs/metrics.md describes each metric.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Ledger, session: MqttSession) -> None:
-    """Register readings of the connector's counters."""
+    """Register the metrics that read the connector's counters."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_connector_events", "Events received from MQTT, including redelivered ones.", lambda: progress.messages)
     counter("lsb_connector_records", "Records sent to Kafka.", lambda: progress.records)
@@ -41,8 +41,8 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
 class PublishTimes:
     """Measures the time from an event's arrival until Kafka has all of its records.
 
-    Events are confirmed in the order of their arrival, and those of one block arrive together. So nothing is kept per
-    event.
+    Events are confirmed in order of arrival, and all events of a block arrive together, so no per-event state is
+    needed.
     """
 
     def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,12 +53,12 @@ class PublishTimes:
         self._begun: deque[tuple[int, float]] = deque()
 
     def began(self, count: int) -> None:
-        """Record the arrival of ``count`` events, now."""
+        """Record that ``count`` events have just arrived."""
         if self._is_on and count:
             self._begun.append((count, self._clock()))
 
     def ended(self, count: int) -> None:
-        """Observe the times of the oldest ``count`` events, which are in Kafka now."""
+        """Observe the durations for the oldest ``count`` events, which are now in Kafka."""
         if not self._is_on or not count:
             return
         now_s, took_s, counts = self._clock(), [], []

@@ -1,4 +1,4 @@
-"""The counts of the connector and their periodic log line."""
+"""The connector's counters and their periodic log line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Progress:
         self.rejected += rejected
 
     def report_when_due(self, unacknowledged: int) -> None:
-        """Log the counts if the last line is ten seconds old."""
+        """Log the counts if the last line is at least ten seconds old."""
         if time.monotonic() - self._reported_s >= _PROGRESS_S:
             self.report(unacknowledged, "progress")
 
     def report(self, unacknowledged: int, what: str) -> None:
-        """Log the counts in a line that begins with ``what``."""
+        """Log the counts in a line that starts with ``what``."""
         now_s = time.monotonic()
         rate = (self.messages - self._reported_messages) / max(now_s - self._reported_s, 1e-3)
         _log.info(

@@ -1,11 +1,11 @@
 """The connection to the MQTT broker: paho-mqtt with a persistent session, QoS 1 and manual acknowledgements.
 
-paho implements the protocol. This module calls it without a separate thread, so that the service is one loop without
-locks. It does not reconnect by itself: a lost connection raises `SessionLostError`, and the service decides when to
-retry. A failure that a retry cannot fix, such as a wrong password, raises `SessionRefusedError`.
+paho implements the protocol. This module drives it without a background thread, so the service stays a single loop
+without locks. It never reconnects on its own: a lost connection raises `SessionLostError`, and the service decides when
+to retry. A failure that a retry cannot fix, such as a wrong password, raises `SessionRefusedError`.
 
-The version is MQTT 3.1.1. Every broker supports it, it has the persistent sessions and QoS 1 that the guarantee needs,
-and paho reads and acknowledges a message in half the CPU time of MQTT 5 (36 against 69 us).
+The protocol version is MQTT 3.1.1. Every broker supports it, it has the persistent sessions and QoS 1 that the delivery
+guarantee needs, and paho reads and acknowledges a message in half the CPU time it needs with MQTT 5 (36 against 69 us).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from connector.settings import ConnectorSettings
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 2.5
-"""Timeout from the first packet to CONNACK. A stop waits for it, and takes at most five seconds in all."""
+"""Timeout for connecting, up to CONNACK. Shutdown may have to wait for it, within its limit of five seconds."""
 
 _TURN_MESSAGES_MAX: Final = 500
-"""Maximum number of messages per turn: enough to amortize the costs of a turn, few enough for a steady flow of
+"""Maximum number of messages per turn: enough to amortise the cost of a turn, few enough for a steady flow of
 acknowledgements."""
 
 _TURN_BYTES_MAX: Final = 256 * 1024
-"""Bytes of payloads after which a turn ends: processing takes time, and keep-alive packets must be sent in between."""
+"""Payload bytes after which a turn ends: processing takes time, and keep-alive packets must be sent between turns."""
 
 _DISCONNECT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
@@ -50,8 +50,8 @@ _PERMANENT: Final = {
     "Not authorized": "not authorised (mqtt.username, mqtt.password)",
     "Granted QoS 0": "it grants QoS 0 only, so messages could be lost",
 }
-"""The refusals that a retry cannot fix, by paho's names (MQTT 3.1.1, 3.2.2.3 and 3.9.3), with the reason and what to
-change. After any other answer the service connects again."""
+"""Refusals that a retry cannot fix: from paho's names for them (MQTT 3.1.1, 3.2.2.3 and 3.9.3) to the reason and what
+to change. After any other refusal the service reconnects."""
 
 _MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
 """The exceptions that paho raises on malformed packets."""
@@ -74,9 +74,9 @@ class Message(NamedTuple):
 
 
 class MqttSession:
-    """The session of this connector at the broker.
+    """The connector's session with the MQTT broker.
 
-    It is not connected at first. `connect` may be called again after each loss.
+    Starts out disconnected. Call `connect` again after each lost connection.
     """
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
@@ -104,7 +104,7 @@ class MqttSession:
         return self._client is not None and self._connack is not None and not self._connack[1].is_failure
 
     def connect(self) -> None:
-        """Connect, resume the session and subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
+        """Connect, resume the session and subscribe. May block for `CONNECT_TIMEOUT_S`.
 
         Raises `SessionLostError` or `SessionRefusedError`.
         """
@@ -122,7 +122,7 @@ class MqttSession:
         client.subscribe(self._mqtt.topic, 1)
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
-        """Wait until the socket is ready; return whether there is something to `receive`."""
+        """Wait up to ``timeout_s`` for the socket to become ready; return whether there is something to `receive`."""
         connection: Any = self._client.socket() if self._client is not None else None
         if self._client is None or connection is None:
             return self._client is not None
@@ -158,8 +158,8 @@ class MqttSession:
     def maintain(self, *, reading: bool) -> None:
         """Send pending packets and keep-alives, and detect a broker that has gone silent.
 
-        Silence is not checked while the connection is not being read; the broker closes it after one and a half times
-        the keep-alive. Raises `SessionLostError`.
+        The check for silence is skipped while the connection is not being read; the broker would close a dead
+        connection after one and a half times the keep-alive. Raises `SessionLostError`.
         """
         if self._client is not None and reading:
             self._check(self._client.loop_misc())
@@ -173,8 +173,8 @@ class MqttSession:
         if client is None or connection is None:
             return
         deadline_s = time.monotonic() + _DISCONNECT_S
-        # paho closes its socket right after DISCONNECT. With unread data, that resets the connection and discards the
-        # last acknowledgements. So the socket is duplicated, and read until the broker closes the connection.
+        # paho closes its socket right after DISCONNECT. If there is unread data, that resets the connection and the
+        # last acknowledgements are lost. So duplicate the socket and read it until the broker closes the connection.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
             client.disconnect()
             while client.want_write() and time.monotonic() < deadline_s:
@@ -211,7 +211,7 @@ class MqttSession:
         client.on_connect = self._on_connect
         client.on_message = self._on_message
         client.on_subscribe = self._on_subscribe
-        # With this hook, paho queues packets instead of writing them from within its callbacks.
+        # With this hook set, paho queues packets instead of writing them inside its callbacks.
         client.on_socket_register_write = lambda _client, _userdata, _socket: None
         return client
 
@@ -236,7 +236,7 @@ class MqttSession:
             return
         if self._connack is None:
             self._lose(f"the connection ended before the broker answered: {error_string(code)}")
-        # Some brokers (mosquitto 2.0) move a session to its new client without notifying the old one.
+        # Some brokers (mosquitto 2.0) let a new client take over the session without notifying the old one.
         name = self._connector.client_id
         self._lose(f"{error_string(code)} (if this repeats: is there another {name!r}?)")
 

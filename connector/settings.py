@@ -1,4 +1,4 @@
-"""The settings of the connector: its own section, and the shared sections that it uses."""
+"""The connector's settings: its own section, and the shared sections that it uses."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ class ConnectorSettings(Section):
     renamed: ClassVar[Mapping[str, str]] = {"connector.ahead_max": "connector.max_future_skew"}
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
-    """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must not change across restarts, as
-    the session keeps the unacknowledged messages, and only one connector at a time may use it."""
+    """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same across restarts,
+    because the session keeps the unacknowledged messages, and only one connector may use it at a time."""
 
     keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")
     """Interval of keep-alives on a quiet connection, in whole seconds: 1 s to 18 h, default 30 s. A dead connection is
     detected after one and a half intervals."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Messages in flight, received and not acknowledged, beyond which the connection is not read: 1 to 65,535, default
-    5,000. It bounds how many are redelivered after a crash, and must cover the rate times Kafka's confirmation time
-    (10,000/s * 0.1 s = 1,000)."""
+    """Maximum number of messages in flight (received but not acknowledged); beyond it the connection is not read: 1 to
+    65,535, default 5,000. It limits how many are redelivered after a crash, and must cover the message rate times the
+    time that Kafka takes to confirm (10,000/s * 0.1 s = 1,000)."""
 
     in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
-    """Memory of messages in flight: the bytes of their records and 1 KiB for each record, 1 MiB to 4 GiB, default 64
-    MiB. Beyond it the connection is not read."""
+    """Maximum memory for messages in flight, counted as the size of their records plus 1 KiB per record: 1 MiB to 4
+    GiB, default 64 MiB. Beyond it the connection is not read."""
 
     linger: Annotated[Duration, duration_between("0s", "1s")] = parse_duration("10ms")
-    """How long a record waits for others to share its batch to Kafka: 0 to 1 s, default 10 ms. A longer wait means
-    larger batches and a higher latency."""
+    """How long a record waits for others to share its Kafka batch: 0 to 1 s, default 10 ms. A longer wait means larger
+    batches and higher latency."""
 
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"
     """Compression of the batches, default lz4: JSON records compress well, at little cost."""
 
     idle_after: Annotated[Duration, duration_between("100ms", "366d")] | None = None
-    """Silence after which a quantity gets a watermark while its thing still sends, so that joins need not wait for the
-    quantity: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest regular pause and delay of a
-    quantity, as records below its watermark are late. Only one connector may write watermarks for a thing."""
+    """How long a quantity may be silent while its thing is still sending before it gets a watermark, so that joins do
+    not wait for it: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest regular pause and delay of
+    a quantity, because records below its watermark are late. Only one connector may write watermarks for a thing."""
 
     max_future_skew: Duration = parse_duration("1d")
-    """An event time further than this ahead of the connector's clock advances no watermark, default 1 d (as for
-    ``application.max_future_skew`` of the joiner). Otherwise a single record of the year 2200 would make all later
-    ones late."""
+    """Event times further than this ahead of the connector's clock do not advance a watermark, default 1 d (as for the
+    joiner's ``application.max_future_skew``). Otherwise a single record from the year 2200 would make all later ones
+    late."""
 
 
 class Settings(ServiceSettings):

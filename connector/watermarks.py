@@ -1,13 +1,14 @@
-"""Determines which silent quantities get a watermark. A watermark T declares that no record below T follows.
+"""Decides which silent quantities get a watermark. A watermark T promises that no record below T will follow.
 
-Pure: the caller passes the time and what arrived. A quantity is silent if no record of it arrived for ``idle_after_ns``
-of wall time while its thing still sends. T is the largest event time of the *thing* minus ``idle_after_ns``, so it is
-derived from data. The wall clock determines only when to check, never a time in the streams.
+Pure: the caller passes in the time and the arrivals. A quantity is silent if no record of it has arrived for
+``idle_after_ns`` of reading time while its thing is still sending. T is the largest event time of the *thing* minus
+``idle_after_ns``, so it is derived from the data. The clock decides only when to write a watermark, never a time in the
+streams.
 
 A watermark is written only if T is above the last watermark and above every event time of the quantity itself. The
-caller must ensure that no record is unacknowledged when it calls `SilenceWatch.due`, and that no other process writes
-watermarks for the same scope. The state is in memory only: after a restart, a quantity that stays silent is unknown,
-and gets no watermark until it sends again.
+caller must not write the watermarks that `SilenceWatch.due` returns while a record is unconfirmed, and no other process
+may write watermarks for the same scope. State is kept in memory only: after a restart, a quantity that stays silent is
+unknown and gets no watermark until it sends again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Maximum number of pairs of thing and quantity that are watched; they take about 30 MB. Names come from outside, so
-their number needs a limit."""
+"""Maximum number of (thing, quantity) pairs to watch, about 30 MB of memory. Names come from outside, so their number
+needs a limit."""
 
 
 class DueWatermark(NamedTuple):
-    """A watermark to write: no record of this quantity of this thing below ``time_ns`` follows."""
+    """A watermark to write: no record of this quantity of this thing below ``time_ns`` will follow."""
 
     thing: str
     quantity: str
@@ -46,11 +47,11 @@ class _Thing:
 
 
 class SilenceWatch:
-    """Tracks when each thing and quantity last arrived.
+    """Tracks when each thing and each quantity last sent a record.
 
-    ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. An event time more than
-    ``max_future_skew_ns`` ahead of the wall clock advances no watermark: otherwise one record of the year 2200 would
-    make every later one late.
+    ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. Event times more than
+    ``max_future_skew_ns`` ahead of the wall clock are ignored: otherwise one record from the year 2200 would make every
+    later one late.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class SilenceWatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit is reached, so that new things and quantities are not watched."""
+        """Whether the limit is reached. New things and quantities are then not watched."""
         return self._room <= 0
 
     def observe(self, thing: str, quantity: str, time_ns: int, *, now_ns: int, wall_ns: int) -> None:
         """Record the arrival of a record.
 
-        ``now_ns`` is a clock that stops while nothing is read, as silence only counts while reading. ``wall_ns`` is the
-        time since the epoch.
+        ``now_ns`` is from a clock that stops while nothing is being read, because silence counts only while reading.
+        ``wall_ns`` is the time since the epoch.
         """
         if time_ns > wall_ns + self._max_future_skew_ns:
             return
@@ -93,7 +94,7 @@ class SilenceWatch:
         of_quantity.time_max_ns = max(of_quantity.time_max_ns, time_ns)
 
     def due(self, now_ns: int) -> list[DueWatermark]:
-        """Return the watermarks to write now, by thing and quantity in the order of first arrival."""
+        """Return the watermarks to write now, ordered by the first arrival of their thing, then of their quantity."""
         found = []
         silent_since_ns = now_ns - self._idle_after_ns
         for thing, seen in self._things.items():
@@ -110,5 +111,5 @@ class SilenceWatch:
         return found
 
     def written(self, watermark: DueWatermark) -> None:
-        """Record that the watermark was sent, so that only a higher one may follow."""
+        """Record that the watermark was sent, so that only higher ones follow."""
         self._things[watermark.thing].quantities[watermark.quantity].watermark_ns = watermark.time_ns

@@ -1,4 +1,4 @@
-"""The command ``db_connector``: reads the settings, runs the service, and stops it on a signal."""
+"""The ``db_connector`` command: loads the settings, runs the service, and stops it on a signal."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def _serve(
         return stop.is_set()
 
     try:
-        # Before waiting for Kafka: the writer's thread checks at once whether the database accepts points.
+        # Start the writer before waiting for Kafka, because its thread checks right away whether the database accepts
+        # points.
         writer: WriterThread[Results] = WriterThread(
             Writer(
                 database,
@@ -125,7 +126,7 @@ def _serve(
             settings.topics.out, settings.kafka.bootstrap_servers,
             settings.influxdb.url, settings.influxdb.bucket, own.measurement,
         )  # fmt: skip
-        # Objects that exist now are never freed. Excluding them from garbage collection saves a few percent of CPU
+        # Objects that exist by now are never freed. Exempting them from garbage collection saves a few percent of CPU
         # time.
         gc.freeze()
         service.run()

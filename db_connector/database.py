@@ -1,11 +1,11 @@
-"""Writes to InfluxDB with its client library, and interprets its answers.
+"""Writes to InfluxDB through its client library, and interprets the answers.
 
-The failures of a write are mapped to the four errors below; the writer decides how to react. An answer of 400 or 422
-counts as a refusal of points only if it has an InfluxDB header. A gateway, or another server on that port, may also
-answer 400, even in JSON, and then no point is at fault.
+A failed write raises one of the four errors below; the writer decides how to react. A response of 400 or 422 counts as
+a refusal of points only if it carries an InfluxDB header. A gateway, or another server on that port, may also return
+400, even as JSON, without any point being at fault.
 
     WriteError
-      RefusedError         some points of the body will never be accepted; the others may or may not have been written
+      RefusedError         some points in the body will never be accepted; the others may or may not have been written
       TooLargeError        the body is too large; fewer points may be accepted
       UnavailableError     a transient state: unreachable, overloaded, too slow; retry
       MisconfiguredError   a wrong token, database or address; retry, and log it as an error
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 _NS_IN_MS: Final = 1_000_000
 _WRITTEN: Final = 204
-"""The only status that acknowledges a write."""
+"""The only HTTP status that acknowledges a write."""
 
 _REFUSES_POINTS: Final = frozenset({400, 422})
 _TOO_LARGE: Final = 413
 _TRANSIENT: Final = frozenset({0, 408, 429})
-"""Statuses to retry: no answer (as with a broken TLS connection), timeout, too many requests."""
+"""Statuses to retry: no response (such as a failed TLS connection), timeout, too many requests."""
 _SERVER_ERRORS: Final = 500
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
-"""Headers that identify an answer as InfluxDB's: 1.8 and 2.x send the first, 2.x sends the second with every error."""
+"""Headers that identify a response as InfluxDB's: 1.8 and 2.x send the first; 2.x adds the second to every error."""
 
 _DIGITS_MAX: Final = 18
 _REASON_LENGTH_MAX: Final = 2_000
-"""Maximum number of characters kept of the database's message, which repeats each line that it cannot parse."""
+"""Maximum length to keep of the database's message, which repeats every line that it cannot parse."""
 
 _REMEDIES: Final = {
     401: "check influxdb.token (or token_file) in the settings",
@@ -54,7 +54,7 @@ _NOT_OWN: Final = (
 
 
 class WriteError(Exception):
-    """A write was not acknowledged; ``str`` is the reason."""
+    """A write was not acknowledged. The message is the reason."""
 
 
 class RefusedError(WriteError):
@@ -66,7 +66,7 @@ class RefusedError(WriteError):
 
 
 class TooLargeError(WriteError):
-    """The request has more bytes than are accepted. ``is_own``: the database refused it, not a gateway."""
+    """The request is too large. ``is_own`` is true if the database refused it, false if a gateway did."""
 
     def __init__(self, reason: str, *, is_own: bool = True) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ class TooLargeError(WriteError):
 
 
 class UnavailableError(WriteError):
-    """The database cannot accept the write now. ``retry_after_s`` is the wait that it requests, if any."""
+    """The database cannot accept the write now. ``retry_after_s`` is how long it asks to wait, if it does."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -82,11 +82,11 @@ class UnavailableError(WriteError):
 
 
 class MisconfiguredError(WriteError):
-    """The database will not accept any write until an operator acts; the text states what to do."""
+    """The database will not accept any write until an operator fixes the configuration; the message says how."""
 
 
 class Database(Protocol):
-    """The target of points."""
+    """Where points are written."""
 
     def write(self, body: bytes) -> None:
         """Write lines of line protocol with times in ns; return once all are acknowledged. Raises `WriteError`."""
@@ -96,7 +96,7 @@ class InfluxDatabase:
     """InfluxDB 2.x or 1.8, over one persistent connection. Not thread-safe."""
 
     def __init__(self, influxdb: InfluxdbSettings, settings: ConnectorSettings) -> None:
-        """Create the client without connecting. Raises SettingsError if the token's file cannot be read."""
+        """Create the client without connecting. Raises SettingsError if the token file cannot be read."""
         self._bucket, self._org, self._url = influxdb.bucket, influxdb.org, influxdb.url
         self._client = InfluxDBClient(
             url=influxdb.url,
@@ -123,7 +123,7 @@ class InfluxDatabase:
             ) from error
         status = self._client.api_client.last_response.status
         if status != _WRITTEN:
-            # Another server may answer 200 to anything; accepting that as an acknowledgement would lose points.
+            # Some other server may answer 200 to anything; taking that for an acknowledgement would lose points.
             raise MisconfiguredError(
                 f"expected HTTP {_WRITTEN} from {self._url}, got {status}; does influxdb.url point to InfluxDB?"
             )
@@ -149,7 +149,7 @@ def _interpret(error: ApiException, bucket: str, url: str) -> WriteError:
 
 
 def _message(error: ApiException) -> str:
-    """Return the message of an answer: ``message`` or ``error`` of InfluxDB's JSON, else the body."""
+    """Return the error message: ``message`` or ``error`` from InfluxDB's JSON, otherwise the body."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         answer = json.loads(body)
@@ -168,12 +168,12 @@ def _dropped(message: str) -> int | None:
 
 
 def _retry_after_s(error: ApiException) -> float | None:
-    # InfluxDB sends seconds; for a date, which HTTP allows too, the writer's own back-off applies.
-    headers: Any = error.headers  # None without an answer, which the library's types do not say
+    # InfluxDB sends seconds. If the header is a date, which HTTP also allows, the writer's own back-off applies.
+    headers: Any = error.headers  # None if there was no response; the library's types do not say so
     given = str(headers.get("Retry-After", "")) if headers is not None else ""
     return _whole(given)
 
 
 def _whole(text: str) -> int | None:
-    """Return ``text`` as a number if it has only ASCII digits, and no more than `int` is sure to accept; else None."""
+    """Return ``text`` as a number, or None unless it consists of ASCII digits, few enough for `int` to accept."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

@@ -1,4 +1,4 @@
-"""The metrics of the database connector. docs/metrics.md describes each."""
+"""The database connector's metrics; docs/metrics.md describes each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WriteTimes(Distribution):
-    """Durations of batch writes."""
+    """How long batch writes take."""
 
     def __init__(self, telemetry: TelemetryServer) -> None:
         meaning = "Time from the start of a batch's write until the database had acknowledged or refused each point."
@@ -23,7 +23,7 @@ class WriteTimes(Distribution):
 def register_metrics(
     telemetry: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
 ) -> None:
-    """Register readings of the service's counters. ``lags`` returns the lag in records by partition."""
+    """Register the metrics that read the service's counters. ``lags`` returns the lag per partition, in records."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results read, including those read again.", lambda: progress.results)
     counter("lsb_db_connector_points", "Points acknowledged by the database.", lambda: progress.points)

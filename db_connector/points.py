@@ -1,7 +1,7 @@
-r"""Converts a joined pair to a line of line protocol, and refuses pairs that no line can represent.
+r"""Converts a joined pair to a line of line protocol. Raises an error for pairs that no line can represent.
 
-Pure: no clock, no socket. The lines are built here instead of by the client library's ``Point``, which is ten times
-slower and maps different names to one: it writes a newline as the two characters ``\n``.
+Pure: no clock, no socket. Lines are built here, not by the client library's ``Point``, which is ten times slower and
+maps different names to the same text: it writes a newline as the two characters ``\n``.
 
 The rules for tags come from InfluxDB's parser, and were checked on the server with every name of up to five characters
 from ``a \ , = " space``. A backslash escapes only a following comma, equals sign or space, and is itself never
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import msgspec
 
 FORM: Final = 2
-"""Version of the tags and fields of points. Raising it causes all points to be written again (`kafka.target`)."""
+"""Version of the tags and fields of points. When it is raised, all points are written again (`kafka.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
 """Maximum length of a line in bytes. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a typical line has 150
 bytes."""
 
 _CACHED_LENGTH_MAX: Final = 256
-"""Maximum length of a name whose escaped form is cached: as many as the connector allows."""
+"""Maximum length of a name whose escaped form is cached: the longest name that the connector accepts."""
 
 _TIME_LENGTH_MAX: Final = 32
-"""Characters in the longest text of a mean time in range: 20 digits, a point and 10 decimals."""
+"""Maximum length of a mean time in range, in characters: 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 
-# If an odd number of backslashes precedes a space, the server's line scanner treats the space as the end of the tags,
-# counts quotes from there on, and may join the line with the next one.
+# If a space follows an odd number of backslashes, the server's line scanner takes it for the end of the tags, counts
+# quotes from there, and may merge the line with the next one.
 _ODD_BACKSLASHES_BEFORE_SPACE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\ ")
 
 _KEY_END: Final = "#!~#"
@@ -46,7 +46,7 @@ _KEY_END: Final = "#!~#"
 
 
 class UnrepresentableError(ValueError):
-    """Line protocol cannot represent the pair; the text is the reason, for the dead letter."""
+    """Line protocol cannot represent the pair. The message is the reason, for the dead letter."""
 
 
 class Pair(Protocol):
@@ -67,7 +67,7 @@ class Pair(Protocol):
 
 
 def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
-    """Return the line of ``pair``, without a newline at its end.
+    """Return the line for ``pair``, without a trailing newline.
 
     ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
     ``result``. Only numbers are fields: a string among them would break every aggregating query. Tags are sorted by
@@ -116,7 +116,7 @@ def _why_unrepresentable(value: str) -> str:
         return "ends with a backslash"
     if _ODD_BACKSLASHES_BEFORE_SPACE.search(value):
         return "has a backslash before a space"
-    # A name that ends with a prefix of the separator is refused too, as the storage engine appends the separator.
+    # Names that end with a prefix of the separator are refused too, because the storage engine appends the separator.
     if (value + _KEY_END).find(_KEY_END) < len(value):
         return f"contains {_KEY_END} or ends with a prefix of it"
     return ""
@@ -151,5 +151,5 @@ def _number(value: Any) -> str:
     if not math.isfinite(number):
         message = f"result {value} is not a finite number"
         raise UnrepresentableError(message)
-    # The shortest text that parses to the same double; it always has a point or an exponent.
+    # The shortest text that parses back to the same double; it always has a point or an exponent.
     return repr(number)

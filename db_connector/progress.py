@@ -1,4 +1,4 @@
-"""The periodic log lines, and the journal of acknowledgements."""
+"""Periodic log lines, and the journal of acknowledgements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRESS_S: Final = 10.0
-"""Seconds between two progress lines."""
+"""Seconds between progress lines."""
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class RateLimit:
         self._last_s: float | None = None
 
     def allows(self) -> bool:
-        """Return whether the action is allowed now; if so, start the interval again."""
+        """Return whether the action is allowed now; if so, restart the interval."""
         now_s = self._clock()
         if self._last_s is not None and now_s - self._last_s < self._interval_s:
             return False
@@ -76,12 +76,12 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open ``path`` to append to it. Raises OSError."""
+        """Open ``path`` for appending. Raises OSError."""
         self._file = path.open("a", encoding="ascii")
         self._is_broken = False
 
     def write(self, acknowledged_ns: int, spans: list[tuple[int, int, int]]) -> None:
-        """Append the lines of an acknowledged write. A span is a partition, a first offset and a last offset."""
+        """Append an acknowledged write. A span is a partition, its first offset and its last offset."""
         if self._is_broken:
             return
         try:
@@ -95,6 +95,6 @@ class Journal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # Closing tries once more to write the rest.
+        # Closing also tries to flush the rest, which may fail.
         with contextlib.suppress(OSError):
             self._file.close()

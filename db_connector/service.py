@@ -3,14 +3,14 @@
 The steps of a batch, in this order:
 
 1. read a batch of committed results with `ResultReader.read`;
-2. convert its records to lines, and record the reason for each record that has none;
+2. convert its records to lines, and keep the reason for each record that has no line;
 3. write the lines in the writer's thread, until every point is acknowledged or refused;
 4. deliver the dead letters;
 5. commit the offsets.
 
-After a kill between two steps, the records are read again, and rewritten points overwrite themselves. While a batch is
-written, the next one is read; at most `IN_FLIGHT_MAX` batches are with the writer. At that limit the partitions are
-paused, and Kafka is still polled so that the member stays in its group.
+If the process is killed between two steps, the records are read again, and rewritten points overwrite themselves. The
+next batch is read while one is being written; at most `IN_FLIGHT_MAX` batches are with the writer. At that limit the
+partitions are paused, but Kafka is still polled so that the member stays in its group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IN_FLIGHT_MAX: Final = 2
 """Maximum number of batches with the writer: the one being written, and the next one."""
 
 STOP_S: Final = 3.0
-"""How long a stop waits for acknowledgements. A stop takes at most 5 s in all."""
+"""How long shutdown waits for acknowledgements. Shutdown takes at most 5 s in all."""
 
 _WAIT_S: Final = 0.5
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """Connects one consumer to one writer. `run` returns after ``stop`` is set."""
+    """Connects one consumer to one writer. `run` returns once ``stop`` is set."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Service:
         register_metrics(self._telemetry, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
-        """Consume until ``stop`` is set. Raises `KafkaFailureError` or `DeliveryError` if an operator has to act."""
+        """Consume until ``stop`` is set. Raises `KafkaFailureError` or `DeliveryError` if an operator must act."""
         self._reader.subscribe()
         try:
             while not self._stop.is_set():
@@ -98,10 +98,10 @@ class Service:
             self._writer.submit(results)
 
     def _settle(self, outcome: Outcome[Results], deadline_s: float | None = None) -> None:
-        """Do steps 4 and 5 for a written batch, except for partitions that were revoked.
+        """Perform steps 4 and 5 for a written batch, leaving out revoked partitions.
 
-        Does nothing for an abandoned batch, nor for any batch after it, because a later offset would acknowledge the
-        abandoned one as well.
+        Abandoned batches and all batches after them are ignored, because committing a later offset would acknowledge
+        the abandoned batch as well.
         """
         self._has_abandoned = self._has_abandoned or not outcome.written
         if self._has_abandoned:
@@ -124,7 +124,7 @@ class Service:
         self._reader.commit()
 
     def _send_dead_letters(self, outcome: Outcome[Results]) -> int:
-        """Queue the dead letters of a batch and return their number."""
+        """Queue the dead letters of a batch, except for revoked partitions, and return their number."""
         batch = outcome.batch
         refused = [(batch.messages[r.index], r.reason, batch.ids[r.index]) for r in outcome.refusals]
         owned = [one for one in [*batch.unrepresentable, *refused] if self._reader.owns(one[0].partition(), batch)]
@@ -137,7 +137,7 @@ class Service:
         self._reader.keep_alive()
 
     def _report_readiness(self) -> None:
-        """Set the readiness to that of the database. Called from the first assignment on."""
+        """From the first assignment on, report ready whenever the database accepts points."""
         self._telemetry.why_unready = lambda: (
             "the database does not accept points" if self._writer.writer.is_unavailable else ""
         )

@@ -1,11 +1,11 @@
-"""The database side of the connector: writes a batch until each of its points is acknowledged or refused.
+"""The database side of the connector: retries a batch until each of its points is acknowledged or refused.
 
-It uses neither Kafka nor HTTP. The clock and the wait are injected, so that tests do not sleep. A point is dropped only
+It uses neither Kafka nor HTTP. The clock and the wait are injected, so tests need not sleep. A point is dropped only
 if the database refuses that particular point.
 
-A database that refuses points of a request reports one reason for the whole request, and may or may not have written
-the others. So a refused request is halved and written again until the refused points are isolated. Points that are
-written twice overwrite themselves.
+If the database refuses some points of a request, it reports one reason for the whole request, and may or may not have
+written the other points. So a refused request is split in half, and each half is written again, until the refused
+points are isolated. Points written twice overwrite themselves.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from db_connector.database import Database
 
 NO_POINTS: Final = b"# nothing\n"
-"""A comment in line protocol, for which InfluxDB checks the token and the bucket, and writes nothing."""
+"""A line protocol comment: InfluxDB checks the token and the bucket, but writes nothing."""
 
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Maximum size of a request in bytes, before compression. InfluxDB 1.8 accepts 25 MB, and resets the connection beyond
-that."""
+"""Maximum size of a request in bytes, before compression. InfluxDB 1.8 accepts up to 25 MB and resets the connection
+for anything larger."""
 
 _REPORT_EVERY_S: Final = 10.0
 """Seconds between two log lines about the same outage."""
 
 _RETRY_AFTER_MAX_S: Final = 300.0
-"""Longest wait that a database may request, so that a wrong answer does not stop the pipeline for a day."""
+"""Longest wait that the database may request, so that a bogus value cannot stop the pipeline for a day."""
 
 _SHARED_REASONS: Final = ("field type conflict", "points beyond retention policy")
-"""Reasons with the same text for every point of a request."""
+"""Reasons whose text is the same for every point of a request."""
 
 log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """The write was abandoned because the process stops; whether its points were written is unknown."""
+    """The write was abandoned because the process is stopping; its points may or may not have been written."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A point that the database will never accept: its index in the batch, and the database's reason."""
+    """A point that the database will never accept: its index in the batch, and the reason that the database gave."""
 
     index: int
     reason: str
@@ -74,9 +74,9 @@ class Writer:
         self._backoff_min_s, self._backoff_max_s = backoff_min_s, max(backoff_min_s, backoff_max_s)
         self._wait, self._clock = wait, clock
         self.failures = 0
-        """Number of requests that failed or had no valid answer."""
+        """Number of requests that failed or got no valid response."""
         self.is_unavailable = False
-        """Whether the last request failed or had no valid answer."""
+        """Whether the last request failed or got no valid response."""
         self._backoff_s = backoff_min_s
         self._unavailable_since_s: float | None = None
         self._reported_s: float | None = None
@@ -84,7 +84,7 @@ class Writer:
     def write(self, lines: Sequence[bytes]) -> list[Refusal]:
         """Write ``lines``; return the refused ones once all others are acknowledged.
 
-        Waits as long as the database is unavailable. Raises `StoppedError` if ``wait`` returns true.
+        Blocks while the database is unavailable. Raises `StoppedError` if ``wait`` returns true.
         """
         refusals: list[Refusal] = []
         pending = list(_requests(lines))[::-1]
@@ -105,9 +105,9 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Send a write without points, to check whether the database accepts points. Failures are logged as usual.
+        """Check with an empty write whether the database accepts points. Failures are logged as usual.
 
-        Returns None if the database has answered, else the seconds until the next probe.
+        Returns None if the database has answered, otherwise the seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)
@@ -160,7 +160,7 @@ class Writer:
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ``lines``, each of one line or of at most `REQUEST_BYTES_MAX`."""
+    """Split ``lines`` into ranges of at most `REQUEST_BYTES_MAX`; a longer line gets a range of its own."""
     low = size = 0
     for index, line in enumerate(lines):
         if index > low and size + len(line) > REQUEST_BYTES_MAX:
@@ -180,7 +180,7 @@ def _refuses_all(error: RefusedError | TooLargeError, points: int) -> bool:
 
 
 class Lines(Protocol):
-    """A batch for the writer's thread: any object with lines."""
+    """A batch for the writer thread: any object with lines."""
 
     lines: list[bytes]
 
@@ -196,17 +196,17 @@ class Outcome(Generic[Batch]):
     written: bool
     refusals: list[Refusal]
     acknowledged_ns: int
-    """Wall clock at the acknowledgement, ns since the epoch."""
+    """Wall-clock time of the acknowledgement, in ns since the epoch."""
     took_s: float = 0.0
     """Duration of the write."""
 
 
 class WriterThread(Generic[Batch]):
-    """Runs a `Writer` in a thread, so that Kafka is served while the database is slow or unavailable.
+    """Runs a `Writer` in a thread, so that polling Kafka continues while the database is slow or unavailable.
 
-    Outcomes are returned in the order of the batches. Until the first batch with points, the thread probes the
-    database, so that a wrong address or token is reported even if there is nothing to write. The
-    thread is a daemon: a request that hangs does not keep the process alive.
+    Outcomes come back in batch order. Until the database answers or the first points arrive, the thread probes it, so
+    that a wrong address or token is reported even if there is nothing to write. The thread is a daemon, so a hanging
+    request does not keep the process alive.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -219,7 +219,7 @@ class WriterThread(Generic[Batch]):
         """Number of batches whose outcome has not been retrieved yet."""
 
     def submit(self, batch: Batch) -> None:
-        """Queue a batch. The caller bounds how many are in flight."""
+        """Queue a batch. The caller limits how many are in flight."""
         self.in_flight += 1
         self._batches.put(batch)
 

@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("RUNNER") or None,
         help="process or spark: the join stays there (RUNNER; without it, it moves from a process to Spark)",
     )
-    # From the previous release, in which the move was optional. With a runner, the join moves from it to the other.
+    # From the previous release, in which the move was optional. With --runner, the join moves from that runner to the
+    # other.
     parser.add_argument("--move", action="store_true", default=bool(os.environ.get("MOVE")), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, default=Path(".lsb/demo"), help="data and logs (.lsb/demo)")
     return parser

@@ -1,4 +1,4 @@
-"""Tracks how much data has reached each step of the pipeline, from Kafka alone."""
+"""Tracks, from Kafka alone, how much data has reached each step of the pipeline."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """A step makes no progress although data is missing. The message names the step and its progress."""
+    """A step has stopped making progress before all data arrived. The message names the step and how far it got."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
-    """Return the number of lines in an events file, and the number of records and dead letters they become in Kafka.
+    """Return the number of lines in an events file, and the number of records and dead letters they become in total.
 
     Every line is sent, even a blank one, and becomes at least one record or dead letter.
     """
@@ -61,7 +61,7 @@ class Flow:
         self._database.close()
 
     def wait_in_kafka(self, parts: int, services: Services) -> None:
-        """Wait until the data topic and the dead letters have ``parts`` records together."""
+        """Wait until the data and dead-letter topics have ``parts`` records in total."""
 
         def look() -> tuple[int, int]:
             return self._length(self._settings.topics.data) + self._length(self._settings.topics.rejected), parts
@@ -79,7 +79,7 @@ class Flow:
         self._wait("joined", look, services)
 
     def wait_in_database(self, services: Services) -> None:
-        """Wait until the database connector has committed the end of the results."""
+        """Wait until the database connector has committed the end of the result topic."""
 
         def look() -> tuple[int, int]:
             topic = self._settings.topics.out

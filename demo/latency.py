@@ -1,8 +1,8 @@
-"""Measures the latency of pairs, from publishing an event over MQTT to the database's acknowledgement of its pair.
+"""Measures the latency of pairs, from MQTT publish to the database's acknowledgement.
 
 It is computed from two journals: the simulator's (id, time of publishing) and the database connector's (time of
 acknowledgement, partition, first and last offset of the results). A pair's latency starts at the later of its two
-events. It includes the wait for the record that makes the pair certain, which no pipeline can shorten.
+events. It includes the wait for the record that makes the pair certain, which no pipeline can avoid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Latency(NamedTuple):
-    """Percentiles in ms over ``pairs`` pairs."""
+    """Latency percentiles in ms over ``pairs`` pairs."""
 
     pairs: int
     p50_ms: float
@@ -29,7 +29,7 @@ class Latency(NamedTuple):
 
 
 def measure(settings: JoinerSettings, published: Path, acknowledged: Path) -> Latency | None:
-    """Return the latencies of all results; None if there is no result."""
+    """Return the latency over all results, or None if there are none."""
     sent_ns = dict(_published(published))
     acks = _acknowledged(acknowledged)
     waits = sorted(
@@ -50,7 +50,7 @@ def _published(journal: Path) -> Iterator[tuple[str, int]]:
 
 
 def _acknowledged(journal: Path) -> dict[int, list[tuple[int, int]]]:
-    """Return (last offset, time in ns) by partition, ascending. The first acknowledgement of an offset counts."""
+    """Return (last offset, time in ns) per partition, ascending. The first acknowledgement of an offset counts."""
     acks: dict[int, list[tuple[int, int]]] = {}
     with journal.open(encoding="utf-8") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""A first join in Spark: streams of the speed and torque of two machines, each row joined with its neighbours.
+"""A first join in Spark: streams of speed and torque from two machines; each row is joined with its neighbours.
 
 Run it on your machine, or submit it to a cluster whose workers share the folder::
 
@@ -6,7 +6,7 @@ Run it on your machine, or submit it to a cluster whose workers share the folder
     python -m zipfile -c joiner.zip joiner/
     spark-submit --master spark://… --py-files joiner.zip demo/neighbour_join.py /some/folder
 
-It needs the project's extra ``spark``, but neither Kafka nor a database.
+It needs the project's ``spark`` extra, but neither Kafka nor a database.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 events file -> simulator -> MQTT -> connector -> Kafka -> joiner -> Kafka -> db_connector -> InfluxDB
                                                               `--------- tester.py verify ---------'
 
-The joiner starts as a process. In the middle of the replay its units move to a stage in Spark, which joins the rest.
+The joiner starts as a process. Midway through the replay its units move to a Spark stage, which joins the rest.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Demo:
         stack.wipe()
         try:
             stack.up()
-            # The simulator and load_pipeline read the variables that the services get.
+            # The simulator and load_pipeline read the same variables as the services.
             os.environ.update(stack.environment())
             services = Services(self._folder / "services", stack.environment())
             try:
@@ -82,7 +82,7 @@ class Demo:
     def _prepare_events(self) -> tuple[int, int]:
         """Generate the events if there is no recording.
 
-        Returns the number of lines in the file, and the number of records and dead letters they become in Kafka.
+        Returns the number of lines in the file, and the number of records and dead letters they become in total.
         """
         events, plan = self._task.events, self._task.plan
         if plan is not None:
@@ -133,10 +133,11 @@ class Demo:
         replay = subprocess.Popen(command)
         try:
             if self._task.moves_to is not None:
-                # The command takes a few seconds: started after a third of the replay, it moves the join in the middle.
+                # The command takes a few seconds: started a third of the way through the replay, it moves the join
+                # around the middle.
                 flow.wait_in_kafka(parts // 3, services)
                 self._moved = self.move(self._task.moves_to)
-            # The verification checks lines that are not events.
+            # Lines that are not events are checked by the verification.
             failed = replay.wait() not in {0, NO_EVENTS}
         finally:
             replay.kill()

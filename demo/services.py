@@ -11,14 +11,14 @@ from typing import Final
 from broker.stack.child import Child, wait_until
 
 STOP_S: Final = 6.0
-"""Deadline of a stop; every service ends within 5 s of SIGTERM."""
+"""Deadline for shutdown; every service exits within 5 s of SIGTERM."""
 
 READY_S: Final = 120.0
-"""Deadline of a start. Spark takes 15 s on two idle cores, and a minute on busy ones."""
+"""Deadline for start-up. Spark takes 15 s on two idle cores, and a minute on busy ones."""
 
 
 class ServiceFailed(Exception):
-    """A service did not start, or ended unexpectedly. The message contains the end of its log."""
+    """A service did not start, or exited unexpectedly. The message includes the end of its log."""
 
 
 class Services:
@@ -26,7 +26,7 @@ class Services:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        # Logs are text, because the demo shows the end of the log of a failed service.
+        # Logs are plain text, because the demo shows the end of a failed service's log.
         self._environment = {"LSB_LOG": "text", **os.environ, **environment}
         self._children: dict[str, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,27 +34,27 @@ class Services:
     def start(self, name: str, *arguments: str) -> None:
         """Start ``python -m <arguments>`` under ``name``."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
-        # A demo that was killed may have left the service running.
+        # A killed demo may have left the service running.
         child.stop(STOP_S)
         child.log.unlink(missing_ok=True)
         child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
         self._children[name] = child
 
     def wait_for(self, name: str, words: str) -> None:
-        """Wait until the service has written ``words`` to its log. Raises `ServiceFailed`."""
+        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed`."""
         child = self._children[name]
         found = wait_until(lambda: words in _text(child.log) or child.pid is None, READY_S)
         if not found or words not in _text(child.log):
             raise ServiceFailed(f"{name} was not ready within {READY_S:.0f} s:\n{_end(child.log)}")
 
     def check(self) -> None:
-        """Raise `ServiceFailed` if a service has ended unexpectedly."""
+        """Raise `ServiceFailed` if a service has exited unexpectedly."""
         for name, child in self._children.items():
             if child.pid is None:
                 raise ServiceFailed(f"{name} ended unexpectedly:\n{_end(child.log)}")
 
     def stop(self) -> list[str]:
-        """Stop all services in the order of their start; return the names of those that had to be killed."""
+        """Stop all services in start order; return the names of those that had to be killed."""
         return [name for name in list(self._children) if not self._children.pop(name).stop(STOP_S)]
 
 

@@ -1,7 +1,7 @@
-"""The task of a demo: reads and checks all of its events and settings before anything starts.
+"""The demo's task: checks its options and all settings before anything starts.
 
 `run` executes it. Each part validates its own input: the generator its plan, the simulator its command line, each
-service its settings. This module only runs these validations early.
+service its settings. This module just runs these validations early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator import settings as simulator_settings
 from simulator.generate import Plan
 
 _OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
-"""Each runner, and the runner to which the join moves from it."""
+"""The runner to which the join moves, by the runner it starts on."""
 
 
 class Pipeline(NamedTuple):
@@ -32,9 +32,9 @@ class Pipeline(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The options of the user.
+    """The user's options.
 
-    ``events`` None: events are generated. ``runner`` None: the join moves from a process to Spark.
+    If ``events`` is None, events are generated. If ``runner`` is None, the join moves from a process to Spark.
     """
 
     events: Path | None
@@ -45,7 +45,7 @@ class Wishes(NamedTuple):
     folder: Path
     runner: str | None = None
     move: bool = False
-    """With ``runner``: the join moves from this runner to the other."""
+    """With ``runner``: move the join from that runner to the other."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Task:
     """The plan of the events to generate; None if ``events`` is a recording."""
     rate: str
     replay: tuple[str, ...]
-    """Arguments of the simulator, without the journal."""
+    """The simulator's arguments, without the journal."""
     runner: str
-    """The site where the join begins."""
+    """The site where the join starts."""
     moves_to: str | None
-    """The site to which the join moves in the middle of the replay; None if it stays."""
+    """The site to which the join moves midway through the replay; None if it stays."""
 
 
 def read_task(wishes: Wishes) -> Task:
@@ -128,7 +128,7 @@ def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
 
 
 def _replay_arguments(wishes: Wishes, pipeline: Pipeline, events: Path) -> tuple[str, ...]:
-    # The simulator gets the connector's topic and time unit only from here.
+    # This is the only way the simulator learns the connector's topic and time unit.
     connector = pipeline.connector
     found = (
         f"--events={events}",
@@ -143,7 +143,7 @@ def _replay_mistakes(arguments: tuple[str, ...]) -> list[str]:
     try:
         found = simulator_settings.read_settings(arguments, os.environ)
     except simulator_settings.SettingsError as error:
-        # The topic is the only one of these settings that is not given to the demo itself.
+        # The topic is the only one of these settings that is not also an option of the demo.
         return [fault.replace("--topic:", "mqtt.topic, to which the demo also publishes,") for fault in error.errors]
     if (found.read_first, found.skip_first, found.rounds, found.rebase) != (None, 0, 1, None):
         names = "READ_FIRST_N, SKIP_FIRST_N, LOOP and REBASE"

@@ -1,6 +1,6 @@
 """Writes the dashboards as JSON for Grafana: ``python -m grafana.generate`` (or ``make dashboards``).
 
-Edit this file, not its output. Data sources are named by their uids in ``grafana/provisioning``.
+Edit this file, not its output. Data sources are referenced by their uids from ``grafana/provisioning``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Panel: TypeAlias = "timeseries.Panel | stat.Panel | table.Panel"
 
 
 class _Flux(Dataquery, Builder[Dataquery]):
-    """A query in Flux, as the library has no builder for this data source."""
+    """A Flux query; the library has no builder for this data source."""
 
     def __init__(self, query: str) -> None:
         self._query = query
@@ -46,7 +46,7 @@ class _Flux(Dataquery, Builder[Dataquery]):
 
 
 def _points(quantities: str) -> str:
-    """Return the query for the chosen machine's points, without those of releases before the tag ``join``."""
+    """Return the query for the selected machine's points, leaving out those from before the ``join`` tag was added."""
     return (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -56,9 +56,9 @@ def _points(quantities: str) -> str:
 
 
 def _thinned() -> str:
-    """Return the query for the mean, minimum and maximum of each interval, one line each by join and field.
+    """Return the query for the mean, minimum and maximum per interval, each a line per join and field.
 
-    The tables have no further tags, so that pairs with a tie or half a nanosecond are on the same line.
+    The tables have no other tags, so pairs that also have the tag ``tie`` or ``half`` are on the same line.
     """
     kinds = (("mean", "mean"), ("lowest", "min"), ("highest", "max"))
     thinned = ",\n".join(
@@ -75,7 +75,7 @@ def _thinned() -> str:
 
 
 def _newest() -> str:
-    """Return the query for the newest pairs, one row each: a result, or both values."""
+    """Return the query for the newest pairs, one row each, with the result or both values."""
     return _points("=~ /^${quantity:regex}$/") + (
         f"  |> tail(n: {TABLE_ROWS})\n"
         '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
@@ -87,7 +87,7 @@ def _newest() -> str:
 
 
 def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: int = _HALF) -> timeseries.Panel:
-    """Return a panel of curves from Prometheus. Each query is an expression and a legend."""
+    """Return a time series panel from Prometheus. Each query is an expression and a legend."""
     panel = timeseries.Panel().title(title).description(what).datasource(_PROMETHEUS)
     panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
     panel = panel.show_points(common.VisibilityMode.NEVER)
@@ -114,7 +114,7 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
 
 
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
-    """Return a variable of a tag's values in the time range, queried as InfluxDB's own `tagValues` does."""
+    """Return a variable with a tag's values in the time range, queried like InfluxDB's own `tagValues`."""
     query = (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -131,7 +131,7 @@ def _new_dashboard(title: str, uid: str, what: str) -> dashboard.Dashboard:
 
 
 def machine_data() -> dashboard.Dashboard:
-    """Return the dashboard of a machine's results from all joins: one panel per quantity."""
+    """Return the dashboard for a machine's results from all joins, with one panel per quantity."""
     board = _new_dashboard("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
     board = board.with_variable(_variable("thing", "Machine", "thing"))
     quantities = _variable("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"')
@@ -148,7 +148,7 @@ def machine_data() -> dashboard.Dashboard:
 
 
 def join_operation() -> dashboard.Dashboard:
-    """Return the dashboard of the health and progress of the joins."""
+    """Return the dashboard for the health and progress of the joins."""
     board = _new_dashboard("Join operation", "lsb-join", "Throughput, latency, lag, frontiers, buffers, owners.")
     for panel in (*_at_a_glance(), *_flow(), *_state(), *_ends()):
         board = board.with_panel(panel)

@@ -1,4 +1,4 @@
-"""The command `python -m simulator`, which is the same as `python simulator/simulator.py`."""
+"""The `python -m simulator` command, equivalent to `python simulator/simulator.py`."""
 
 import sys
 

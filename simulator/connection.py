@@ -1,10 +1,10 @@
-"""One MQTT connection with paho: opens it, reconnects, and begins a new session if the broker has lost the old one.
+"""One MQTT connection with paho: opens it, reconnects, and starts a new session if the broker has lost the old one.
 
-Everything runs in the caller's thread, in `turn`. paho's own network thread is not used: the two threads would compete
-for the interpreter, a new message could be sent between those that are resent after a reconnection, and paho's send
-queue has no limit.
+Everything runs in the caller's thread, in `turn`. paho's own network thread is not used, because the two threads would
+compete for the interpreter, new messages could get in between those being resent after a reconnection, and paho's send
+queue is unbounded.
 
-Not here: the list of unacknowledged messages (`publishing`).
+The list of unacknowledged messages is in `publishing`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 KEEPALIVE_S = 20
 """A broker that hangs without closing the connection is detected within twice this time."""
 SESSION_EXPIRY_S = 3600
-"""How long the broker keeps the session of a simulator that is disconnected; a clean disconnect ends it."""
+"""How long the broker keeps the session of a disconnected simulator; a clean disconnect ends it."""
 SOCKET_TIMEOUT_S = 3.0
-"""Timeout for opening a connection, which blocks; less than the 5 s within which the simulator stops."""
+"""Timeout for opening a connection, which blocks; below the 5 s within which the simulator must stop."""
 CONNACK_TIMEOUT_NS = 5_000_000_000
-"""How long to wait for the answer to CONNECT before the next attempt."""
+"""How long to wait for CONNACK before trying again."""
 RETRY_MIN_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000
 PAYLOAD_BYTES_MAX = 268_435_455 - 65_600
-"""Maximum size of a payload in bytes: MQTT's largest packet less its header (topic and properties)."""
+"""Maximum size of a payload in bytes: MQTT's largest packet minus room for its header (topic and properties)."""
 MISC_EVERY_NS = 500_000_000
 """Interval of keep-alive checks."""
 DISCONNECT_TIMEOUT_NS = 500_000_000
@@ -48,18 +48,18 @@ HEADER_BYTES = 16
 
 
 class _SessionForgottenError(Exception):
-    """The broker answered CONNECT without the expected session."""
+    """The broker accepted CONNECT but no longer has the session."""
 
 
 class _ForeignSessionError(Exception):
-    """The broker has a session of an earlier process, whose message ids would collide with those of this one."""
+    """The broker still has the session of an earlier process, whose message ids would collide with ours."""
 
 
 class Connection:
     """The connection of one process to its broker.
 
-    `turn` calls ``on_acknowledged(mid, reason)`` for each message that the broker has answered, and ``on_reconnected``
-    when the connection is back. ``notice`` is called with lines for the user.
+    `turn` calls ``on_acknowledged(mid, reason)`` for each message that the broker has acknowledged or refused, and
+    ``on_reconnected`` when the connection is back. ``notice`` gets lines to show to the user.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Connection:
         self.connected = False
         """Whether the connection is up and the broker has accepted it."""
         self.window = link.in_flight_max
-        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is less."""
+        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is lower."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.problem = ""
         """Why there is no connection."""
@@ -94,11 +94,11 @@ class Connection:
         self._client = self._make_client()
 
     def open(self) -> None:
-        """Open the connection and send CONNECT for a new session. The answer arrives in a later turn."""
+        """Open the connection and send CONNECT for a new session. CONNACK arrives in a later turn."""
         host, port = self._link.host, self._link.port
         if self._link.version == "5":
-            # This is not a clean start, not even at first: mosquitto 2.0.11 does not persist sessions that began with
-            # one, and loses them in a restart.
+            # Never a clean start, not even the first time: mosquitto 2.0.11 does not persist sessions that began with
+            # one, so they would not survive its restart.
             properties = _session_properties(PacketTypes.CONNECT, SESSION_EXPIRY_S)
             connect = partial(self._client.connect, host, port, KEEPALIVE_S, clean_start=False, properties=properties)
         else:
@@ -114,9 +114,9 @@ class Connection:
         return info.mid
 
     def turn(self, timeout_s: float, unacknowledged: int) -> bool:
-        """Read and write once, waiting for at most ``timeout_s``; reconnect when that is due.
+        """Read and write once, waiting at most ``timeout_s``. Reconnect if it is time to.
 
-        Returns whether a new session was started, in which all unacknowledged messages must be sent again.
+        Returns whether a new session was started; all unacknowledged messages must then be sent again.
         ``unacknowledged`` is their number, for the notice.
         """
         now_ns = self._clock_ns()
@@ -184,8 +184,8 @@ class Connection:
             protocol=MQTTProtocolVersion.MQTTv5 if link.version == "5" else MQTTProtocolVersion.MQTTv311,
         )
         client.connect_timeout = SOCKET_TIMEOUT_S
-        # 0 means no limit in paho, which would otherwise search its whole window at each acknowledgement. `publishing`
-        # enforces the limit.
+        # 0 disables paho's limit, with which it would search its whole window on each acknowledgement. `publishing`
+        # enforces the limit instead.
         client.max_inflight_messages_set(0)
         if link.username is not None:
             client.username_pw_set(link.username, link.password)
@@ -194,7 +194,7 @@ class Connection:
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
-        # With this hook, paho queues packets instead of writing each at once, so that `turn` writes them.
+        # With this hook set, paho queues packets instead of writing each immediately, and `turn` writes them.
         client.on_socket_register_write = lambda *_: None
         return client
 
@@ -221,14 +221,14 @@ class Connection:
         return False
 
     def _begin_session(self) -> None:
-        """Replace the client, because paho's state would not match a new session."""
+        """Start a new session with a new client, because the state of the old one would not match it."""
         self._drop()
         self._client = self._make_client()
         self._had_session = False
         self.open()
 
     def _drop(self) -> None:
-        """Close the socket without DISCONNECT. paho has no call for that; it notices when it reconnects."""
+        """Close the socket without sending DISCONNECT. paho has no call for this; it finds out when it reconnects."""
         sock = self._client.socket()
         if sock is not None:
             sock.close()

@@ -1,13 +1,13 @@
-"""Generates a seeded data set of any size, similar to a recording of real machines, in the format of `events.json`.
+"""Generates a seeded data set of any size that resembles a recording of real machines, in the format of `events.json`.
 
-It models spindles that run, change speed and pause; quantities with separate sampling clocks, so that speed and torque
-are mostly in different events and sometimes in the same one; late events; repeated events; equal timestamps; and gaps
-in which a quantity has no samples. The share of each can be set, down to 0. It does not model invalid lines, or physics
-beyond speed times torque.
+It models spindles that run, change speed and pause; quantities with sampling clocks of their own, so that speed and
+torque usually arrive in different events and sometimes in the same one; late events; repeated events; equal timestamps;
+and gaps in which a quantity is not sampled. The share of each of the last four is configurable, down to 0. It models no
+invalid lines, and no physics beyond speed times torque.
 
-The same arguments produce the same bytes on every machine. It uses only `random.Random.random` and `getrandbits`, whose
-sequences Python guarantees, and plain arithmetic without a mathematical library. It needs only the standard library,
-and memory only for events that are held back.
+The same arguments produce the same bytes on every machine: it uses only `random.Random.random` and `getrandbits`, whose
+sequences Python guarantees, and plain arithmetic, without a maths library. It needs only the standard library, and
+memory only for events being held back.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ examples:
 Exit status: 0 written, 1 not written, 2 invalid settings (the file is unchanged)."""
 
 FIRST_TIMESTAMP_MS = 1_554_096_380_468
-"""The first time of the imitated recording: 1 April 2019."""
+"""The first timestamp of the recording that it imitates: 1 April 2019."""
 TOGETHER_MS = 25
-"""Samples of a machine that are due within this time are put into one event."""
+"""Samples of a machine that are due within this time of each other share an event."""
 SHARE_MAX = 0.9
 """Largest share. If all events were repeated or had equal times, time would never advance."""
 
@@ -50,7 +50,7 @@ _CLOCKS_MS = (
 )
 """The period of each clock, and the quantities that it samples."""
 _SAMPLED = 0.9
-"""Share of samples that contain a quantity; the others omit it, as if it had not changed."""
+"""Probability that a sample includes a quantity; otherwise it is left out, as if it had not changed."""
 QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
 """The quantities of a machine, named as in the recording."""
 
@@ -103,9 +103,9 @@ class Plan:
 
 
 def generate(plan: Plan) -> Iterator[bytes]:
-    """Yield the lines of the data set, without newlines, in the order of sending.
+    """Yield the lines of the data set, without newlines, in sending order.
 
-    A late event is held back until at least one event with a later time was sent.
+    A late event is held back until at least one event with a later time has been sent.
     """
     return islice(_disordered(plan), plan.events)
 
@@ -116,7 +116,7 @@ def generate_events(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Write the data set to `path`, atomically. Raises OSError."""
+    """Write the data set to `path` atomically. Raises OSError."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
@@ -131,7 +131,7 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0, 1 if the file could not be written, or 2 for invalid settings."""
+    """Run the command. Return 0, or 1 if the file could not be written; exit with 2 for invalid settings."""
     parser = argparse.ArgumentParser(
         prog="python -m simulator.generate",
         description="Write a seeded data set in the format of events.json.",
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Spindle:
-    """The state of one machine. It runs at a speed that drifts; about once a minute it changes speed or pauses."""
+    """The state of one machine. It runs at a drifting speed, and about once a minute changes speed or pauses."""
 
     def __init__(self, random: Random) -> None:
         self._random = random.random
@@ -176,7 +176,7 @@ class _Spindle:
         self._now_ms = 0
 
     def move_to(self, now_ms: int) -> None:
-        """Advance to `now_ms`: speed and torque move part of the way to their targets."""
+        """Advance to `now_ms`: move speed and torque part of the way towards their targets."""
         if now_ms >= self._until_ms:
             self._until_ms = now_ms + 5_000 + int(self._random() * 110_000)
             running = self._random() < 0.75  # noqa: PLR2004 - pauses for a quarter of the time
@@ -189,7 +189,7 @@ class _Spindle:
         self._target_torque += (self._random() - 0.5) * 0.1
 
     def sample(self, quantity: str) -> float:
-        """Return the value of a quantity, with its noise."""
+        """Return the value of a quantity, with noise."""
         noise = self._random() - 0.5
         match quantity:
             case "actSpeed_C11":
@@ -207,7 +207,7 @@ class _Spindle:
 
 
 class _Machine:
-    """The events of a machine in time order. Samples due within 25 ms are in one event."""
+    """The events of a machine in time order. Samples due within 25 ms of each other share an event."""
 
     def __init__(self, thing: str, plan: Plan, random: Random) -> None:
         self.thing = thing
@@ -223,7 +223,7 @@ class _Machine:
         self._names: list[str] = []
 
     def event(self) -> tuple[int, str]:
-        """Return the time of the next event, and its quantities as JSON text, which is empty if nothing was sampled."""
+        """Return the time of the next event and its quantities as JSON text, which is empty if none was sampled."""
         now_ms = self.next_ms
         self._names = []
         for clock, due_ms in enumerate(self._due_ms):
@@ -237,7 +237,7 @@ class _Machine:
         return now_ms, self.values()
 
     def values(self) -> str:
-        """Return new values of the quantities of the last event."""
+        """Return new values for the quantities of the last event, as JSON text."""
         return ", ".join([f'"{name}": {self._spindle.sample(name)!r}' for name in self._names])
 
     def _is_sampled(self, name: str, now_ms: int) -> bool:
@@ -250,7 +250,7 @@ class _Machine:
 
 
 def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
-    """Yield an endless sequence of events of all machines, ordered by time, including equal times."""
+    """Yield an endless sequence of events from all machines in time order, some with equal times."""
     width = max(4, len(str(815 + plan.machines)))
     machines = [_Machine(f"R{815 + n:0{width}d}", plan, random) for n in range(plan.machines)]
     queue = [(machine.next_ms, n) for n, machine in enumerate(machines)]
@@ -268,7 +268,7 @@ def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
 
 def _disordered(plan: Plan) -> Iterator[bytes]:
     """Yield an endless sequence of lines in sending order, with late events held back and some events repeated."""
-    # Two random sequences, so that the machines do not depend on the shares of disorder and repeats.
+    # A second random sequence, so that the shares of disorder and repeats do not affect the machines.
     random = Random(f"delivery {plan.seed}")
     draw = random.random
     held: list[tuple[int, int, bytes]] = []
@@ -286,7 +286,7 @@ def _disordered(plan: Plan) -> Iterator[bytes]:
 
 def _line(thing: str, now_ms: int, values: str, random: Random) -> bytes:
     digits = f"{random.getrandbits(128):032x}"
-    # The form of a random UUID (version 4).
+    # Formatted like a random UUID (version 4).
     event_id = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
     return f'{{"Thing": "{thing}", "Timestamp": {now_ms}, {values}, "id": "{event_id}"}}'.encode()
 

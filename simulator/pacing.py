@@ -1,9 +1,9 @@
-"""Computes when the next messages are due. Pure: the caller passes the time, and nothing here sleeps.
+"""Computes when the next messages are due. Pure: the caller passes in the time, and nothing here sleeps.
 
-The schedule is absolute: message n is due at start + n / rate. So the mean rate does not drift, however long the replay
-runs and however late single wake-ups are. Two limits smooth the output: a burst is at most 10 ms worth of
-messages, and after a stall the backlog is sent at no more than twice the rate (a token bucket). Times are integer ns,
-and the rate is an integer in millionths of a message per second: no floats in time.
+The schedule is absolute: message n is due at start + n / rate. The mean rate therefore does not drift, however long the
+replay runs and however late individual wake-ups are. A token bucket smooths the output: a burst is at most 10 ms worth
+of messages, and after a stall the backlog is sent at no more than twice the rate. Times are integer ns, and the rate is
+an integer in millionths of a message per second, so no time is ever a float.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Protocol
 
 NS_PER_S = 1_000_000_000
 BURST_NS = 10_000_000
-"""Largest burst, as the time that its messages take at the rate."""
+"""Largest burst, as the time its messages take at the configured rate."""
 CATCH_UP = 2
-"""A backlog is sent at no more than this many times the rate."""
+"""A backlog is sent at up to this multiple of the rate."""
 UNLIMITED_BURST = 256
-"""Messages per burst with `max`: large enough to keep the socket busy, small enough to read
-acknowledgements in between."""
+"""Messages per burst at rate `max`: enough to keep the socket busy, few enough to read acknowledgements in between."""
 
 _MICRO = 1_000_000
 _TOKEN = NS_PER_S * _MICRO
@@ -32,16 +31,16 @@ class Pacer(Protocol):
         ...
 
     def take(self, count: int) -> None:
-        """Record that `count` messages were sent; at most as many as the last `due` returned."""
+        """Record that `count` messages were sent, at most as many as the last `due` returned."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """Return the time from `now_ns` until a message is due; 0 if one is due already."""
+        """Return the time from `now_ns` until a message is due, or 0 if one is due already."""
         ...
 
 
 class SteadyPacer:
-    """A constant rate, on an absolute schedule that starts with the first call of `due`.
+    """A constant rate, on an absolute schedule that starts at the first call.
 
     `rate_per_s` is messages per second, at least one millionth; raises ValueError otherwise.
     """
@@ -58,14 +57,14 @@ class SteadyPacer:
         self._filled_ns = 0
 
     def due(self, now_ns: int) -> int:
-        """Return the messages that the schedule requires by `now_ns`, limited by the tokens in the bucket."""
+        """Return how many messages the schedule calls for by `now_ns`, limited by the tokens in the bucket."""
         start_ns = self._begin(now_ns)
         scheduled = (now_ns - start_ns) * self._rate_micro // _TOKEN + 1
         self._fill(now_ns)
         return max(0, min(scheduled - self._sent, self._tokens // _TOKEN))
 
     def take(self, count: int) -> None:
-        """Advance the schedule, and remove tokens from the bucket."""
+        """Advance the schedule and take tokens from the bucket."""
         self._sent += count
         self._tokens -= count * _TOKEN
 

@@ -1,6 +1,6 @@
-"""Progress for the user: a bar on a terminal, plain lines elsewhere.
+"""Shows progress to the user: a bar on a terminal, plain lines elsewhere.
 
-Everything is written to one text stream (standard error), so that standard output has only the result.
+Everything goes to one text stream (standard error), so that standard output has only the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Progress:
         self._bar_shown = False
 
     def show(self, sent: int, acknowledged: int) -> None:
-        """Show the counts if it is time to."""
+        """Show the counts if the last display is old enough."""
         now_ns = self._clock_ns()
         if now_ns - self._shown_ns < self._every_ns:
             return

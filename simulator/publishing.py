@@ -1,17 +1,17 @@
-"""Publishes without loss over connections that break: the window, acknowledgements, and resending.
+"""Publishes without loss over unreliable connections: the window, acknowledgements, and resending.
 
-The caller calls `send` while there is `room`, and `turn` for the network. Everything runs in the caller's thread.
+Call `send` while there is `room`, and `turn` to drive the network. Everything runs in the caller's thread.
 
-Unacknowledged messages are kept here as well as in paho:
+Unacknowledged messages are kept both here and in paho:
 
 1. Connection lost, the broker still has the session: paho continues it. At QoS 2, exactly once.
 2. The broker has lost the session, or QoS 0, or MQTT 3.1.1 (no session with an expiry): a new client sends everything
    unacknowledged again. The receiver may get some messages twice; none is lost. paho alone would complete an exchange
    that the broker has no record of, and the message would be lost.
 
-At QoS 0, "acknowledged" means passed to the operating system. The protocol offers no more: data in the socket is lost
-if the connection breaks. At QoS 2, paho does not report that the broker refused a single message (no right to publish
-on the topic), so such a message counts as acknowledged.
+At QoS 0, "acknowledged" means passed to the operating system. The protocol offers no more: data still in the socket is
+lost if the connection breaks. At QoS 2, paho does not report when the broker refuses an individual message (no
+permission to publish to the topic), so such a message counts as acknowledged.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class BrokerUnavailableError(Exception):
-    """The broker cannot be reached, or refuses the connection; the text states why and what to check."""
+    """The broker cannot be reached or refuses the connection; the message says why and what to check."""
 
 
 @dataclass(slots=True)
 class Tally:
     """Counts of messages by outcome.
 
-    `refused`: the broker answered with an error, or the message is larger than it accepts. `resent`: sent again because
-    the broker had lost the session.
+    `refused`: the broker returned an error, or the message is larger than it accepts. `resent`: messages sent again
+    because the broker had lost the session.
     """
 
     sent: int = 0
@@ -53,7 +53,7 @@ class Tally:
 class Publisher:
     """Publishes payloads in order, with at most `link.in_flight_max` unacknowledged.
 
-    `notice` is called with lines for the user. `clock_ns` is a monotonic clock.
+    `notice` gets lines to show to the user. `clock_ns` is a monotonic clock.
     """
 
     def __init__(
@@ -83,25 +83,25 @@ class Publisher:
 
     @property
     def window(self) -> int:
-        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is less."""
+        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is lower."""
         return self._connection.window
 
     @property
     def unacknowledged(self) -> int:
-        """Number of messages without an acknowledgement: sent, or waiting to be sent again."""
+        """Number of unacknowledged messages, whether sent or waiting to be resent."""
         return len(self._in_flight) + len(self._resend)
 
     @property
     def room(self) -> int:
-        """The number of messages that may be sent now; 0 without a connection."""
+        """How many messages may be sent now; 0 without a connection."""
         if not self.connected or self._resend:
             return 0
         return self.window - len(self._in_flight)
 
     def connect(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Connect for the first time, retrying for `timeout_s`; return early when `stopped()` is true.
+        """Connect for the first time, retrying for `timeout_s`. Return early once `stopped()` is true.
 
-        Raises BrokerUnavailableError, at once if the broker refuses the connection, else after `timeout_s`.
+        Raises BrokerUnavailableError: immediately if the broker refuses the connection, otherwise after `timeout_s`.
         """
         until_ns = self._clock_ns() + int(timeout_s * 1e9)
         self._connection.open()
@@ -124,7 +124,7 @@ class Publisher:
         return True
 
     def turn(self, timeout_s: float) -> None:
-        """Read and write once, waiting for at most `timeout_s`; reconnect when that is due."""
+        """Read and write once, waiting at most `timeout_s`. Reconnect and resend as needed."""
         if self._connection.turn(timeout_s, self.unacknowledged):
             self._requeue()
         while self._resend and self.connected and len(self._in_flight) < self.window:
@@ -138,7 +138,7 @@ class Publisher:
         self._in_flight[self._connection.publish(payload)] = payload
 
     def _requeue(self) -> None:
-        """Send all unacknowledged messages again, in their order and before new ones."""
+        """Queue all unacknowledged messages to be resent, in order and ahead of new ones."""
         self._resend.extendleft(reversed(self._in_flight.values()))
         self.tally.resent += len(self._in_flight)
         if self._in_flight and self._link.qos:

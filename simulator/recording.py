@@ -1,14 +1,13 @@
-"""Reads a recorded events file in either order, and shifts its times.
+"""Reads a recorded events file, in file or event-time order, and shifts its times.
 
 An event is a line with a JSON object that has a `Timestamp` in any form that the pipeline accepts (broker/times.py, as
-in the connector). Every other line is an *invalid line*. It is replayed unchanged and in its place, because the
-connector has to reject it. The first invalid line is reported with its reason, so that a user notices a file of the
-wrong kind.
+in the connector). Every other line is an *invalid line*. It is replayed unchanged and in place, for the connector to
+reject. The first one is reported with the reason, so that a user notices if the file is of the wrong kind.
 
 A line that needs no change is sent byte for byte. If the time or the id changes, only these two values are replaced;
 all others keep their exact bytes (`msgspec.Raw`), so that no number is rounded.
 
-Not here: when to send (`pacing`), and how to send (`publishing`).
+When to send is decided in `pacing`, and how in `publishing`.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGITS_MAX = 20
-"""Maximum number of characters of an integer on the fast path: the digits of an int64, and the sign."""
+"""Maximum length of an integer on the fast path, in characters: the digits of an int64, and the sign."""
 
 
 class InvalidLineError(ValueError):
-    """The line is not an event; `str` states why."""
+    """The line is not an event; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The lines of a file to use, in the file's own order: `first` lines after `skip`.
+    """Which lines of a file to use, in file order: the `first` lines after the first `skip`.
 
-    `first` None means all.
+    If `first` is None, all the rest.
     """
 
     skip: int = 0
@@ -53,9 +52,9 @@ class Selection:
 
 @dataclass(slots=True)
 class Survey:
-    """A summary of a selection: the number of lines, of invalid lines among them, and the range of times in ns.
+    """A summary of a selection: how many lines, how many of them invalid, and the range of event times in ns.
 
-    `first_invalid` is the first invalid line: its number in the selection, from 1, and the reason.
+    `first_invalid` is the first invalid line: its number within the selection, from 1, and the reason.
     """
 
     lines: int = 0
@@ -70,10 +69,10 @@ class Survey:
         return self.lines - self.invalid
 
     def round_ns(self, time_unit: str = "ms") -> int:
-        """Return how much later each round is than the previous one, in ns.
+        """Return by how much to shift each round relative to the previous one, in ns.
 
-        It is the range plus one mean step, in whole `time_unit`s and at least one. So the first time of a round is
-        after the last time of the previous one, and integers stay integers.
+        It is the range plus one mean step, in whole `time_unit`s and at least one. Each round thus starts after the
+        previous one has ended, and integers stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
@@ -99,7 +98,7 @@ class Survey:
 
 
 class Head(NamedTuple):
-    """The part of an event that the simulator reads. The id may be of any type, or missing."""
+    """The part of an event that the simulator reads. The id may have any type, or be missing."""
 
     time_ns: int
     is_text: bool
@@ -127,7 +126,7 @@ def read_head(line: bytes, time_unit: str = "ms") -> Head:
             return Head(parse_time(_decode_text(text), time_unit), is_text=True, id=head.id)
         is_whole = len(text) <= DIGITS_MAX and text.removeprefix(b"-").isdigit()
         return Head(parse_time(int(text) if is_whole else text, time_unit), is_text=False, id=head.id)
-    except (ValueError, RecursionError) as error:  # of msgspec, of UTF-8, of the time
+    except (ValueError, RecursionError) as error:  # from msgspec, UTF-8 decoding, or the time
         raise InvalidLineError(str(error)) from error
 
 
@@ -138,7 +137,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 class StreamedRecording:
-    """A recording in the file's own order. It is read again for each round, in constant memory."""
+    """A recording in file order. It is read again for each round, in constant memory."""
 
     def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
         self._path = path
@@ -163,7 +162,7 @@ class StreamedRecording:
 class SortedRecording:
     """A recording in event-time order, stable for equal times. An invalid line stays after its predecessor in the file.
 
-    Only the order is in memory (about 60 bytes per line); the lines are read from the file again.
+    Only the order is kept in memory (about 60 bytes per line); the lines themselves are read from the file again.
     """
 
     def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
@@ -200,7 +199,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines with their newlines, and note where each starts."""
+        """Yield the lines with their newlines, and record where each starts."""
         start = 0
         for line in file:
             self._starts.append(start)
@@ -225,9 +224,9 @@ def replay_messages(
 ) -> Iterator[Message]:
     """Yield all messages of a replay.
 
-    `rounds` None means endless. All times are shifted by `shift_ns`, and by `round_ns` more in each further round. From
-    the second round on, the number of the round is appended to each id (`…-2`), so that ids stay unique. Ends after a
-    round without lines.
+    `rounds` None means endless. All times are shifted by `shift_ns`, plus another `round_ns` in each further round.
+    From the second round on, the round number is appended to each id (`…-2`), so that ids stay unique. A round without
+    lines ends the replay.
     """
     for number in count() if rounds is None else range(rounds):
         empty = True
@@ -239,7 +238,7 @@ def replay_messages(
 
 
 def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
-    """Return the message for a line: shifted by `shift_ns`, with a new id from the second round (number 1) on."""
+    """Return the message for a line, shifted by `shift_ns` and, from the second round (number 1) on, with a new id."""
     try:
         head = read_head(line, time_unit)
     except InvalidLineError:
@@ -249,7 +248,7 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "
         return Message(line, event_id, invalid=False)
     try:
         fields = _decode_fields(line)
-        # The decoder silently keeps the last of equal names, which the connector would refuse.
+        # If a name repeats, which the connector would refuse, the decoder silently keeps the last one.
         if len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)) != len(fields):
             return Message(line, "", invalid=True)
     except (ValueError, RecursionError):  # in a part that read_head does not decode
@@ -263,7 +262,7 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "
 
 
 def _time(time_ns: int, time_unit: str, *, is_text: bool) -> bytes:
-    """Return a time as JSON. A time out of range is always a number, and the connector refuses it."""
+    """Return a time as JSON. A time out of range is always written as a number, and the connector refuses it."""
     if is_text and TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
         return _encode(iso_text(time_ns))
     return mean_text(time_ns, time_ns, time_unit).encode()

@@ -1,7 +1,7 @@
 """The replay: reads the settings and the recording, publishes, and reports the outcome.
 
-`main` is the command. Its parts are `settings`, `recording` (order and times), `pacing` (when to send), `publishing`
-and `connection` (how to send), and `progress`.
+`main` is the command. It builds on `settings`, `recording` (order and times), `pacing` (when to send), `publishing` and
+`connection` (how to send), and `progress`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from simulator.pacing import Pacer
 
 TURN_NS_MAX = 100_000_000
-"""The longest wait for the network before signals and the display are checked again."""
+"""Longest wait for the network before checking signals and updating the display."""
 _WHY_LENGTH_MAX = 200
 FAREWELL_NS = 2_000_000_000
-"""How long to wait for acknowledgements after a signal, well within the 5 s of a stop."""
+"""How long to wait for acknowledgements after a signal, well within the 5 s allowed for shutdown."""
 
 
 class Stop:
-    """A flag that SIGINT and SIGTERM set. A second signal ends the process at once."""
+    """A flag that SIGINT and SIGTERM set. A second signal stops the process immediately."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -61,13 +61,13 @@ class Stop:
 
 
 class Journal:
-    """Appends a line `id<TAB>ns` for each message, with the wall clock when it was sent."""
+    """Appends a line `id<TAB>ns` for each message, with the wall-clock time at which it was sent."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
 
     def note(self, message: Message) -> None:
-        """Write the line of a message that is about to be sent."""
+        """Write the line for a message that is about to be sent."""
         if self._file is not None:
             event_id = message.id if message.id.isprintable() else repr(message.id)
             self._file.write(f"{event_id}\t{time.time_ns()}\n")
@@ -207,7 +207,7 @@ def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) ->
 
 
 def shown(why: str) -> str:
-    """Return a reason on one line, as it may quote the input."""
+    """Return a reason on one line, because it may quote the input."""
     return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
 
 

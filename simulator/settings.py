@@ -1,8 +1,8 @@
-"""The settings of a replay: flags, environment variables, defaults, and one validation of all of them.
+"""The settings of a replay, from flags, environment variables and defaults, all validated together.
 
 A flag overrides its environment variable, which overrides the default; an empty variable counts as unset. All errors
-are found and reported together, before anything starts. The password is never a flag: other users of the machine can
-read a command line.
+are reported together, before anything starts. There is no flag for the password, because other users of the machine can
+read command lines.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ acknowledged, 1 it was not, 2 invalid settings, 3 everything was, but some lines
 unchanged, and the first is reported with its reason). Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
-"""Exit status of a complete replay in which some lines are not events."""
+"""Exit status of a complete replay that includes lines which are not events."""
 
 IN_FLIGHT_MAX = 65_535
-"""Maximum number of messages in flight: MQTT identifies them with 16 bits."""
+"""Maximum number of messages in flight: MQTT packet ids have 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
 """Maximum length of an MQTT password."""
 
 
 class SettingsError(Exception):
-    """Invalid settings; `errors` has a line for each error."""
+    """Invalid settings; `errors` has one line per error."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__("\n".join(errors))
@@ -68,7 +68,7 @@ class LinkSettings:
 class Settings:
     """All settings of a replay.
 
-    None means: as fast as possible (`rate_per_s`), endless (`rounds`), unchanged times (`rebase`).
+    None means as fast as possible for `rate_per_s`, endless for `rounds`, and unchanged times for `rebase`.
     """
 
     link: LinkSettings
@@ -93,7 +93,7 @@ class _Option:
     help: str
     metavar: str | None = None
     const: str | None = None
-    """The value of the flag without an argument."""
+    """The value if the flag is given without an argument."""
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
@@ -201,7 +201,7 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     span = f"a whole number from {low}" + (" up" if high is None else f" to {high}")
 
     def parse(text: str) -> int:
-        # Only ASCII digits, as int() would also accept "1_000", " 7" and digits of other scripts.
+        # Only ASCII digits: int() would also accept "1_000", " 7" and digits of other scripts.
         digits = text.removeprefix("-")
         number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None  # noqa: PLR2004 - int64
         if number is None or number < low or (high is not None and number > high):

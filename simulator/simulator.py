@@ -1,7 +1,7 @@
 """The script `python simulator/simulator.py`, which calls `simulator.replay.main`.
 
 Python puts the folder of a script first on the path, and `import simulator` would then find this file instead of the
-package. So that entry is replaced by the parent folder.
+package. The entry is therefore replaced with the parent folder.
 """
 
 import sys

@@ -1,7 +1,8 @@
 """Compares the joiner with other engines, end to end, on one machine and the same topics.
 
-It starts a temporary Kafka broker, writes each workload once, runs the contenders on it in turn, checks every output
-against the expected one, and saves each measurement at once. Then it rewrites the plots and the figures of the page.
+It starts a temporary Kafka broker, writes each workload once, runs the contenders on it one after the other, checks
+every output against the expected results, and saves each measurement immediately. Then it rewrites the plots and the
+figures on the page.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
 
 
 def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order. Start none after ``minutes``."""
+    """Make the measurements in order. Do not start any after ``minutes``."""
     end_s, failed = time.monotonic() + minutes * 60, set[str]()
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)
@@ -63,11 +64,11 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
                 print(f"{minutes:g} minutes have passed and {left} measurements are left; continue with --resume")
                 return
             if one.contender in failed:
-                continue  # reported once; the next turn would fail the same way
+                continue  # reported once; the next attempt would fail the same way
             try:
                 figures = run(one, arena, sizes)
             except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
-                # The other measurements continue. Paths of this machine are removed from the reason.
+                # The other measurements continue. Local paths are removed from the reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
             kept.add(one, figures)
@@ -75,7 +76,7 @@ def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
-    """Make one measurement and return its figures; a latency measurement has figures for each rate."""
+    """Make one measurement and return its figures; a latency measurement has one set per rate."""
     records, limits = sizes.of(one.kind)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]

@@ -1,8 +1,8 @@
 """The contenders: their commands, windows and limitations.
 
-A contender is a list of commands. All get the same `Job`, and are observed from outside. A peer is a script in
+A contender is a list of commands, which all get the same `Job` and are observed from outside. A peer is a script in
 bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
-[--variant V] …``. If its environment cannot be created, the report has the reason.
+[--variant V] …``. If its environment cannot be created, the report says why.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ CACHE: Final = Path(".lsb")
 
 
 SPARK_LATENESS_MS: Final = 10_000
-"""Lateness for Spark, which reads partitions up to different event times, but has one watermark for all."""
+"""Lateness for Spark, whose partitions progress to different event times but share one watermark."""
 
 
 class NotHereError(Exception):
-    """The contender cannot run here; ``str`` is the reason."""
+    """The contender cannot run here. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The task of a contender. ``folder`` is used by this job only, and ``name`` is unique."""
+    """A task for a contender. ``folder`` is not shared with other jobs, and ``name`` is unique."""
 
     kafka: KafkaSettings
     folder: Path
@@ -57,16 +57,16 @@ class Job:
 
     @property
     def out(self) -> str:
-        """The topic of its results."""
+        """The topic for its results."""
         return f"{self.name}.out"
 
     @property
     def state(self) -> Path:
-        """The folder of its state."""
+        """The folder for its state."""
         return self.folder / "state"
 
     def of(self, workload: Workload) -> Job:
-        """Return the same job with the properties of a workload."""
+        """Return the same job with the lateness and watermark scope of a workload."""
         return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
 
 
@@ -74,11 +74,11 @@ class Job:
 class Contender:
     """An engine with its settings.
 
-    ``commands`` returns its processes, which run in parallel. ``has_window``: its results depend on the width.
-    ``widths``: its window is one of a grid, this many widths wide. ``gives_window``: it writes all pairs of its window.
-    ``topics`` is 2 if each side needs its own topic. ``held`` returns its state at the end. ``patience`` is a factor of
-    the time limit. ``waits_ms`` is the event time that must pass before a result. ``variants`` are other settings to
-    try.
+    ``commands`` returns the commands of its processes, which run in parallel. ``has_window``: its results depend on the
+    width. ``widths``: if above 1, its windows form a grid, each this many widths wide. ``gives_window``: it writes all
+    pairs in its window. ``topics`` is 2 if each side needs its own topic. ``held`` returns its state at the end.
+    ``patience`` multiplies the time limit. ``waits_ms`` is how much event time must pass before a result is emitted.
+    ``variants`` are other settings to try.
     """
 
     name: str
@@ -95,12 +95,12 @@ class Contender:
     variants: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int) -> Window:
-        """Return the window of the pairs that the contender can find with ``width_ms`` to each side."""
+        """Return the window in which the contender finds pairs, for ``width_ms`` to each side."""
         return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
 
     @property
     def slug(self) -> str:
-        """The name, as used in topic and file names."""
+        """The name in a form for topic and file names."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
@@ -117,7 +117,7 @@ def _joiner(job: Job, *, command: str = "run", processes: int = 1, cores: int = 
 
 
 def _held(job: Job) -> dict[str, float]:
-    """Return the size of the newest snapshots, and the records held at the last commits."""
+    """Return the total size of the newest snapshots, and the number of records held at the last commits."""
     length = rows = 0
     try:
         with closing(Readers(_application(job).settings, SystemClock())) as readers:
@@ -142,10 +142,10 @@ def _spark_jars() -> str:
 
 @dataclass(frozen=True)
 class _Script:
-    """A peer in bench/peers: its arguments in addition to those of all peers.
+    """A script in bench/peers, and the arguments it takes beyond those that all peers share.
 
-    ``takes_lateness``: the disorder of the records is an argument. ``for_latency`` are its settings for low latency.
-    ``widths``: a window of its grid is this many times as wide as one to each side of a record.
+    ``takes_lateness``: it takes the lateness as an argument. ``for_latency`` are its settings for low latency.
+    ``widths``: windows of its grid are this many times as wide as the window to each side of a record.
     """
 
     name: str
@@ -190,7 +190,7 @@ def _of_script(
     waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
-    """Return the contender of a script. ``tried`` are settings other than the best ones, by name."""
+    """Return the contender for a script. ``tried`` are alternatives to its best settings, by name."""
 
     def contender(name: str, *settings: str) -> Contender:
         def commands(job: Job) -> list[list[str]]:

@@ -1,6 +1,6 @@
-"""Measures the upper limit of the engine: joins the workload in memory, from columns to positions, in one process.
+"""Measures an upper limit for the engine: joins the workload in memory, from columns to positions, in one process.
 
-It leaves out the rest of a joiner's work: reading, writing and looking up keys.
+It leaves out everything else that a joiner does: reading, writing and looking up keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measures the latency of results at increasing rates, with a contender that has warmed up.
+"""Measures the latency of results at increasing rates, after the contender has warmed up.
 
-The latency of a result is the time from just before its later record was passed to the producer until the committed
-result arrived at a consumer. Sender, contender and consumer are processes of one machine, with one clock. The first
-seconds at a rate do not count. The ids of the records are the times of sending in ns. The measurement ends at the first
-rate that the contender cannot keep up with.
+The latency of a result is the time from just before its later record is passed to the producer until the committed
+result reaches a consumer. Sender, contender and consumer are processes on one machine and share its clock. The first
+seconds at each rate do not count. Record ids are send times in ns. The measurement ends at the first rate that the
+contender cannot keep up with.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DRAIN_S: Final = 3.0
 
 
 def send(bootstrap: str, topic: str) -> None:
-    """Send at the rate that was last read from standard input, which has one rate per line; stop at 0.
+    """Send at the rate last read from standard input, which has one rate per line; 0 stops.
 
     ``topic`` may be two topics separated by a comma, one for each side.
     """
@@ -74,7 +74,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """Return quantiles in ms at each rate, up to the first one that the contender cannot keep up with."""
+    """Return the figures at each rate, up to the first one that the contender cannot keep up with."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000, width_ms=WIDTH_MS), is_for_latency=True)
@@ -119,7 +119,7 @@ def drain_s(waits_ms: int, rate: int) -> float:
 def _step(
     consumer: Consumer, sender: subprocess.Popen[bytes], rate: int, seconds: float, listen_s: float
 ) -> dict[str, Any]:
-    """Measure one rate for ``seconds``; records of its last two thirds count. Results may arrive ``listen_s`` later.
+    """Measure one rate for ``seconds``. Records from the last two thirds count; results may take ``listen_s`` longer.
 
     Sending continues until then, because a result may need later records.
     """
@@ -127,7 +127,7 @@ def _step(
     first_ns = time.time_ns() + int(seconds / 3 * 1e9)
     arrived = _receive(consumer, seconds)
     last_ns = time.time_ns()
-    # Parsed only now, so that parsing does not delay the reception.
+    # Parsed only now, so that parsing does not delay receiving.
     times_ns = _arrivals(arrived + _receive(consumer, listen_s))
     counted = times_ns[(times_ns[:, 1] >= first_ns) & (times_ns[:, 1] <= last_ns)]
     took_ms = (counted[:, 0] - counted[:, 1]) / 1e6
@@ -145,12 +145,12 @@ def _step(
 
 
 def quantiles_ms(took_ms: NDArray[np.float64]) -> list[float] | None:
-    """Return p50, p99 and p99.9; None without results."""
+    """Return p50, p99 and p99.9, or None if there are no results."""
     return [float(value) for value in np.percentile(took_ms, QUANTILES)] if len(took_ms) else None
 
 
 def _receive(consumer: Consumer, seconds: float) -> list[tuple[int, bytes]]:
-    """Return the messages that arrive within ``seconds``, each with its time in ns."""
+    """Return the messages that arrive within ``seconds``, each with its arrival time in ns."""
     end_s, arrived = time.monotonic() + seconds, []
     while time.monotonic() < end_s:
         messages = consumer.consume(1_000, 0.002)

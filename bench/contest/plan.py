@@ -1,4 +1,4 @@
-"""Plans the measurements, their order and their sizes, and stores the result files."""
+"""Plans the measurements with their order and sizes, and stores their results."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from bench.contest.workload.inputs import SEED, WORKLOADS
 from bench.harness.report import json_text
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
-"""Kinds of measurements. ``trials`` finds the best settings of a peer; run it if a peer changes: ``--only trials``."""
+"""Kinds of measurements. ``trials`` looks for a peer's best settings; rerun it (``--only trials``) when a peer
+changes."""
 SHARES: Final = (0.99,)
-"""Shares of the neighbours that a window must contain. They set the widths on all but the alternating workload."""
+"""Shares of the neighbours that a window must contain. They determine the widths on all but the alternating
+workload."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run. ``turns``: by kind, one if not given. ``contenders``: all if empty.
+    """The sizes of a run. ``turns`` is by kind and defaults to one.
 
-    The alternating workload fills several batches even of the Spark stage, whose batches are the largest.
+    The alternating workload is large enough to fill several batches even of the Spark stage, which has the largest.
     """
 
     records: int = 3_200_000
@@ -54,7 +56,7 @@ class Sizes:
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
 
     def of(self, kind: str) -> tuple[int, Limits]:
-        """Return the number of records and the limits of a kind."""
+        """Return the number of records and the limits for a kind."""
         records = {"workloads": self.workload_records, "widths": self.width_records}.get(kind)
         return (self.records, self.limits) if records is None else (records, self.short_limits)
 
@@ -78,7 +80,7 @@ QUICK: Final = Sizes(
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run. ``width_ms`` is 0 for no window, or for the narrowest one that finds ``share`` of the neighbours."""
+    """One run. ``width_ms`` is 0 for no window, or if the narrowest that finds ``share`` of the neighbours is used."""
 
     kind: str
     contender: str
@@ -93,7 +95,7 @@ class Measurement:
 
 
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:
-    """Yield all measurements, turn by turn, so that a machine that becomes slower affects all contenders."""
+    """Yield all measurements, turn by turn, so that a machine that slows down affects all contenders."""
     for turn in range(1, max((1, *sizes.turns.values())) + 1):
         for kind in kinds:
             if turn <= sizes.turns.get(kind, 1):
@@ -146,12 +148,12 @@ _ONLY_THROUGHPUT: Final = {*(one.name for one in (*OURS, SPARK_DEFAULT, SPARK_TU
 
 
 def trials() -> dict[str, Contender]:
-    """Return each peer with each of its alternative settings."""
+    """Return a contender for each of the peers' alternative settings, by name."""
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 
 class Kept:
-    """The result files, one per kind. Each measurement is saved at once."""
+    """The result files, one per kind. Each measurement is saved immediately."""
 
     def __init__(self, folder: Path, about: dict[str, Any], sizes: Sizes, *, resume: bool) -> None:
         self._folder = folder
@@ -160,12 +162,12 @@ class Kept:
         self._begun: set[str] = set()
 
     def has(self, one: Measurement) -> bool:
-        """Return whether a resumed run has this measurement already. Failed ones are retried."""
+        """Return whether a resumed run already has this measurement. Failed ones are retried."""
         kept = read(self._folder, one.kind)["measurements"] if self._resume else []
         return any(_is_of(found, one) and "reason" not in found for found in kept)
 
     def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
-        """Append figures. Unless a run is resumed, the first figures of a kind replace earlier ones."""
+        """Append figures. Unless the run is resumed, the first figures of a kind replace those of earlier runs."""
         kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
         self._begun.add(one.kind)
         before = [found for found in kept["measurements"] if not (_is_of(found, one) and "reason" in found)]
@@ -178,13 +180,13 @@ class Kept:
 
 
 def read(folder: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a result file; empty if the file does not exist."""
+    """Return the content of a result file, without measurements if the file does not exist."""
     path = folder / f"{kind}.json"
     return json.loads(path.read_text()) if path.is_file() else {"measurements": []}
 
 
 def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # If the width was computed, it is only in the figures.
+    # A computed width appears only in the figures.
     wanted = asdict(one)
     if one.share:
         wanted.pop("width_ms")

@@ -1,12 +1,12 @@
-"""Runs a contender on a workload: starts it, observes it from outside, stops it, and judges its output.
+"""Runs a contender on a workload: starts it, observes it from outside, stops it, and checks its output.
 
-The steady part of a run begins after a fifth of its results and ends with the last one, by the broker's clock. The same
-rule thus excludes the start-up time of all contenders.
+By the broker's clock, the steady part of a run begins after a fifth of its results and ends with the last one. This
+excludes start-up by the same rule for all contenders.
 
-A run ends when its output has been quiet for a while and its processes idle, or at a limit. The content of the output
-decides whether the run is complete, not its size. It is complete if it has every neighbour or every pair of its window,
-or if it ended quiet and has the last neighbours that can be found, which means that it has read its whole input.
-Otherwise it was cut off, and is judged by the part that it processed.
+A run ends when its output has been quiet and its processes idle for a while, or at a limit. Whether it is complete
+depends on what the output contains, not on how much. It is complete if the output has every neighbour or every pair in
+the window, or if it went quiet and has the last neighbours that can be found, so it must have read all of its input.
+Otherwise it was cut off, and only the part that it processed is judged.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _PAUSE_S: Final = 0.2
 _ENOUGH: Final = 0.15
 _LOOK_S: Final = 0.25
 _STATE_EVERY: Final = 8
-"""Number of samples between two measurements of the state."""
+"""How many samples to take between two measurements of the state size."""
 _BUSY: Final = 0.4
 """A contender that uses fewer cores than this is idle."""
 _DONE_S: Final = 1.5
-"""How long a run that has the expected number of results must be quiet and idle to end."""
+"""How long a run with the expected number of results must be quiet and idle before it ends."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run, and how long it must be quiet to be complete."""
+    """The limits of a run, and how long it must be quiet before it ends."""
 
     budget_s: float = 45.0
     start_s: float = 60.0
@@ -64,12 +64,12 @@ class Limits:
 
 
 class FailedError(Exception):
-    """A contender has ended or has written nothing. ``str`` has the details."""
+    """A contender has exited or has written nothing. The message has the details."""
 
 
 @dataclass
 class Arena:
-    """A Kafka broker, a folder, and the workloads written so far."""
+    """A Kafka broker, a folder, and the workloads that have been written so far."""
 
     stack: LocalStack
     folder: Path
@@ -82,13 +82,13 @@ class Arena:
         return KafkaSettings(bootstrap_servers=self.stack.kafka.address)
 
     def expected(self, name: str, records: int) -> Expected:
-        """Return the expected results of a workload."""
+        """Return the expected results for a workload."""
         if (name, records) not in self._known:
             self._known[name, records] = expect(make(name, records))
         return self._known[name, records]
 
     def data(self, name: str, records: int, topics: int) -> str:
-        """Return the topic of a workload, or two separated by a comma, one per side. Write it if it is missing."""
+        """Return the topic with a workload, or two separated by a comma, one per side. Write it if it is missing."""
         if (name, records, topics) not in self._written:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics)
@@ -99,29 +99,29 @@ class Arena:
         return self._written[name, records, topics]
 
     def make_data(self, topic: str, topics: int) -> str:
-        """Create one topic, or one for each side with event times as Kafka's timestamps."""
+        """Create one topic, or one per side with event times as Kafka timestamps."""
         if topics == 1:
             make_topic(self.kafka, topic, PARTITIONS)
             return topic
         sides = [f"{topic}-left", f"{topic}-right"]
         for side in sides:
-            # The events are years old: retention by event time would remove all of them at once.
+            # The events are years old, so retention by event time would delete them right away.
             make_topic(self.kafka, side, PARTITIONS, message_timestamp_type="CreateTime", retention_ms="-1")
         return ",".join(sides)
 
     def job(self, contender: Contender, topic: str, records: int, width_ms: int = 0) -> Job:
-        """Return a new job, and create its topic for results."""
+        """Return a new job, and create its result topic."""
         name = f"{contender.slug}-{uuid.uuid4().hex[:6]}"
         job = Job(self.kafka, self.folder / name, name, topic, records, width_ms=width_ms)
         make_topic(self.kafka, job.out, PARTITIONS)
         return job
 
     def kafka_cpu_s(self) -> float:
-        """Return the CPU seconds of the broker so far."""
+        """Return the CPU seconds that the broker has used so far."""
         return processes()[self.stack.kafka.pid or 0].cpu_s
 
     def log_bytes(self, job: Job) -> int:
-        """Return the bytes on disk of the topics of a run."""
+        """Return the size on disk of a run's topics, in bytes."""
         return folder_bytes(self.stack.kafka.data, f"{job.name}*/*.log")
 
 
@@ -146,7 +146,7 @@ def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
 
 @contextmanager
 def tidy(arena: Arena, job: Job) -> Iterator[None]:
-    """Remove the topics and the folder of a run at the end."""
+    """Remove the topics and the folder of a run on exit."""
     try:
         yield
     finally:
@@ -194,7 +194,7 @@ class Watch:
         self.began_s = time.time()
         self.samples: list[Sample] = []
         self.is_quiet = False
-        """Whether the run ended because no more results came, not at a limit."""
+        """Whether the run ended because no more results arrived, not because of a limit."""
         self.memory_max = 0
         self.state_bytes_max = 0
         self._arena = arena
@@ -204,10 +204,10 @@ class Watch:
         self._wanted = wanted
 
     def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
-        """Wait until no more results come, until a limit, or until there are ``results``.
+        """Wait until no more results arrive, a limit is reached, or there are ``results`` results.
 
-        ``already`` is the number of results of an earlier run. The expected number only shortens the wait, because the
-        results may be the wrong ones, and a contender that is working on a batch is quiet, too.
+        ``already`` is the number of results from an earlier run. Reaching the expected number only shortens the wait:
+        the results may be the wrong ones, and a contender is also quiet while it works on a batch.
         """
         limits, count, changed_s, first_s, longest_s = self._limits, 0, time.time(), 0.0, 0.0
         wanted = self._wanted - already
@@ -250,7 +250,7 @@ class Watch:
         return last.cpu_s - before.cpu_s > _BUSY * (last.at_s - before.at_s)
 
     def between(self, first_s: float, last_s: float) -> tuple[float, float]:
-        """Return the CPU seconds of the contender and of Kafka between two moments."""
+        """Return the CPU seconds that the contender and Kafka used between two points in time."""
         at = [one.at_s for one in self.samples]
         own, kafka = ([getattr(one, name) for one in self.samples] for name in ("cpu_s", "kafka_cpu_s"))
         of_own, of_kafka = (np.diff(np.interp([first_s, last_s], at, column))[0] for column in (own, kafka))
@@ -267,7 +267,7 @@ def last_words(job: Job) -> str:
 
 
 def _state_of(job: Job, watch: Watch) -> dict[str, float]:
-    """Return the size of the state folder, and the state size that the contender reports."""
+    """Return the size of the state folder, and the state size that the contender itself reports."""
     found: dict[str, float] = {"state_bytes": watch.state_bytes_max} if watch.state_bytes_max else {}
     for path in job.folder.glob("*.out"):
         for line in path.read_text(errors="replace").splitlines():
@@ -285,7 +285,7 @@ def _state_of(job: Job, watch: Watch) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of an output topic by append time: the joined rows and the append times in s."""
+    """The results in an output topic, in append order: the joined rows and the append times in s."""
 
     left: Ints
     right: Ints
@@ -293,7 +293,7 @@ class Results:
     withdrawn: int = 0
 
     def first(self, until_s: float) -> Results:
-        """Return the results up to a time."""
+        """Return the results appended up to ``until_s``."""
         return self.first_ones(int(np.searchsorted(self.at_s, until_s, side="right")))
 
     def first_ones(self, count: int) -> Results:
@@ -306,7 +306,7 @@ class _Side(msgspec.Struct):
 
 
 class _Pair(msgspec.Struct):
-    """A pair of the joiner or a peer, or a record of the pass-through. ``diff`` -1 retracts a pair."""
+    """A pair from the joiner or a peer, or a record from the pass-through. A ``diff`` of -1 retracts a pair."""
 
     id: str = ""
     left: _Side | str | None = None
@@ -318,7 +318,7 @@ _decode = msgspec.json.Decoder(list[_Pair]).decode
 
 
 def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
-    """Return the two record ids of each result, and its sign. For a passed-through record, both ids are its own."""
+    """Return the two record ids and the sign of each result. For a passed-through record, both ids are its own."""
 
     def number(side: _Side | str | None, one: _Pair) -> int:
         return int(side.id if isinstance(side, _Side) else side or one.id)
@@ -353,7 +353,7 @@ def read_results(kafka: KafkaSettings, topic: str) -> Results:
 
 
 def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
-    """Remove retracted pairs; of equal pairs, the first ones are removed."""
+    """Remove retracted pairs, the earliest first if equal pairs occur more than once."""
     gone, times = np.unique(pairs[pairs[:, 2] < 0, :2], axis=0, return_counts=True)
     left = dict(zip(map(tuple, gone.tolist()), times.tolist(), strict=True))
     kept = pairs[:, 2] > 0
@@ -366,7 +366,7 @@ def _without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 
 
 def count_results(consumer: Consumer, topic: str) -> int:
-    """Return the committed offsets of a topic. With transactions, they slightly exceed the number of results."""
+    """Return the sum of a topic's end offsets. With transactions it slightly exceeds the number of results."""
     try:
         ends = [
             consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in range(PARTITIONS)
@@ -384,7 +384,7 @@ def judge(
     window: Window = NO_WINDOW,
     held: int | None = None,
 ) -> dict[str, Any]:
-    """Return rates, costs, and the comparison with the expected results. ``held``: number of pairs in the window."""
+    """Return rates, costs, and the comparison with the expected results. ``held`` counts the pairs in the window."""
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")
@@ -408,7 +408,7 @@ def judge(
         share, first_s, last_s = rate
         rows = share * found["rows"]
         if settled is not None:
-            # Some results of the processed part may have been written after the cut.
+            # Some results for the processed part may have been written after the cut.
             came = compare(expected, results.left, results.right, settled, window).found / max(1, comparison.found)
             rows *= came or 1.0
         own_s, kafka_s = watch.between(first_s, last_s)
@@ -425,10 +425,10 @@ def judge(
 def settled_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window, held: int | None
 ) -> int | None:
-    """Return how many of the first results of a run that was cut off are judged; None for a complete run.
+    """Return how many of the first results to judge if the run was cut off; None for a complete run.
 
-    The batch that was processed when the run was stopped is incomplete, so only the results before the last pause
-    between two advances count.
+    The batch in progress when the run was stopped is incomplete, so the results of the last stretch before the stop,
+    somewhat longer than the longest pause between two advances, do not count.
     """
     is_joined = not np.array_equal(results.left, results.right)
     if is_joined:
@@ -445,7 +445,7 @@ def settled_of(
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """Return the steady part: its share of the results, its start and end; None if all results came at once.
+    """Return the steady part: its share of the results, its start and end. None if all results came at once.
 
     It begins at the end of a batch if a pause separates batches and enough results follow.
     """
@@ -466,7 +466,7 @@ def _longest_pause_s(results: Results) -> float:
 
 
 def recovery(arena: Arena, contender: Contender, workload: str, records: int, limits: Limits, **given: Any) -> Any:
-    """Kill all processes with SIGKILL at a third of the results and restart them; time the next new result."""
+    """Kill all processes with SIGKILL at a third of the results, restart them, and time the next new result."""
     expected, topic = arena.expected(workload, records), arena.data(workload, records, contender.topics)
     job = arena.job(contender, topic, records, **given).of(expected.workload)
     with tidy(arena, job):

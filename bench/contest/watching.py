@@ -1,4 +1,4 @@
-"""Observes processes from outside: CPU time and memory of a process tree, from Linux's /proc, and sizes of folders."""
+"""Observes processes from outside: CPU time and memory of a process tree, from Linux's /proc, and folder sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """The CPU seconds of a tree and of Kafka up to a time."""
+    """The CPU seconds used by a tree and by Kafka up to a point in time."""
 
     at_s: float
     cpu_s: float
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Tree:
-    """A tree of processes with all children, including those that have ended."""
+    """A process tree with all descendants, including those that have exited."""
 
     def __init__(self, roots: Sequence[subprocess.Popen[bytes]]) -> None:
         self.roots = roots
@@ -44,10 +44,10 @@ class Tree:
         self._cpu_s: dict[tuple[int, int], float] = {}
 
     def look(self) -> float:
-        """Sample the tree; return its CPU seconds so far."""
+        """Sample the tree and return its CPU seconds so far."""
         living = processes()
         members = {root.pid for root in self.roots if root.pid in living}
-        # A known child stays in the tree when its parent has ended.
+        # A known child stays in the tree after its parent has exited.
         members |= {pid for pid, started in self._cpu_s if pid in living and living[pid].started == started}
         grown = True
         while grown:
@@ -70,7 +70,7 @@ class Tree:
             root.wait()
 
     def end(self) -> bool:
-        """Send SIGTERM, then SIGKILL after a deadline. Return whether all processes ended before the deadline."""
+        """Send SIGTERM, and SIGKILL after a deadline. Return whether all roots exited before the deadline."""
         self.look()
         for root in self.roots:
             root.terminate()
@@ -95,7 +95,7 @@ def processes() -> dict[int, Seen]:
 
 
 def folder_bytes(folder: Path, pattern: str = "*") -> int:
-    """Return the size of all files below ``folder``."""
+    """Return the total size of the files below ``folder`` whose names match ``pattern``."""
     total = 0
     for path in folder.rglob(pattern):
         with suppress(OSError):

@@ -1,1 +1,1 @@
-"""Shared by the benchmarks: a Kafka broker with an application, reports and plots."""
+"""Shared by the benchmarks: a temporary Kafka broker, the joiner, reports and plots."""

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks on Kafka: starts Kafka and the joiner, and writes settings and records."""
+"""Shared by the Kafka benchmarks: starts Kafka and the joiner, and writes settings and records."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ THINGS: Final = 8
 
 BUFFER_RECORDS_MAX: Final = 10_000_000
 BUFFER_BYTES_MAX: Final = 10_000_000_000
-"""Buffer limits of the joiner. They exceed its defaults, so that the state of a workload does not stop it."""
+"""Buffer limits for the joiner, far above its defaults, so that no workload's state makes it stop."""
 
 FIRST_MS: Final = 1_554_096_460_000
 """The event time of the first record of every benchmark."""
 
 _LOOK_S: Final = 0.5
 _KAFKAS_OWN: Final = {
-    # The local stack has small segments for fast starts; hundreds of transactions a second would fill one in 20 s.
+    # The local stack uses small segments for fast starts; hundreds of transactions a second would fill one in 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
@@ -78,7 +78,7 @@ def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[Kafka
 
 @contextmanager
 def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
-    """Start a temporary Kafka broker. Yield its stack and a folder for files."""
+    """Start a temporary Kafka broker. Yield the stack and a folder for files."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
         stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
         if java_options is not None:
@@ -88,13 +88,13 @@ def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[Local
 
 
 def about() -> dict[str, Any]:
-    """Return the machine and the versions."""
+    """Return a description of the machine and the versions in use."""
     return machine("confluent-kafka", "msgspec", "numpy") | {"Kafka": KAFKA_VERSION}
 
 
 def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
-    """Create a topic. ``settings`` have ``_`` for each dot."""
-    # Kept in a variable, because a client that is garbage-collected never gets its answers.
+    """Create a topic. In the names of ``settings``, ``_`` stands for a dot."""
+    # Kept in a variable, because a garbage-collected client never receives its responses.
     admin = make_admin(kafka)
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
@@ -102,7 +102,7 @@ def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str
 
 
 def make_sender(kafka: KafkaSettings) -> Producer:
-    """Return a producer for input."""
+    """Return a producer for input records."""
     return Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
 
 
@@ -118,7 +118,7 @@ def send(producer: Producer, topic: str, partition: int, record: dict[str, Any])
 
 
 class Application:
-    """A joiner application with its own topics. ``settings`` are read from its file."""
+    """A joiner application with its own topics. ``settings`` are loaded from its settings file."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, partitions: int, data: str) -> None:
         """Write the settings file. ``data`` is the input topic."""
@@ -150,7 +150,7 @@ class Application:
         return [sys.executable, "-m", "joiner", command, *given, *more]
 
     def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Wait until the running joiners have committed all of the input."""
+        """Wait until the joiners in ``running`` have committed the whole input."""
         wanted = ends(self.settings.kafka, self.data, self.settings.topics.partitions)
         while not self._is_through(wanted):
             if any(process.poll() is not None for process in running):
@@ -158,7 +158,7 @@ class Application:
             time.sleep(_LOOK_S)
 
     def verify(self) -> dict[str, int]:
-        """Return the tester's counts of all results: expected, found, missing, doubled, …"""
+        """Verify all results with the tester and return its counts: expected, found, missing, doubled, …"""
         report = self._config.with_suffix(".json")
         tester(["verify", "--config", str(self._config), "--json", str(report)])
         total: dict[str, int] = json.loads(report.read_text())["total"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import matplotlib as mpl
 
-# Only PNG: an SVG of the same plot has thousands of lines of coordinates, all of which change with each run.
+# PNG only: an SVG of the same plot has thousands of lines of coordinates, all of which change with every run.
 mpl.use("agg")
 mpl.rcParams["font.size"] = 9
 
@@ -25,7 +25,7 @@ Line = Sequence[tuple[float, Sequence[float]]]
 """The positions on the x axis, and the values of all runs at each."""
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
-"""Colours of Okabe and Ito, which colour-blind readers can distinguish. The markers differ, too."""
+"""The Okabe-Ito palette, which colour-blind readers can tell apart. The markers differ, too."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 _STYLES: Final = ("-", "--")
 """Line styles. The second one is used if there are more lines than colours."""
@@ -72,9 +72,9 @@ class Panel:
 
 
 def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
-    """Write a PNG to ``path``, with at most two panels a row, and below them one legend for all.
+    """Write a PNG to ``path``, with at most two panels per row and a shared legend below.
 
-    ``looks`` lists contenders that appear in several plots, so that each has the same colour and marker in all.
+    ``looks`` lists the contenders of several plots, so that each has the same colour and marker in all of them.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -91,7 +91,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
         if panel.y_scale == "linear":
             axis.set_ylim(-4, 104)
         else:
-            # Label values between powers of ten only if there would be few labels otherwise.
+            # Label values between powers of ten only if there would otherwise be too few labels.
             low, high = axis.get_ylim()
             axis.yaxis.set_minor_formatter("{x:,g}" if high / low < _FEW_LABELS else NullFormatter())
         axis.set_xlabel(panel.x_label)

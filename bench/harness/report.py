@@ -29,7 +29,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """Return the duration of a call, without the collection of earlier garbage."""
+    """Return the duration of a call in seconds; earlier garbage is collected beforehand."""
     gc.collect()
     began_s = time.perf_counter()
     run()
@@ -56,7 +56,7 @@ def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Se
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Return JSON in which each value that fits is on one line, so that a diff shows which runs have changed."""
+    """Return JSON with each value on one line if it fits, so that a diff shows which runs have changed."""
     text = json.dumps(value)
     if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
         return text

@@ -1,1 +1,1 @@
-"""The other contenders: scripts as users of the other engines would write them, and their environments."""
+"""The other contenders: scripts as users of those engines would write them, and their environments."""

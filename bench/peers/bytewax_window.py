@@ -1,16 +1,16 @@
 """A windowed join in bytewax, at least once: a peer of the neighbour join.
 
-bytewax joins only within windows: tumbling, sliding, or by sessions. A tumbling window loses the pairs across its
-borders. Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair in
-two windows counts in the first only. Its ``join_window`` expects two streams. If one stream is branched into two, all
-left records of a batch come before its right ones, which are then late unless the join waits for the event time of a
+bytewax joins only within tumbling, sliding or session windows. Tumbling windows lose the pairs across their boundaries.
+Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair that is in
+two windows counts only in the first. Its ``join_window`` expects two streams. If one stream is branched into two, all
+left records of a batch come before its right ones, which are then late unless the join allows for the event time of a
 whole batch. So both sides are collected in one window and multiplied there (the variant ``join-window`` uses bytewax's
-join). Unlike a neighbour join it cannot express "the nearest": its user must know the width. Nor is it exactly once, as
-its Kafka sink has no transactions. The last windows of a thing, with their pairs, stay open until a later record of
-that thing arrives.
+own join). Unlike a neighbour join it cannot express "the nearest": its user must know the width. Nor is it exactly
+once: its Kafka sink has no transactions. The last windows of a thing, with their pairs, stay open until a later record
+of that thing arrives.
 
-The variants named ``by-hand`` are the neighbour join that its users can write for ordered records: it keeps the
-previous record of each thing. They do not handle disorder.
+The variants named ``by-hand`` are the neighbour join as users can write it for ordered records, by keeping the previous
+record of each thing. They cannot handle disorder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWin
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
 
-# Two processes, as workers in one share the GIL; large batches, as its sink flushes each.
+# Two processes, because workers in one process share the GIL; large batches, because the sink flushes each batch.
 SETTINGS: dict[str, Any] = {"window": "sliding", "processes": 2, "batch": 10_000, "epoch_s": 1}
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def parse(message: Any) -> tuple[str, dict[str, Any]]:
-    """Return the thing of a record, which is the key, and the record."""
+    """Return the key of a record, which is its thing, and the parsed record."""
     record = json.loads(message.value)
     record["at"] = datetime.fromtimestamp(record["phenomenonTime"] / 1000, UTC)
     return record["thing"], record
@@ -115,7 +115,7 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
         windows = SlidingWindower(2 * width, width, ORIGIN)
     if window == "join":
         lateness_ms = max(lateness_ms, JOIN_LATENESS_MS)
-    # By default the clock also advances with the wall clock, which makes a backlog late.
+    # By default the clock also follows the wall clock, which makes a backlog late.
     clock = EventClock(lambda record: record["at"], timedelta(milliseconds=lateness_ms), now_getter=lambda: ORIGIN)
 
     def near(item: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Creates an environment for each peer other than Spark, because their packages conflict with the project's.
+"""Creates an environment for each peer except Spark, because the peers' packages conflict with the project's.
 
-Each is created once in the subfolder ``peers`` from ``requirements/peers``, and again if its requirements change.
+Each is created once, in the subfolder ``peers`` from ``requirements/peers``, and again when its requirements change.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from broker.stack.parts import Parts
 _REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
 
 _PYTHONS: Final = ("3.11", "3.12")
-"""Versions of Python for which all peers have wheels. Flink's Apache Beam and bytewax have none for newer versions."""
+"""Python versions for which all peers have wheels. Apache Beam, which Flink needs, and bytewax have none for newer
+ones."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
-"""The newest connector. It is built for Flink 2.2, and also runs with 2.3."""
+"""The newest connector. It is built for Flink 2.2 but also works with 2.3."""
 
 
 ENVIRONMENTS: Final = {
@@ -35,14 +36,14 @@ ENVIRONMENTS: Final = {
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Return the command of a peer without its own arguments. Install missing requirements."""
+    """Return the command of a peer, without the arguments of a run. Installs missing requirements."""
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
 
 
 def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if it is missing.
+    """Return the Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if needed.
 
     Raises StackError with the installer's output if it cannot be installed here.
     """
@@ -63,7 +64,7 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
 
 
 def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the folder of the jar of Flink's Kafka connector, downloaded if it is missing."""
+    """Return the folder with Flink's Kafka connector, downloading it if it is missing."""
     notice = "flink     downloading its Kafka connector (10 MB)"
     return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, _REQUIREMENTS / "flink-jars.sha256", notice)
 

@@ -1,8 +1,8 @@
 """An interval join in Flink SQL, exactly once: a peer of the neighbour join. It runs in Java; PyFlink only starts it.
 
-Unlike a neighbour join it cannot express "the nearest": it writes all pairs within the width, and none across a longer
-pause. Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` looks back only, and one per side reads everything
-twice.
+Unlike a neighbour join, it cannot express "the nearest": it writes all pairs within the width, and none across a longer
+pause. Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` only looks back, and using one per side reads
+everything twice.
 
 Its speed depends on how far the partitions are apart in event time: for each record it scans everything that it keeps
 of the same thing, and it keeps what the slowest partition may still need. So the partitions are read in parallel and
@@ -108,7 +108,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
-        """Return the settings for the arguments. A setting of the variant replaces the one of the same name."""
+        """Return the settings for the arguments. The variant's settings override those of the same name."""
         state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {
@@ -141,11 +141,11 @@ class Setup(NamedTuple):
 
 
 def _start_java(*, is_tuned: bool) -> None:
-    """Prepare the Java process, which starts with the first object of PyFlink."""
+    """Configure the Java process, which starts when the first PyFlink object is created."""
     scratch = tempfile.TemporaryDirectory(prefix="flink-")
 
     def stop(*_: object) -> None:
-        # The Java process ends with this one, and leaves its unpacked files behind.
+        # The Java process exits with this one and leaves its unpacked files behind.
         scratch.cleanup()
         os._exit(0)
 
@@ -156,7 +156,7 @@ def _start_java(*, is_tuned: bool) -> None:
 
 
 def statements(setup: Setup, width: str, lateness: str) -> list[str]:
-    """Return the SQL of the job, the insert last; ``width`` and ``lateness`` are intervals."""
+    """Return the job's SQL statements, the insert last. ``width`` and ``lateness`` are SQL intervals."""
     return [
         f"""
         CREATE TABLE records (
@@ -177,14 +177,14 @@ def statements(setup: Setup, width: str, lateness: str) -> list[str]:
 
 
 def interval(ms: int) -> str:
-    """Return an interval in SQL, whose fields have two digits."""
+    """Return ``ms`` as an SQL interval literal."""
     seconds = ms // 1000
     time = f"{seconds // 3600 % 24:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{ms % 1000:03}"
     return f"INTERVAL '{seconds // 86400} {time}' DAY TO SECOND(3)"
 
 
 def settings_of(table: dict[str, str]) -> str:
-    """Return the settings of a table in SQL."""
+    """Return the settings of a table as SQL."""
     return ", ".join(f"'{name}' = '{value}'" for name, value in table.items())
 
 

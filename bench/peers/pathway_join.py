@@ -1,11 +1,12 @@
 """Temporal joins in Pathway: a peer of the neighbour join.
 
-``interval_join`` finds all pairs within a width, ``asof_join`` the latest record before each one; two of them, one per
-side, are the neighbour join. Unlike it, they cannot mark a result as final: an as-of pair is written at once, and if a
-record arrives after its successor, a further record with ``"diff": -1`` retracts the pair. The clock is the newest
-record of all partitions, so the records that a cut-off drops depend on how far apart the partitions are while a backlog
-is read: too small a cut-off silently loses pairs; without one, everything is kept. Exactly-once delivery and state that
-survives the process need a licence key, so this script runs without them: a restart reads everything again.
+``interval_join`` finds all pairs within a width, and ``asof_join`` the latest record before each one; two as-of joins,
+one per side, make up the neighbour join. Unlike it, they cannot mark a result as final: an as-of pair is written
+immediately, and if a record arrives after its successor, another message with ``"diff": -1`` retracts the pair. The
+clock is the newest record of all partitions, so the records that a cut-off drops depend on how far apart the partitions
+are while a backlog is read: too small a cut-off silently loses pairs; without one, everything is kept. Exactly-once
+delivery and state that survives the process need a licence key, so this script does without them: a restart reads
+everything again.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def main() -> None:
 
 
 def select(joined: Any, left: Any, right: Any) -> Any:
-    """Return the pairs as written; as-of results without a partner are dropped."""
+    """Return the pairs in output form, without as-of results that have no partner."""
     both = joined.select(
         l_thing=left.thing,
         l_name=left.name,

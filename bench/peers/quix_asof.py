@@ -22,8 +22,8 @@ from typing import Any
 
 from quixstreams import Application
 
-# One process: after a second one joined the group, half of the partitions stopped for good in most runs. How
-# much is read ahead of each partition bounds how far apart the two topics are.
+# One process: after a second one joined the group, half of the partitions stopped for good in most runs. The read-ahead
+# per partition limits how far apart the two topics can get.
 SETTINGS: dict[str, Any] = {
     "join": "asof",
     "sides": "both",
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def pair(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
-    """Return a pair as written."""
+    """Return a pair in output form."""
     return {
         "thing": left["thing"],
         "left": left["id"],

@@ -68,10 +68,10 @@ def main() -> None:
 
 
 class AsOf(StatefulProcessor):
-    """Holds the records of a machine until the watermark has passed them, and then pairs them."""
+    """Holds a machine's records until the watermark has passed them, then pairs them."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
+        """Declare the state variables."""
         self._handle = handle
         self._sides: tuple[ListState, ListState] = (
             handle.getListState("left", _STATE),
@@ -107,7 +107,7 @@ class AsOf(StatefulProcessor):
     def _pair(self, key: Any, new: tuple[list[Row], list[Row]], watermark_ms: int) -> pd.DataFrame:
         lefts, rights = (sorted(state.get(), key=itemgetter(0)) for state in self._sides)
         times = [time for time, *_ in rights]
-        # No record older than the watermark may follow, so a right record before it is certainly the next one.
+        # No record older than the watermark can follow, so a right record before it is certain to be the next one.
         certain = bisect_left(times, watermark_ms)
         settled = bisect_right(lefts, times[certain - 1], key=itemgetter(0)) if certain else 0
         pairs = []

@@ -1,15 +1,15 @@
-"""Windowed joins in Spark, as its users write them: peers of the neighbour join.
+"""Windowed joins in Spark, as its users would write them: peers of the neighbour join.
 
 Both quantities are read from one topic, joined on the machine within a width in milliseconds, and the pairs written
 back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
 
-- ``range``: all pairs at most the width apart. Too narrow a window misses neighbours, a wider one pairs everything in
+- ``range``: all pairs at most the width apart. Too narrow a window misses neighbours; a wider one pairs everything in
   it.
-- ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a border, and within it,
-  pairs all records of one side with all of the other.
-- ``nearest``: the range join, of which each left record keeps the nearest right one before and after it. That is the
-  as-of join from the left side; neighbours of right records that are not also those of a left one are missing. A pair
-  is written when the watermark has passed its left record, one batch and the lateness after it was read.
+- ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a window boundary, and
+  within a window pairs all records of one side with all of the other.
+- ``nearest``: the range join, reduced to the nearest right record before and after each left one. That is the as-of
+  join from the left side; pairs that are neighbours only as seen from the right record are missing. A pair is written
+  once the watermark has passed its left record, one batch plus the lateness after it was read.
 
 The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join faster, each change
 in addition to the previous ones, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32;
@@ -22,7 +22,7 @@ memory has to fit there; Spark still writes it to the checkpoint. Progress canno
 ``tuned``, what its documentation advises for large state: state format 4 in RocksDB with changelogs, and a partition
 for each core and the parallel collector; ``best``, all of the above.
 
-Prints a line for each batch: its records, its duration in ms, and its state.
+Prints a line per batch: its number of records, its duration in ms, and the size of its state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TUNED: Final = _OF_BOTH | {
 _BEST: Final = _OF_BOTH | {
     "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.streaming.stateStore.providerClass": _STORE.format("HDFSBacked"),
-    # They would push conditions below the parser, which then runs once for each.
+    # These rules would push conditions below the parser, which then runs once per condition.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin", "InferFiltersFromConstraints")
@@ -67,7 +67,7 @@ WIDTH_MS: Final = 16
 exactly the neighbours. For real data this width is unknown, and must be larger."""
 
 LATENESS_MS: Final = 10_000
-"""Lateness: more than the disorder of a batch, whose partitions are read up to different event times."""
+"""Lateness: more than the disorder within a batch, whose partitions reach different event times."""
 
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1
@@ -89,7 +89,7 @@ def main() -> None:
     session = make_session(options, settings | idle if settings else {})
     topic = read(session, options)
     left, right = (
-        # A text filter before parsing, as each side drops half of the records.
+        # Filter the text before parsing, because each side drops half of the records.
         parse(topic.where(f.col("value").contains(name)), options).where(f.col("quantity") == name)
         for name in ("speed", "torque")
     )
@@ -97,10 +97,11 @@ def main() -> None:
 
 
 def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Join each left record with each right one of the same machine within the width.
+    """Join each left record with every right one of the same machine within the width.
 
-    Spark's join compares a record with all held records of its key. With buckets, each left record is in one bucket,
-    each right one in all buckets of its possible partners, so that a key holds few records; the pairs are the same.
+    Spark's join compares a record with all held records of its key. With buckets as part of the key, each left record
+    is in one bucket and each right one in every bucket of its possible partners, so that a key holds few records; the
+    pairs stay the same.
     """
     names = ["thing"]
     if options.bucket_ms:
@@ -109,7 +110,7 @@ def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -
         both = f.array_distinct(f.array(_bucket(-options.width_ms, options), _bucket(options.width_ms, options)))
         right = right.withColumn("bucket", f.explode(both))
     left, right = left.alias("l"), right.alias("r")
-    # Spark derives from the times how long to hold a record; comparing numbers first is faster.
+    # Spark derives from the timestamps how long to hold a record; comparing the numbers first is faster.
     width = f.expr(f"interval {options.width_ms} milliseconds")
     near = f.abs(f.col("l.phenomenonTime") - f.col("r.phenomenonTime")) <= options.width_ms
     near &= f.col("r.at").between(f.col("l.at") - width, f.col("l.at") + width)
@@ -123,7 +124,7 @@ def _bucket(further_ms: int, options: argparse.Namespace) -> Column:
 
 
 def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Join each left record with each right one of the same machine in the same window."""
+    """Join each left record with every right one of the same machine in the same window."""
     window = f"{options.width_ms} milliseconds"
     left, right = (side.withColumn("window", f.window("at", window)) for side in (left, right))
     left, right = left.alias("l"), right.alias("r")
@@ -219,7 +220,7 @@ def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
 
 
 def run(pairs: DataFrame, options: argparse.Namespace) -> None:
-    """Write pairs to Kafka and report each batch, until stopped."""
+    """Write pairs to Kafka and report each batch until stopped."""
     shown = f.struct(
         "thing",
         "left",
@@ -258,7 +259,7 @@ def _report(query: StreamingQuery) -> None:
 
 
 def _read_by(source: Any) -> int:
-    """Return the number of records in a batch, from its offsets: Spark counts each twice, once per side."""
+    """Return the number of records in a batch from its offsets, because Spark counts each twice, once per side."""
     begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
     return sum(
         at - begin.get(topic, {}).get(partition, 0)

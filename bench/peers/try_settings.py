@@ -1,8 +1,8 @@
-"""Finds the best settings of a peer: runs its variants in turn, and writes the figures next to the scripts.
+"""Finds the best settings of a peer: runs its variants one after the other, and stores the figures in ``trials``.
 
 ``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input
 once, and runs each variant on it, with the narrowest window that contains every pair. The output is compared with the
-expected neighbours. The rate is that between a fifth and nineteen twentieths of the results, by the broker's clock.
+expected neighbours. The rate is measured between a fifth and nineteen twentieths of the results, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STILL_S: Final = 10.0
 
 
 def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[str, str]]:
-    """Write speed and torque of `THINGS` machines in turn, to one topic or one per quantity. Return the neighbours.
+    """Write alternating speed and torque of `THINGS` machines, to one topic or one per quantity. Return the neighbours.
 
     Kafka's timestamps are the event times, which some engines use.
     """
@@ -121,7 +121,7 @@ def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records:
     rate = 0
     if times_ms:
         took_ms = times_ms[len(times_ms) * 19 // 20] - times_ms[len(times_ms) // 5]
-        # A stopped run has not read all of its input; the share of pairs estimates that of the input.
+        # A stopped run has not read all of its input; the share of pairs found estimates the share read.
         rate = round(0.75 * min(1.0, len(set(found) & wanted) / len(wanted)) * records / max(took_ms, 1) * 1000)
     right = set(found) & wanted
     return {

@@ -1,8 +1,8 @@
 """Passwords and tokens for docker-compose.yml: ``make env``.
 
-Each password is generated once, at random, in a separate file. The file is mounted into the containers that need it;
-the password appears in no command line, no environment and no image. ``.env`` only names the folder of these files.
-Existing files are kept.
+Each password is generated once, at random, in a file of its own, which is mounted into the containers that need it.
+Passwords never appear on a command line, in the environment or in an image. ``.env`` only names the folder with the
+files. Existing files are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 FOLDER: Final = Path(".lsb/secrets")
 USER: Final = "lsb"
-"""The one user of the MQTT broker."""
+"""The MQTT broker's only user."""
 
 _SECRETS: Final = ("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password")
 _BYTES: Final = 24
@@ -31,7 +31,8 @@ def main(root: Path | None = None) -> int:
     root = root or Path.cwd()
     folder = root / FOLDER
     try:
-        # Only the owner may enter the folder. The files are readable by all, as a container reads them as another user.
+        # Only the owner may enter the folder. The files are world-readable, because containers read them as another
+        # user.
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         generated = [name for name in _SECRETS if _generate(folder / name)]
@@ -48,7 +49,7 @@ def main(root: Path | None = None) -> int:
 
 
 def mosquitto_hash(password: str, salt: bytes) -> str:
-    """Return the hash of ``password`` as mosquitto_passwd 2 writes it to a password file: PBKDF2 with SHA-512."""
+    """Return the hash of ``password`` in the format of a mosquitto_passwd 2 password file: PBKDF2 with SHA-512."""
     rounds = 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

@@ -1,1 +1,1 @@
-"""Shared by the Kafka clients of all services: topics, a producer that survives outages, the log of the client."""
+"""Shared by the Kafka clients of all services: topics, a producer that survives outages, and the client log."""

@@ -1,9 +1,9 @@
 """The log of the Kafka client library, with repeated lines suppressed.
 
-While a broker is unavailable, every client logs that several times a second. A service logs two lines for an outage:
-one at its start, with the client's reason, and one at its end, with the duration, once a client receives an answer from
-Kafka again (`answered`). The client's own lines are logged at level debug. Every other kind of line (which the client
-calls its facility: FATAL, CONFWARN, …) is logged at most once per interval.
+While a broker is unavailable, every client logs it several times a second. A service instead logs two lines per outage:
+one when it starts, with the reason that the client gives, and one when a client hears from Kafka again (`answered`),
+with the duration. The client's own lines are demoted to debug. Any other kind of line (the client's facility: FATAL,
+CONFWARN, …) is logged at most once per interval.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Final
 _REPEAT_EVERY_S: Final = 10.0
 
 _REPORT_EVERY_S: Final = 60.0
-"""Minimum interval between two reports of outages, as one of several brokers may fail again and again."""
+"""Minimum interval between two outage reports, because one of several brokers may fail again and again."""
 
 _TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"})
-"""Kinds of lines about faults of a connection, a request or a metadata update, which the client always retries."""
+"""Kinds of lines about failed connections, requests or metadata updates, which the client always retries."""
 
 _RETRIED: Final = frozenset({"GETPID", "COORDQUERY"})
-"""Kinds of lines about requests that are always retried. Kafka also causes them when it is available but still loading;
-an outage causes other lines, too."""
+"""Kinds of lines about requests that are always retried. They also occur when Kafka is available but still loading;
+during an outage there are other lines, too."""
 
 _CONSEQUENCES: Final = frozenset({"SESSTMOUT"})
-"""Kinds of lines that follow from an outage. Without an outage, such a line means that this process was stalled."""
+"""Kinds of lines that follow from an outage. Without one, such a line means that this process was stalled."""
 
 _THREAD: Final = re.compile(r"^\[thrd:[^\]]*\]: ")
 
 
 def client_logger(name: str) -> logging.Logger:
-    """Return the logger ``name`` with the filter, to be passed to Kafka clients as ``logger``."""
+    """Return the logger ``name`` with the filter installed, to pass to Kafka clients as ``logger``."""
     log = logging.getLogger(name)
     if not log.filters:
         log.addFilter(_OutageFilter(log))
@@ -40,7 +40,7 @@ def client_logger(name: str) -> logging.Logger:
 
 
 def answered(log: logging.Logger) -> None:
-    """Record that a client using this logger has received an answer from Kafka, and log the end of an outage."""
+    """Record that a client with this logger has heard from Kafka, and log the end of the outage if there was one."""
     for one in log.filters:
         if isinstance(one, _OutageFilter):
             one.answered()

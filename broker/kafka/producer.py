@@ -1,12 +1,12 @@
-"""A producer for records that must arrive. It reports each confirmation and retries without limit.
+"""A producer for records that must arrive: it retries without limit and reports each acknowledgement.
 
 While Kafka is unavailable, records wait in the client, which retries by itself. However, if the metadata of a
 restarting broker has no leader for a partition, librdkafka may never send to that partition again
-(confluentinc/librdkafka#5430; seen with Kafka 4.3 and librdkafka 2.16). So if a record waits for too long, the producer
-is replaced, and all unconfirmed records are sent again in their order. Some records may arrive twice.
+(confluentinc/librdkafka#5430; seen with Kafka 4.3 and librdkafka 2.16). So if a record waits too long, the producer is
+replaced and all unconfirmed records are sent again in order. Some records may arrive twice.
 
-The time is measured here, and the client's own timeout is infinite. If the client dropped a record just before Kafka
-returned, later records would overtake the dropped one.
+The timeout is enforced here, and the client's own is infinite: if the client dropped a record just before Kafka came
+back, later records would overtake it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long the oldest record waits for Kafka before the producer is replaced. A Kafka restart takes less time."""
+"""How long the oldest record may wait for Kafka before the producer is replaced; longer than a Kafka restart takes."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
-"""Limit of the client's queue, above what callers have in flight: one event may become thousands of records, each with
-its own overhead."""
+"""Size limit of the client's queue, above anything that callers have in flight: one event may become thousands of
+records, each with its own overhead."""
 
 _QUEUE_FULL_WAIT_S: Final = 0.05
 _LAST_FLUSH_S: Final = 0.5
 
 
 class DeliveryError(Exception):
-    """Kafka refused a record, or the producer has failed; ``str`` has the reason."""
+    """Kafka refused a record, or the producer has failed. The message is the reason."""
 
 
 class Outgoing(NamedTuple, Generic[T]):
-    """A record to send. ``ticket`` is passed to ``confirm`` when Kafka has acknowledged the record."""
+    """A record to send. ``ticket`` is passed to ``confirm`` once Kafka has acknowledged the record."""
 
     key: bytes | None
     value: bytes
@@ -86,7 +86,7 @@ class LastingProducer(Generic[T]):
         return len(self._unconfirmed)
 
     def send(self, topic: str, records: Sequence[Outgoing[T]]) -> None:
-        """Queue the records in their order. Blocks only if the queue is full. Raises `DeliveryError`."""
+        """Queue the records in order. Blocks only if the queue is full. Raises `DeliveryError`."""
         first = self._count
         self._count += len(records)
         numbered = dict(zip(range(first, self._count), ((topic, record) for record in records), strict=True))
@@ -106,7 +106,7 @@ class LastingProducer(Generic[T]):
             self._replace_producer()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` for all confirmations; return whether all have arrived. Raises `DeliveryError`."""
+        """Wait up to ``timeout_s`` for acknowledgements; return whether none is outstanding. Raises `DeliveryError`."""
         self._producer.flush(timeout_s)
         self.poll(0)
         return not self._unconfirmed
@@ -119,7 +119,7 @@ class LastingProducer(Generic[T]):
         return Producer({**self._config, "error_cb": self._note_error, "logger": self._log})
 
     def _is_stuck(self) -> bool:
-        """Return whether the same record has been the oldest for too long."""
+        """Return whether the same record has been the oldest for longer than the patience allows."""
         oldest = next(iter(self._unconfirmed), None)
         now_s = time.monotonic()
         if oldest != self._oldest:
@@ -130,7 +130,7 @@ class LastingProducer(Generic[T]):
         is_queued = False
         while not is_queued:
             old, self._producer = self._producer, self._make()
-            # Records that the old producer still gets confirmed need not be sent again.
+            # Records whose acknowledgement the old producer still receives need not be sent again.
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(

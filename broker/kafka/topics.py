@@ -1,8 +1,8 @@
-"""The Kafka topics of the pipeline: configures and creates them, and checks existing ones.
+"""The pipeline's Kafka topics: creates missing ones and checks the configuration of existing ones.
 
-Data topics are never compacted, because compaction would lose records. They use the broker's append time: if records
-had their event times, retention would delete a replay of an old recording within minutes. All topics have the same
-number of partitions, which is the number of units.
+Data topics are never compacted, because compaction would lose records. They use the broker's append time: with event
+times, retention would delete a replay of an old recording within minutes. All topics have the same number of
+partitions, which is the number of units.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _REPORT_S: Final = (2.0, 10.0)
 
 
 class TopicError(Exception):
-    """Topics cannot be used as they are; ``str`` has a line for each fault, with its remedy."""
+    """Topics cannot be used as they are. The message has a line for each fault, with its remedy."""
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """The configuration of a topic. ``required`` settings are checked if the topic exists, ``initial`` ones are not.
+    """The configuration of a topic. For an existing topic, ``required`` settings are checked; ``initial`` ones are not.
 
-    ``is_disposable``: the topic can be deleted without loss.
+    ``is_disposable``: the topic can be deleted without losing anything.
     """
 
     name: str
@@ -64,7 +64,7 @@ class TopicFacts:
 
 
 def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
-    """Return the topics of records: input, results, late, rejected, unmatched, and further ``inputs``."""
+    """Return the data topics: input, results, late, rejected, unmatched, and any further ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)
@@ -75,7 +75,7 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """Return the compacted topic of an application's checkpoints and snapshots, with one partition per unit.
+    """Return the compacted topic for an application's checkpoints and snapshots, with one partition per unit.
 
     Kafka compacts only closed segments, and a restore reads the whole log: small segments keep it short.
     """
@@ -88,17 +88,17 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
             "min.cleanable.dirty.ratio": "0.1",
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": "600000",
-            # The age of a checkpoint is then measured with one clock.
+            # So that the age of a checkpoint is measured by a single clock.
             "message.timestamp.type": "LogAppendTime",
         },
     )
 
 
 def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """Return the topic for moving an application's units. It has one partition, so that all readers see one order.
+    """Return the topic for moving an application's units. One partition gives all readers the same order.
 
-    Its records are used for seconds, and kept for a day for an operator who investigates a move. Pauses are measured
-    with one clock, which is the broker's append time.
+    Its records matter for seconds, but are kept for a day so that an operator can investigate a move. Pauses are
+    measured by a single clock, the broker's append time.
     """
     return TopicSpec(
         f"{application}.control",
@@ -118,7 +118,7 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, T
     names = [spec.name for spec in specs]
     facts = topic_facts(admin, names)
     _create(admin, [spec for spec in specs if spec.name not in facts])
-    # After a topic is created, perhaps by another service, it takes a while until every broker knows it.
+    # It takes a while until every broker knows a new topic, which another service may also have created.
     deadline_s = time.monotonic() + _TIMEOUT_S
     while len(facts) < len(set(names)) and time.monotonic() < deadline_s:
         facts = topic_facts(admin, names)
@@ -145,7 +145,7 @@ def wait_for_topics(
     `broker.settings.SettingsError` for errors that waiting cannot fix.
     """
     request = _Request(kafka, specs, is_stopping, log, client_log)
-    # In a thread, because a request to an unavailable Kafka takes half a minute, and a stop must not wait for it.
+    # In a thread, because a request to an unavailable broker takes half a minute, and shutdown must not wait for it.
     thread = threading.Thread(target=request.run, name="topics", daemon=True)
     thread.start()
     report_s = time.monotonic() + _REPORT_S[0]
@@ -183,7 +183,7 @@ class _Request:
         self._admin: AdminClient | None = None
 
     def run(self) -> None:
-        """Retry until `found` or `failed` is set."""
+        """Retry until `found` or `failed` is set, or the service is stopping."""
         try:
             config: dict[str, Any] = self._kafka.client_config() | {"error_cb": self._note_error}
             self._admin = AdminClient(config, logger=self._client_log)
@@ -199,7 +199,7 @@ class _Request:
             self.failed = error
 
     def poll(self) -> None:
-        """Run the client's error callback, which is not run by a request that waits for its answer."""
+        """Run the client's error callback, which does not run while a request is waiting for its response."""
         if self._admin is not None:
             self._admin.poll(0)
 
@@ -209,11 +209,11 @@ class _Request:
 
 
 _REFUSALS: Final = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - the public names of the constants
-"""Errors that waiting cannot fix: wrong credentials, and a certificate that one side does not trust."""
+"""Errors that waiting cannot fix: invalid credentials, or a certificate that one side does not trust."""
 
 
 def is_passing(error: KafkaException) -> bool:
-    """Return whether the error means that Kafka was unavailable, so that the same request may succeed later."""
+    """Return whether the error is transient, so that the same request may succeed later."""
     fault: Any = error.args[0]
     return fault.retriable() or fault.code() in {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
@@ -224,7 +224,7 @@ def is_passing(error: KafkaException) -> bool:
 
 
 def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
-    """Return the facts, by name, of those topics of ``names`` that exist."""
+    """Return the facts of those topics in ``names`` that exist, by name."""
     facts = {}
     for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S).items():
         try:

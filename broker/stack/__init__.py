@@ -1,10 +1,10 @@
-"""The local stack: real Kafka, a real MQTT broker and real InfluxDB as child processes on this machine.
+"""The local stack: real Kafka, MQTT broker and InfluxDB servers as child processes on this machine.
 
 It is a command for users (``python -m broker.stack --help``) and a library for tests (``LocalStack``,
 ``ephemeral_stack``), which can kill, pause and restart the servers on the same ports. It is meant for development,
 demonstrations and tests: the servers listen on the loopback interface only, and have no passwords.
 
-Not here: topics and wire formats; those are in the other modules of ``broker``.
+Topics and wire formats are in the other modules of ``broker``.
 """
 
 from broker.stack.errors import MissingPartsError, StackError

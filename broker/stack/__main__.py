@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    # Checked here, because the choices of argparse refuse an empty list.
+    # Checked here, because argparse's ``choices`` reject an empty list.
     wrong = [name for name in options.servers if name not in _NAMES]
     if wrong:
         parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait until the input ends, because the stack's owner has ended; then stop and remove the stack."""
+    """Wait for end of input, which means that the stack's owner has exited; then stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()
@@ -166,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """Cancel a start on Ctrl-C, SIGTERM or a closed terminal, and stop its servers; exit at once on a second signal.
+    """On Ctrl-C, SIGTERM or a closed terminal, cancel start-up and stop its servers; on a second signal, exit at once.
 
     The handler sets a flag, because an exception raised in it would be lost if Python is inside a callback.
     """

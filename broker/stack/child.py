@@ -1,10 +1,10 @@
 """One long-running child process, identified by its pid file.
 
-The pid file has the process id and the start time, so that another process with the same id is never mistaken for the
-child and never killed. The child runs in its own session, so that Ctrl-C in the terminal reaches only the launcher,
-which then stops its children in order.
+The pid file has the process id and the start time, so that another process that reuses the id is never mistaken for the
+child and killed. The child runs in its own session, so Ctrl-C in the terminal reaches only the launcher, which then
+stops its children in order.
 
-Not here: the command of the process, and its readiness; see ``servers``.
+For its command and readiness check, see ``servers``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 POLL_S: Final = 0.02
-"""Interval between two checks of a condition: short compared to any start, and cheap even on two cores."""
+"""Interval between checks of a condition: short compared with any start-up, and cheap even on two cores."""
 
 _LOG_BYTES_MAX: Final = 20 * 1024 * 1024
-"""Size beyond which a log is rotated at the next start; one older log is kept."""
+"""Logs above this size are rotated at the next start; one old log is kept."""
 
 _KILL_DEADLINE_S: Final = 10.0
 
@@ -36,7 +36,7 @@ class _PidRecord(NamedTuple):
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Wait until ``condition()`` is true, for at most ``deadline_s`` seconds. Return whether it became true."""
+    """Wait up to ``deadline_s`` seconds for ``condition()`` to become true. Return whether it did."""
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() >= end:
@@ -55,7 +55,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process, else None."""
+        """The id of the running process, or None."""
         record = self._read_record()
         return record.pid if record is not None and self._is_running(record) else None
 
@@ -91,7 +91,7 @@ class Child:
         self._popen = popen
 
     def stop(self, deadline_s: float) -> bool:
-        """Send SIGTERM, then SIGKILL after the deadline. Return whether SIGKILL was not needed."""
+        """Send SIGTERM, and SIGKILL after the deadline. Return whether SIGTERM was enough."""
         if self.pid is None:
             self._forget()
             return True
@@ -104,7 +104,7 @@ class Child:
         return ended
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait until the process is gone. Raises TimeoutError if it stays."""
+        """Send SIGKILL and wait until the process is gone. Raises TimeoutError if it survives."""
         self._signal(signal.SIGKILL)
         if not wait_until(lambda: self.pid is None, _KILL_DEADLINE_S):
             raise TimeoutError(f"process {self.pid} of {self._pid_file} survived SIGKILL")
@@ -137,7 +137,7 @@ class Child:
             fields = json.loads(self._pid_file.read_text())
             return _PidRecord(int(fields["pid"]), str(fields["started"]))
         except (OSError, ValueError, KeyError, TypeError):
-            # The file is missing, or was truncated by a crash: no process can be identified safely.
+            # The file is missing or was truncated by a crash, so no process can be identified safely.
             return None
 
     def _write_record(self, record: _PidRecord) -> None:
@@ -161,7 +161,7 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _state(pid: int) -> str:
-    """Return the state letter of ``ps`` (Z: ended, not reaped; T: stopped); empty if there is no process."""
+    """Return the state letter of ``ps`` (Z: zombie, T: stopped), or an empty string if there is no such process."""
     if not Path("/proc/self/stat").exists():
         return _ask_ps(pid, "state")[:1]
     fields = _stat_fields(pid)
@@ -169,7 +169,7 @@ def _state(pid: int) -> str:
 
 
 def _start_moment(pid: int) -> str:
-    """Return the start time of the process as text to compare: clock ticks since the boot, and the id of the boot."""
+    """Return the start time of the process as text for comparison: the boot id and the clock ticks since boot."""
     fields = _stat_fields(pid)
     if not fields:
         return _ask_ps(pid, "lstart")

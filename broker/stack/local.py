@@ -1,11 +1,11 @@
-"""The local stack as a whole: several servers in one folder, started and stopped together.
+"""The local stack: several servers in one folder, started and stopped together.
 
-    <folder>/stack.env             variables that configure clients for the servers, one KEY=VALUE per line
+    <folder>/stack.env             variables that point clients to the servers, one KEY=VALUE per line
     <folder>/stack/<server>/log    its log
     <folder>/stack/<server>/data   its data, kept when it is stopped
     <folder>/parts/                downloaded programs, unless $LSB_CACHE names another folder
 
-The command line is built on this module, and tests use it as a library: see ``ephemeral_stack``.
+The command line is built on this module; tests use it as a library (see ``ephemeral_stack``).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _say_nothing(line: str) -> None:
 class LocalStack:
     """Kafka, an MQTT broker and InfluxDB in ``folder``.
 
-    ``usual_ports``: use 9092, 1883 and 8086 where they are free. Other free ports are used otherwise.
+    ``usual_ports``: use 9092, 1883 and 8086 if they are free, otherwise any free port.
     ``parts`` is the folder of downloaded programs. ``say`` is called with one line for each step.
-    As a context manager, the stack starts all servers and stops them at the end.
+    As a context manager, it starts all servers on entry and stops them on exit.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class LocalStack:
     def up(self, servers: Sequence[Server] = ()) -> None:
         """Start the given servers (default: all) in parallel, and wait until they are ready.
 
-        Raises ``MissingPartsError`` with everything that is missing before it starts anything. If a server fails, or on
-        `cancel` or a KeyboardInterrupt, the servers that this call started are stopped again.
+        If anything is missing, raises ``MissingPartsError`` with the full list before starting anything. If a server
+        fails, or on `cancel` or KeyboardInterrupt, the servers that this call started are stopped again.
         """
         chosen = tuple(servers) or self.servers
         to_start = [server for server in chosen if server.pid is None]
@@ -113,7 +113,7 @@ class LocalStack:
             server.wipe()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that configure clients for the running servers."""
+        """Return the environment variables that point clients to the running servers."""
         running = [server for server in self.servers if server.pid is not None]
         return {name: value for server in running for name, value in server.settings.items()}
 
@@ -160,10 +160,10 @@ class LocalStack:
 
 @contextlib.contextmanager
 def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> Iterator[LocalStack]:
-    """Yield a stack in a temporary folder on free ports; stop and remove it at the end. No server is started yet.
+    """Yield a stack in a temporary folder on free ports, without starting it; stop and remove it at the end.
 
-    Programs come from the same folder as those of the persistent stack. A keeper process stops the servers even if this
-    process is killed.
+    Programs come from the persistent stack's download folder. A keeper process stops the servers even if this process
+    is killed.
     """
     folder = Path(tempfile.mkdtemp(prefix="lsb-"))
     stack = LocalStack(folder, parts=parts or parts_folder(DEFAULT_FOLDER), usual_ports=False, say=say)
@@ -179,7 +179,7 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)
-        # The keeper ends at the end of its input; it finds nothing left to stop.
+        # The keeper exits at end of input, and finds nothing left to stop.
         keeper.communicate()
 
 
@@ -192,7 +192,7 @@ def _wait_for_all(works: Sequence[Future[None]]) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return the path as text, relative to the current folder if it is below that."""
+    """Return the path as text, relative to the current folder if it is inside it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

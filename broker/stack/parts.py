@@ -1,13 +1,13 @@
 """The programs of the local stack: found on this machine, or downloaded once and kept.
 
-Downloads are in one folder (``$LSB_CACHE``, else ``.lsb/parts``). Each is complete or absent: it is created next to its
-destination and moved there atomically. After the first download, no network is needed.
+Downloads are kept in one folder (``$LSB_CACHE``, or else ``.lsb/parts``). Each is either complete or absent: it is
+created next to its destination and moved into place atomically. Once everything is downloaded, no network is needed.
 
 - Kafka and HiveMQ (the MQTT broker): jars, downloaded by the Ivy that comes with pyspark, so that Maven is not needed.
-  They are checked against the hashes in templates/, because a jar from a registry is code that runs here.
-- InfluxDB 1.8: built by Go, which checks its own sums.
+  They are checked against the hashes in templates/, because jars from a registry are code that runs here.
+- InfluxDB 1.8: built by Go, which verifies its own checksums.
 
-Not here: starting the programs, see ``servers``; and package sources, as each tool uses those it is configured for.
+``servers`` starts the programs. Package sources are not set here: each tool uses those it is configured for.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ KAFKA_VERSION: Final = "4.3.1"
 
 _KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    # Part of Kafka's release, but not of its dependencies: without it Kafka does not log.
+    # Shipped with Kafka's release but not among its dependencies; without it Kafka does not log.
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 HIVEMQ_VERSION: Final = "2025.5"
 
 _HIVEMQ_DEPENDENCIES: Final = (
     ("com.hivemq", "hivemq-community-edition-embedded", HIVEMQ_VERSION),
-    # Compiles templates/MqttBroker.java at each start, as a Java runtime has no compiler.
+    # Compiles templates/MqttBroker.java at each start, because a Java runtime has no compiler.
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
@@ -60,13 +60,13 @@ _JAVA_MIN: Final = 17
 """Kafka 4 requires it; HiveMQ requires 11."""
 
 _FETCH_DEADLINE_S: Final = 900.0
-"""Deadline of one download: a slow connection takes minutes, and one that hangs is aborted."""
+"""Deadline for a download: slow ones take minutes, and hanging ones are aborted."""
 
 Say = Callable[[str], None]
 
 
 class Parts:
-    """The programs of the stack. The methods ``problem_*`` only check; the others download missing programs."""
+    """The stack's programs. The ``problem_*`` methods only check; the others download what is missing."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Parts:
         """Set this event to cancel every running download."""
 
     def java(self) -> str | None:
-        """Return the java command from ``$JAVA_HOME``, else the one on the path; None if there is none."""
+        """Return the java command from ``$JAVA_HOME``, or else the one on the path, or None."""
         home = os.environ.get("JAVA_HOME")
         if home and os.access(Path(home) / "bin" / "java", os.X_OK):
             return str(Path(home) / "bin" / "java")
@@ -116,7 +116,7 @@ class Parts:
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
-        """Return a folder of exactly these jars, with the hashes in ``sums``. ``notice`` is shown before a download."""
+        """Return a folder with exactly these jars, verified against ``sums``. ``notice`` is shown before a download."""
         return self._jars(self.folder / name, dependencies, sums, notice, "-notransitive")
 
     def influxd(self) -> Path:
@@ -164,7 +164,7 @@ class Parts:
         return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
-        """Download jars with Ivy into the folder ``jars`` of the draft."""
+        """Download jars with Ivy into the draft's ``jars`` folder."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
@@ -187,7 +187,7 @@ class Parts:
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
-        """Return a program that Go builds from a package of a module, at exactly this version.
+        """Return a program built with Go from a package of a module, at exactly this version.
 
         It is built in a separate module, because ``go install`` refuses modules with replace directives.
         """
@@ -204,14 +204,14 @@ class Parts:
     def _go_environment(self) -> dict[str, str]:
         environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
         if not environment.get("HOME") and not environment.get("GOPATH"):
-            # Without a home folder, Go has no default folder for its downloads.
+            # Without a home folder, Go has no default place for its downloads.
             environment["GOPATH"] = str(self.folder / "go")
             environment["GOCACHE"] = str(self.folder / "go-build")
         return environment
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
-        """Yield a draft folder to fill if ``place`` does not exist, and rename it to ``place`` afterwards.
+        """Yield a draft folder to fill and rename it to ``place`` afterwards, or yield None if ``place`` exists.
 
         If several processes need the same part at the same time, one builds it and the others wait.
         """
@@ -294,12 +294,12 @@ def parts_folder(base: Path) -> Path:
 
 
 def _sums(name: str) -> Path:
-    """Return the file with the hashes of the downloads of this name."""
+    """Return the file with the hashes of the download ``name``."""
     return Path(__file__).with_name("templates") / f"{name}.sha256"
 
 
 def _find_influxd() -> Path | None:
-    """Return an influxd 1.8 on the path. Older ones lack the write API of version 2; newer ones require a setup."""
+    """Return an influxd 1.8 on the path. Older versions lack the v2 write API; newer ones require setup."""
     found = shutil.which("influxd")
     if found is None:
         return None
@@ -321,7 +321,7 @@ def _java_version(java: str) -> int | None:
 
 
 def check_hashes(folder: Path, sums: Path) -> None:
-    """Compare every file with ``sums``, which has the format of sha256sum.
+    """Check every file against ``sums``, a file in sha256sum format.
 
     Raises `StackError` if a file differs, is missing or is not listed.
     """

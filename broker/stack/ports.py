@@ -1,9 +1,8 @@
-"""Free TCP ports on the loopback interface.
+"""Chooses free TCP ports on the loopback interface.
 
-The port of a server is chosen once and saved, so that it stays the same when the server is killed and restarted. A free
-port chosen by the operating system would not do, because it is from the range of outgoing connections: while a server
-is down, another connection could occupy its port, and a retrying client could even connect to itself. The ports here
-are below that range.
+A server's port is chosen once and saved, so that it survives a kill and restart. Ports assigned by the operating system
+would not do, because they come from the ephemeral range: while a server is down, an outgoing connection could take its
+port, and a retrying client could even connect to itself. The ports chosen here are below that range.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _STRIDE: Final = 97
 def is_free(port: int) -> bool:
     """Return whether ``port`` is free on the loopback interface."""
     with socket.socket() as probe:
-        # With this option, connections in TIME_WAIT do not count; the servers bind in the same way.
+        # With this option, connections in TIME_WAIT do not block the port; the servers bind the same way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -37,7 +36,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(usual: int | None = None) -> int:
-    """Return the usual port if it is free, else another free port. Never return the same port twice."""
+    """Return the usual port if it is free, otherwise another free port. Never returns the same port twice."""
     with _lock:
         port = _search(usual)
         _given.add(port)
@@ -46,7 +45,7 @@ def choose_port(usual: int | None = None) -> int:
 
 _lock = threading.Lock()
 _given: set[int] = set()
-"""Ports that were returned. One that is not bound yet still looks free."""
+"""Ports already handed out; they look free until a server binds them."""
 
 
 def _search(usual: int | None) -> int:

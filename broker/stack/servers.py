@@ -4,7 +4,7 @@ A server has a folder (configuration, data, log, pid file, ports), a configurati
 and a readiness check. Its ports and data stay the same when it is stopped, killed, paused or restarted. All servers
 listen on the loopback interface only.
 
-Not here: downloads (``parts``), the process itself (``child``), and several servers at once (``local``).
+Downloads are in ``parts``, the process itself in ``child``, and all servers together in ``local``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from broker.stack.parts import Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
-"""Deadline of a start. The slowest one observed, Kafka's first on two busy cores, took 15 s."""
+"""Deadline for start-up. The slowest observed, Kafka's first start on two busy cores, took 15 s."""
 
 STOP_DEADLINE_S: Final = 30.0
-"""Deadline of a clean stop, in which Kafka flushes its logs; it takes 1-3 s."""
+"""Deadline for a clean shutdown, in which Kafka flushes its logs; it takes 1-3 s."""
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
 _PORTS: Final = "ports.json"
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""An HTTP client that ignores the proxies of the environment, as the server is on this machine."""
+"""An HTTP client that ignores proxies from the environment, because the server is on this machine."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _quiet = logging.getLogger(__name__ + ".probe")
@@ -54,7 +54,7 @@ class Server(ABC):
 
     name: ClassVar[str]
     usual_ports: ClassVar[Mapping[str, int | None]]
-    """The well-known port by name; None: any free port."""
+    """The usual port by name; None means any free port."""
 
     def __init__(self, folder: Path, parts: Parts, *, usual_ports: bool) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Server(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process, else None."""
+        """The id of the running process, or None."""
         return self._child.pid
 
     @property
@@ -84,7 +84,7 @@ class Server(ABC):
 
     @property
     def port(self) -> int:
-        """The port for clients. It is chosen at the first start."""
+        """The port for clients, chosen at the first start."""
         return self._ports()["port"]
 
     @property
@@ -95,7 +95,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the environment variables that configure clients for this server."""
+        """Return the environment variables that point clients to this server."""
 
     @abstractmethod
     def problem(self) -> str | None:
@@ -107,14 +107,14 @@ class Server(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Return whether the server answers clients now."""
+        """Return whether the server is accepting clients."""
 
     @abstractmethod
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
         """Write the configuration and return the command."""
 
     def start(self) -> None:
-        """Start the process if it is not running. `wait_ready` waits until it answers."""
+        """Start the process if it is not running, without waiting for it to be ready (see `wait_ready`)."""
         if self.pid is not None:
             return
         self.fetch()
@@ -123,7 +123,7 @@ class Server(ABC):
         self._child.start(command, folder=self.folder, environment=self._environment())
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
-        """Wait until the server answers. Raises ``StackError`` with the end of its log if it fails."""
+        """Wait until the server is ready. Raises ``StackError`` with the end of its log on failure."""
 
         def is_decided() -> bool:
             return self._parts.cancel.is_set() or self.pid is None or self.is_ready()
@@ -139,11 +139,11 @@ class Server(ABC):
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
-        """Send SIGTERM, then SIGKILL after the deadline. Return whether the server exited before the deadline."""
+        """Send SIGTERM, and SIGKILL after the deadline. Return whether the server exited before the deadline."""
         return self._child.stop(deadline_s)
 
     def kill(self) -> None:
-        """Send SIGKILL, as in a crash of the process."""
+        """Send SIGKILL, to simulate a crash."""
         self._child.kill()
 
     def pause(self) -> None:
@@ -173,13 +173,13 @@ class Server(ABC):
             raise StackError(f"{self.folder / _PORTS} is truncated; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
-        """Return the ports of the last start if they are still free, else new ones, which are saved."""
+        """Return the ports of the last start if they are still free; otherwise choose and save new ones."""
         with contextlib.suppress(StackError):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):
                 return ports
         ports = {name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()}
-        # Written atomically, as a kill could leave a partial file.
+        # Written atomically, because a kill could leave a partial file.
         place = self.folder / f"{_PORTS}.new"
         place.write_text(json.dumps(ports))
         place.replace(self.folder / _PORTS)
@@ -203,11 +203,11 @@ class Kafka(Server):
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 9092, "controller_port": None}
 
     more: Mapping[str, str] = MappingProxyType({})
-    """Further properties. They override those of the template from the next start on; ``${port}`` and
+    """Further properties. They override those of the template from the next start; ``${port}`` and
     ``${controller_port}`` are replaced by the ports."""
 
     java_options: Sequence[str] = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    """Options of the JVM: a heap smaller than Kafka's default of 1 GB, as the log itself is in the page cache."""
+    """Options of the JVM: a smaller heap than Kafka's default of 1 GB, because the log itself is in the page cache."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -222,7 +222,7 @@ class Kafka(Server):
     def is_ready(self) -> bool:
         if is_free(self.port):
             return False
-        # Imported here, so that the stack's commands work without the package; `Parts` reports it if it is missing.
+        # Imported here so that the stack's commands work without the package; `Parts` reports if it is missing.
         from confluent_kafka import KafkaException  # noqa: PLC0415 - see above
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
 
@@ -250,7 +250,7 @@ class Kafka(Server):
 
 
 class Mqtt(Server):
-    """HiveMQ Community Edition: MQTT 5, 3.1.1 and 3.1, with sessions and their messages on disk."""
+    """HiveMQ Community Edition: MQTT 5, 3.1.1 and 3.1; sessions and their messages are stored on disk."""
 
     name = "mqtt"
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 1883}
@@ -278,7 +278,7 @@ class Mqtt(Server):
         return {
             "LSB_MQTT__HOST": LOOPBACK,
             "LSB_MQTT__PORT": str(self.port),
-            # The same for the simulator, whose variables have no prefix.
+            # The same for the simulator, which reads variables without a prefix.
             "BROKER_HOST": LOOPBACK,
             "BROKER_PORT": str(self.port),
         }
@@ -314,7 +314,7 @@ class Mqtt(Server):
 
 
 class Influxdb(Server):
-    """InfluxDB 1.8 with Flux and the write API of version 2."""
+    """InfluxDB 1.8 with Flux and the v2 write API."""
 
     name = "influxdb"
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 8086, "rpc_port": None}
@@ -332,7 +332,7 @@ class Influxdb(Server):
             "LSB_INFLUXDB__URL": self.url,
             "LSB_INFLUXDB__ORG": "-",
             "LSB_INFLUXDB__BUCKET": f"{self.DATABASE}/autogen",
-            # No user, no password: none are needed on the loopback interface.
+            # No user and no password; on the loopback interface none are needed.
             "LSB_INFLUXDB__TOKEN": ":",
         }
 
@@ -360,5 +360,5 @@ class Influxdb(Server):
         return [str(self._parts.influxd()), "run", "-config", str(config)]
 
     def _environment(self) -> dict[str, str]:
-        # Variables of the user would override the configuration file.
+        # The user's own INFLUXDB_ variables would override the configuration file.
         return {name: value for name, value in os.environ.items() if not name.startswith("INFLUXDB_")}

@@ -1,7 +1,7 @@
-"""The dead letters of the connector: results that the database cannot represent or refuses, with the reason.
+"""Dead letters: results that the database cannot represent or has refused, with the reason.
 
-A dead letter is delivered before the offset of its record is committed. After a kill in between it is written again:
-a record may have several equal dead letters, but never none.
+A dead letter is delivered before the offset of its record is committed. If the process is killed in between, it is
+written again: a record may get several equal dead letters, but never none.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SOURCE: Final = "db_connector"
 
 _KEY_BYTES_MAX: Final = 64 * 1024
 _IDENTITY_LENGTH_MAX: Final = 1024
-"""A longer key is omitted, and a longer id is replaced by the record's topic, partition and offset, so that a dead
-letter always stays below Kafka's size limit."""
+"""Longer keys are dropped, and longer ids replaced by the record's topic, partition and offset, so that every dead
+letter stays within Kafka's message size limit."""
 
 
 class DeadLetterWriter:
@@ -35,7 +35,7 @@ class DeadLetterWriter:
         )
 
     def send(self, message: Message, reason: str, identity: str | None) -> None:
-        """Queue the dead letter of a record. ``identity`` is the id of its pair; None if it could not be read."""
+        """Queue a dead letter for a record. ``identity`` is the id of its pair, or None if it could not be read."""
         dead_letter = reject(
             message.value(),
             reason,
@@ -51,7 +51,7 @@ class DeadLetterWriter:
         self._producer.send(self._topic, [Outgoing(key, encode(dead_letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` for all confirmations; return whether Kafka has all dead letters.
+        """Wait up to ``timeout_s`` for outstanding acknowledgements; return whether every dead letter is acknowledged.
 
         Raises `broker.kafka.producer.DeliveryError`.
         """

@@ -1,7 +1,8 @@
-"""Consumer lag: the number of records from the last acknowledged offset, or the start, to the end of the log.
+"""Consumer lag: the number of records from the last acknowledged offset, or the start offset, to the end of the log.
 
-The client learns the end of a partition from its fetches, so it is unknown before the first fetch and while paused. In
-these cases Kafka is queried, rarely and with a short timeout, because the same loop also serves the group.
+The client learns the end of a partition from its fetches, so it does not know it before the first fetch or while
+paused. In these cases Kafka is queried instead, rarely and with a short timeout, because the same loop keeps the member
+in its group.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 ASK_EVERY_S: Final = 5.0
-"""Seconds between two queries. Together with the timeout below, it limits the share of the loop's time they take."""
+"""Seconds between queries. With the timeout below, this limits the share of the loop's time that they take."""
 
 _ASK_S: Final = 0.5
 
 
 class Lag:
-    """Counts the records of ``topic`` that the database has not acknowledged, by partition."""
+    """Counts the records of ``topic`` that the database has not acknowledged, per partition."""
 
     def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = topic
@@ -34,7 +35,7 @@ class Lag:
         self._asks = RateLimit(ASK_EVERY_S, clock)
 
     def begin(self, places: Iterable[TopicPartition]) -> None:
-        """Count these partitions from their offsets; a negative offset means the beginning of the log."""
+        """Start counting these partitions at their offsets; a negative offset means the beginning of the log."""
         for place in places:
             self._begins[place.partition] = place.offset
             self._ends.pop(place.partition, None)

@@ -1,6 +1,6 @@
-"""The offsets of the group: commits acknowledged offsets asynchronously, with the target as metadata.
+"""The group's offsets: acknowledged offsets are committed asynchronously, with the target as metadata.
 
-Offsets of a failed commit are part of the next one. `reader` tracks which partitions this member owns.
+Offsets from a failed commit are included in the next one. `reader` tracks which partitions this member owns.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class OffsetCommits:
     def __init__(self, topic: str, target: str, warnings: RateLimit) -> None:
         self._topic, self._target, self._warnings = topic, target, warnings
         self.acknowledged: dict[int, int] = {}
-        """The offset after the last acknowledged record, by partition."""
+        """The offset after the last acknowledged record, per partition."""
         self._requested: dict[int, int] = {}
         self._pending_requests = 0
 
     @property
     def is_pending(self) -> bool:
-        """Whether a commit has no answer from Kafka yet."""
+        """Whether a commit is still waiting for Kafka's response."""
         return self._pending_requests > 0
 
     def commit(self, consumer: Consumer) -> None:
-        """Request a commit of all acknowledged offsets whose commit was not requested yet, or failed."""
+        """Commit all acknowledged offsets that have not been requested yet, or whose commit failed."""
         due = {p: offset for p, offset in self.acknowledged.items() if offset != self._requested.get(p)}
         if not due:
             return
@@ -56,7 +56,7 @@ class OffsetCommits:
             self.on_commit(error.args[0], [TopicPartition(self._topic, p) for p in due])
 
     def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Record the outcome of a commit; the consumer's callback ``on_commit``."""
+        """Record the outcome of a commit. This is the consumer's ``on_commit`` callback."""
         self._pending_requests -= 1
         if error is None:
             answered(KAFKA_LOG)
@@ -67,7 +67,7 @@ class OffsetCommits:
             log.warning("offsets not committed, retrying: %s", error.str())
 
     def drop(self, partitions: Iterable[int]) -> None:
-        """Forget partitions that this member no longer owns."""
+        """Forget the partitions, which this member no longer owns."""
         for partition in partitions:
             self.acknowledged.pop(partition, None)
             self._requested.pop(partition, None)

@@ -1,8 +1,8 @@
-"""The consumer of results: assignments and their start offsets, errors, fencing and pauses.
+"""Consumes results: handles assignments and their start offsets, errors, fencing and pauses.
 
 A partition starts at its committed offset if that was committed for the same target, otherwise at the beginning of its
-log. Each assignment of a partition has its own number. A batch that was consumed under an earlier assignment is
-not acknowledged, because another member may have read the partition in between.
+log. Each assignment of a partition has its own number. Batches consumed under an earlier assignment are not
+acknowledged, because another member may have read the partition in the meantime.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from db_connector.settings import DbConnectorSettings
 
 PREFETCH_KB: Final = 32 * 1024
-"""Kilobytes that librdkafka may prefetch. This and the batches in flight bound the memory."""
+"""Kilobytes that librdkafka may prefetch. Together with the batches in flight, this bounds memory use."""
 
-_END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes are named so
+_END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - that is how the client names its own codes
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - as above
 _OFFSET_NOT_IN_LOG: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as above
 
@@ -42,21 +42,21 @@ _FENCED_AGAIN_SESSIONS: Final = 3
 """A second fencing within this many session timeouts means that another process uses the instance name."""
 _RETRY_S: Final = 0.5
 _ASK_KAFKA_S: Final = 2.0
-"""Timeout of a request for committed offsets. A signal does not interrupt it, and a stop must take 5 s at most."""
+"""Timeout of a request for committed offsets. Signals do not interrupt it, and shutdown must take at most 5 s."""
 _WARN_EVERY_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class KafkaFailureError(Exception):
-    """An error of Kafka on which an operator has to act; ``str`` states what happened and what to do."""
+    """A Kafka error that needs an operator. The message says what happened and what to do."""
 
 
 class ResultReader:
     """The consumer of the result topic.
 
-    ``on_assigned`` is called at each assignment, and ``heartbeat`` while a callback waits for Kafka. ``stop`` ends such
-    a wait.
+    Calls ``on_assigned`` on each assignment, and ``heartbeat`` while a callback is waiting for Kafka. Setting ``stop``
+    ends such a wait.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class ResultReader:
         self._lag = Lag(self._topic)
         self._fenced_s = float("-inf")
         self._assignments: dict[int, int] = {}
-        """The number of the current assignment, by partition."""
+        """The number of the current assignment, per partition."""
         self._assignment = 0
         self._next: dict[int, int] = {}
-        """The offset after the last record read, by partition."""
+        """The offset after the last record read, per partition."""
         self._retry_at_s: dict[int, float] = {}
-        """Partitions with an error at their next offset, and when to read them again.
+        """Partitions that failed at their next offset, and when to read them again.
 
-        Until then their records are discarded, because the client may continue at any offset after an error.
+        Until then their records are discarded, because after an error the client may continue at any offset.
         """
         self._read_ahead: list[Message] = []
         """Messages that arrived while paused."""
@@ -108,7 +108,7 @@ class ResultReader:
         return self._sort(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
 
     def keep_alive(self, timeout_s: float = 0.1) -> None:
-        """Pause the partitions and poll, to stay in the group. Records that still arrive go into the next batch."""
+        """Pause the partitions and poll, to stay in the group. Records that arrive anyway go into the next batch."""
         if not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
@@ -123,22 +123,22 @@ class ResultReader:
         return partition is not None and self._assignments.get(partition) == batch.spans[partition].assignment
 
     def acknowledge(self, batch: Results) -> None:
-        """Record that every result of the batch is written or a dead letter, so that `commit` commits its offsets."""
+        """Mark every result of the batch as written or dead-lettered, so that `commit` commits its offsets."""
         for number, span in batch.spans.items():
             if self.owns(number, batch):
                 self.commits.acknowledged[number] = span.next_offset
 
     def commit(self) -> None:
-        """Commit the acknowledged offsets, see `OffsetCommits.commit`."""
+        """Commit the acknowledged offsets; see `OffsetCommits.commit`."""
         self.commits.commit(self._consumer)
 
     def lags(self) -> dict[int, int]:
-        """Return the number of records that are not acknowledged, by partition."""
+        """Return the number of unacknowledged records per partition."""
         return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
 
     def close(self) -> None:
         """Leave the group, waiting for at most a second."""
-        # In a thread, because leaving the group waits for a coordinator, which may be unavailable.
+        # In a thread, because leaving the group waits for the coordinator, which may be unavailable.
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
@@ -163,7 +163,7 @@ class ResultReader:
                 continue
             span = results.spans.setdefault(number, Span(assignment))
             if error is not None:
-                # The end of a partition is beyond its last record if a transaction marker follows that.
+                # If a transaction marker follows the last record, the end of the partition is past that marker.
                 span.next_offset = self._next[number] = offset
                 continue
             span.extend(offset)
@@ -180,7 +180,7 @@ class ResultReader:
                 " recreated. To continue with what is there, stop the whole group, delete its offsets and start it"
                 f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
-        # In an event of the consumer, only the code marks an error as fatal; `fatal()` is not set.
+        # For consumer events, only the code marks an error as fatal; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:
             raise KafkaFailureError(f"the Kafka client failed: {error.str()}")
         if partition in self._assignments:
@@ -196,22 +196,22 @@ class ResultReader:
             log.warning("Kafka: %s", error.str())
 
     def _retry_failed_partitions(self) -> None:
-        """Read failed partitions again from the offset of the error, once their wait is over."""
+        """Once their wait is over, read failed partitions again from the offset of the error."""
         now_s = time.monotonic()
         for number in [number for number, due_s in self._retry_at_s.items() if due_s <= now_s]:
             # `seek` is not used, as it fails for a partition that has stopped at an offset beyond the error.
             place = TopicPartition(self._topic, number, self._next[number])
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
-            # Drop the prefetched records, which are beyond the error.
+            # Drop the prefetched records, which lie past the error.
             self._read_ahead = [message for message in self._read_ahead if message.partition() != number]
             del self._retry_at_s[number]
 
     def _rejoin(self, error: KafkaError) -> None:
-        """Join again after the group has fenced this member.
+        """Rejoin the group after it has fenced this member.
 
-        Either another process uses the instance name, or the client has fenced itself: it joined again under the name
-        after its session had expired, while a commit of its former member was still in flight.
+        Either another process uses the instance name, or the client has fenced itself: its session expired and it
+        rejoined under the same name while a commit of its former member was still in flight.
         """
         now_s, before_s = time.monotonic(), self._fenced_s
         if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
@@ -234,8 +234,8 @@ class ResultReader:
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Start each partition at its committed offset, or at its beginning if it has none.
 
-        ``auto.offset.reset`` would also start at the beginning if the log no longer contains the offset, and results
-        would be lost silently.
+        ``auto.offset.reset`` is not used for this: it would also start at the beginning if the log no longer contained
+        the committed offset, and hide the loss of results.
         """
         known: list[TopicPartition] | None = None
         while known is None:
@@ -263,7 +263,7 @@ class ResultReader:
     def _start(self, committed: TopicPartition) -> int:
         """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
 
-        The beginning is always correct, because points that are written again overwrite themselves.
+        The beginning is always correct, because rewritten points overwrite themselves.
         """
         if committed.offset >= 0 and committed.metadata == self._target:
             return int(committed.offset)
@@ -280,7 +280,7 @@ class ResultReader:
         return OFFSET_BEGINNING
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition], how: str = "move to another member") -> None:
-        """Drop the unacknowledged records of these partitions. The next owner reads them again."""
+        """Drop these partitions with their unacknowledged records, which the next owner will read again."""
         numbers = {partition.partition for partition in partitions}
         self._lag.drop(numbers)
         self.commits.drop(numbers)

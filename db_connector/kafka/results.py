@@ -1,4 +1,4 @@
-"""A consumed batch: the lines of its results, the results without a line, and the offsets that it spans.
+"""A consumed batch: the lines of its results, the results that have no line, and the offsets that it spans.
 
 It uses no Kafka client and no database: messages in, lines and reasons out.
 """
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 class Span:
     """The offsets of one partition in a batch.
 
-    ``first`` and ``last`` are -1 if the batch has no record of the partition, but has reached its end.
+    ``first`` and ``last`` are -1 if the batch reached the end of the partition without reading a record from it.
     """
 
     assignment: int
-    """The number of the assignment under which the records were consumed, see `reader`."""
+    """The number of the assignment under which the records were consumed; see `reader`."""
     first: int = -1
     last: int = -1
     next_offset: int = -1
 
     def extend(self, offset: int) -> None:
-        """Extend the span by the record at ``offset``."""
+        """Extend the span to the record at ``offset``."""
         self.first = offset if self.first < 0 else self.first
         self.last, self.next_offset = offset, offset + 1
 
@@ -42,11 +42,11 @@ class Results:
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    """The record that each line was made from."""
+    """The record behind each line."""
     ids: list[str] = field(default_factory=list)
     """The pair id of each line."""
     unrepresentable: list[tuple[Message, str, str | None]] = field(default_factory=list)
-    """Records without a line, each with the reason, and with the pair id if it could be read."""
+    """Records without a line, each with the reason and, if it could be read, the pair id."""
     spans: dict[int, Span] = field(default_factory=dict)
 
     @property

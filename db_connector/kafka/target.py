@@ -1,4 +1,4 @@
-"""The name of the target of the writes, which is the metadata of committed offsets."""
+"""Names the target of the writes. The name is committed as metadata with each offset."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Draws the picture in the README: two streams, their neighbour pairs, and an interval join of the same data.
 
-``python docs/plots/neighbours.py`` writes ``neighbours.svg`` next to this file. The pairs on the left are those of
-`joiner.LocalStreamBuffer`. All colours have enough contrast on white and on black, because the background is unknown.
+``python docs/plots/neighbours.py`` writes ``neighbours.svg`` next to this file. `joiner.LocalStreamBuffer` computes the
+pairs on the left. The background is unknown, so all colours have enough contrast on both white and black.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITHIN_S: Final = 1.5
 """The interval join pairs records that are at most this far apart."""
 LENGTH_S: Final = 16.0
 PAUSE_S: Final = (4.6, 9.0)
-"""Torque is not sampled within this interval, and three times as often afterwards."""
+"""Torque is not sampled during this interval, and about three times as often after it."""
 
 WIDTH: Final = 480
 HEIGHT: Final = 272
@@ -41,19 +41,19 @@ MISSING: Final = "#e5484d"
 
 @dataclass(frozen=True)
 class Stream:
-    """Event times of a stream in s, and the position of its graph."""
+    """The event times of a stream in s, and the position of its curve."""
 
     times_s: list[float]
     middle_y: float
     period_s: float
 
     def y(self, time_s: float) -> float:
-        """Return the height of the measured value."""
+        """Return the y coordinate of the curve at ``time_s``."""
         return self.middle_y - 15 * math.sin(2 * math.pi * time_s / self.period_s)
 
 
 def streams() -> tuple[Stream, Stream]:
-    """Return speed, sampled about every second, and torque, with a pause and then more often."""
+    """Return speed, sampled about once a second, and torque, which pauses and is then sampled more often."""
     random = Random(4)
     speed = _times_s(random, 0.4, lambda _: 1.05)
     torque = _times_s(random, 0.7, lambda time_s: 1.2 if time_s < PAUSE_S[1] else 0.35)
@@ -69,7 +69,7 @@ def _times_s(random: Random, begin_s: float, period_s: Callable[[float], float])
 
 
 def neighbours(left: Stream, right: Stream) -> set[tuple[int, int]]:
-    """Return the pairs of the neighbour join, as numbers of the left and the right record."""
+    """Return the pairs of the neighbour join, as indices of the left and the right record."""
     buffer = LocalStreamBuffer()
 
     def columns(stream: Stream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def neighbours(left: Stream, right: Stream) -> set[tuple[int, int]]:
 
 
 def within(left: Stream, right: Stream) -> set[tuple[int, int]]:
-    """Return the pairs of an interval join."""
+    """Return the pairs of the interval join, as indices."""
     return {
         (i, j)
         for i, one in enumerate(left.times_s)
@@ -91,7 +91,7 @@ def within(left: Stream, right: Stream) -> set[tuple[int, int]]:
 
 
 def drawn() -> str:
-    """Return the picture as SVG."""
+    """Return the picture as an SVG document."""
     left, right = streams()
     pairs, window = neighbours(left, right), within(left, right)
     found = pairs & window

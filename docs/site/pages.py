@@ -1,6 +1,6 @@
-"""The content of the site: the pages of the root and of docs/, under their paths in the repository.
+"""The content of the site: the pages in the root and in docs/, at their repository paths.
 
-So links between pages are the same on the site as in the repository, and no page is duplicated.
+Links between pages therefore work on the site as in the repository, and no page is duplicated.
 `make docs` calls these hooks.
 """
 
@@ -16,7 +16,7 @@ from pygments.formatters import HtmlFormatter
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHOWN: Final = ("*.md", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/**/*.css", "LICENSE")
 CODE_COLOURS: Final = {".codehilite": "default", '[data-bs-theme="dark"] .codehilite': "github-dark"}
-"""The Pygments style for each part of a page."""
+"""The Pygments style for each CSS selector."""
 
 _INFO: Final = re.compile(r"^```(\w+) [^`\n]*$", re.MULTILINE)
 _PROMPT: Final = re.compile(r"^```python\n(?=>>>)", re.MULTILINE)
@@ -29,7 +29,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Return the pages and their images, instead of the files in the configuration folder."""
+    """Return the pages and their images in place of the files in the configuration folder."""
     names = [path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern))]
     shown = [File(name, str(ROOT), config.site_dir, config.use_directory_urls) for name in names]
     colours = "\n".join(HtmlFormatter(style=style).get_style_defs(part) for part, style in CODE_COLOURS.items())

@@ -1,1 +1,1 @@
-"""The input of all contenders, and its expected results."""
+"""The input that all contenders get, and the expected results."""

@@ -1,8 +1,9 @@
-"""Computes the expected results of a workload, and compares an output with them: found, missing, excess, duplicate.
+"""Computes the expected results of a workload, and compares an output with them: found, missing, excess, double.
 
-The pairs are those of docs/semantics.md, computed as described there, without the engine under test: the union of four
-`pandas.merge_asof` calls. A pair is expected if an endless stream would make it certain; a pair that only the end of
-the stream makes certain is optional. A pair is one integer: left row times number of rows, plus right row.
+The pairs are those defined in docs/semantics.md, computed without the engine under test as the union of four
+`pandas.merge_asof` calls. A pair is expected if it would become certain in an endless stream; pairs that only the end
+of the stream makes certain are optional. A pair is encoded as one integer: left row times number of rows, plus right
+row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Window:
-    """The pairs of a windowed join: at most ``width_ms`` apart or, with ``is_grid``, in the same window of a grid.
+    """The pairs of a windowed join: at most ``width_ms`` apart or, with ``is_grid``, within the same window of a grid.
 
     Width 0 means no window.
     """
@@ -48,13 +49,13 @@ class Window:
         return bool((is_same & self.holds(workload.time_ms[left], workload.time_ms[right])).all())
 
     def count(self, workload: Workload) -> int:
-        """Return the number of pairs in the window, neighbours or not: the number that a windowed join writes."""
+        """Return the number of pairs in the window, neighbours or not, which is what a windowed join writes."""
         first_ms = int(workload.time_ms.min())
         time_ms = workload.time_ms - first_ms + first_ms % self.width_ms
         reach = 0 if self.is_grid else self.width_ms
         if self.is_grid:
             time_ms //= self.width_ms
-        # The times of things are placed one after the other, farther apart than the window.
+        # Lay the things out one after the other on one time axis, farther apart than the window.
         places = workload.thing * (int(time_ms.max()) + 2 * reach + 1) + time_ms
         left, right = (np.sort(places[workload.side == side]) for side in (0, 1))
         before = np.searchsorted(right, left - reach, side="left")
@@ -79,7 +80,7 @@ class Expected:
         return {"about": self.workload.about, "keys": len(self.workload.names)}
 
     def width_ms(self, share: float) -> int:
-        """Return the width of the narrowest window with this share of the pairs."""
+        """Return the width of the narrowest window that contains this share of the pairs."""
         left, right = np.divmod(self.pairs, len(self.workload))
         apart_ms = np.sort(np.abs(self.workload.time_ms[left] - self.workload.time_ms[right]))
         return max(1, int(apart_ms[min(len(apart_ms) - 1, int(share * len(apart_ms)))]))
@@ -87,7 +88,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The counts of a comparison. ``reached`` is the processed share of the input; the rest is not judged."""
+    """The outcome of a comparison. ``reached`` is the share of the input that was processed; the rest is not judged."""
 
     reached: float
     rows: int
@@ -109,7 +110,7 @@ class Comparison:
 
 
 def has_all(found: Mapping[str, Any]) -> bool:
-    """Return whether a run is complete by its figures. A number of results proves nothing: the pairs may be wrong."""
+    """Return whether the figures of a run show it as complete. The number of results alone proves nothing."""
     has_neighbours = found.get("reached") == 1 and found.get("missing") == 0
     held = found.get("held")
     return has_neighbours or (held is not None and found["results"] - found["double"] == held)
@@ -140,7 +141,7 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
     """Return the rows of one side that have a neighbour in the given direction, and these neighbours."""
     frames = [
         pd.DataFrame({"thing": workload.thing[rows], "time": workload.time_ms[rows], name: rows})
-        # Equal times stay in the order of the log, which distinguishes them.
+        # Stable, so that records with equal times stay in log order.
         .sort_values("time", kind="stable")
         for rows, name in ((one, "row"), (other, "found"))
     ]
@@ -151,22 +152,22 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
 def compare(
     expected: Expected, left: Ints, right: Ints, settled: int | None = None, window: Window = NO_WINDOW
 ) -> Comparison:
-    """Judge results (pairs of a left and a right row) up to the last row processed in each partition.
+    """Judge results, given as left and right rows, up to the last row processed in each partition.
 
-    ``settled``: for a run that was cut off, how many of its first results determine how far it got. This is determined
-    per thing, because an engine need not process the things of a partition in order. The other results only have to be
-    correct. ``window`` is that of the join; the last neighbours in it show that the input was read to its end.
+    ``settled``: if the run was cut off, how many of its first results show how far it got. That is determined per
+    thing, because an engine need not process the things of a partition in order. The remaining results only have to be
+    correct. ``window`` is the join's window; the last neighbours within it show that the input was read to the end.
     """
     workload, rows = expected.workload, len(expected.workload)
     group = workload.partition if settled is None else workload.thing
     reach, last = np.full((2, int(group.max()) + 1), -1)
     later = np.maximum(left, right)[:settled]
     np.maximum.at(reach, group[later], later)
-    # After the last row that completes a pair, the output does not show how far the run got.
+    # Past the last row that completes a pair, the output cannot show how far the run got.
     visible = expected.later[window.holds(*(workload.time_ms[side] for side in np.divmod(expected.pairs, rows)))]
     np.maximum.at(last, group[visible], visible)
     is_done, is_silent = reach >= last, last < 0
-    # A group without such neighbours is judged by the other groups.
+    # A group without such neighbours counts as processed if all the others are.
     reach = np.where(is_done & (~is_silent | is_done[~is_silent].all()), rows, reach)
     judged = expected.pairs[expected.later <= reach[group[expected.later]]]
     codes = np.unique(left * rows + right)

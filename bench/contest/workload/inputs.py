@@ -1,7 +1,7 @@
-"""Generates the seeded data of the contest as columns, and writes it to Kafka once for all contenders.
+"""Generates the contest's seeded data as columns, and writes it to Kafka once for all contenders.
 
 A workload is a log of rows. A row has a thing, a side (0 speed, the left stream; 1 torque, the right one) and a time.
-Its number is its id on the wire, so that the rows of a result are known.
+Its row number is its id on the wire, so that each result identifies its rows.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _HOT: Final = 0.5
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows in the order of the log.
+    """Rows in log order.
 
-    ``lateness_ms`` is how far a row may be behind the newest time of its stream. ``watermark_scope``: a row advances
-    the frontier of its own thing ("key"), or of the whole "partition" if things come and go.
+    ``lateness_ms`` is how far a row may be behind the newest time of its stream. ``watermark_scope`` says whether a row
+    advances the frontier of its own thing ("key") or of the whole "partition", for things that come and go.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Workload:
         return self.partition_of_thing[self.thing]
 
     def messages(self, first: int, last: int) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield the partition and message of each row from ``first`` up to, but excluding, ``last``."""
+        """Yield the partition and message of each row from ``first`` up to but not including ``last``."""
         rows = slice(first, last)
         columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
         for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):
@@ -79,7 +79,7 @@ class Workload:
 
 
 def message(thing: str, side: int, time_ms: int, identity: int) -> bytes:
-    """Return a record as bytes."""
+    """Return a record as JSON bytes."""
     return (
         f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
         f'"result": {identity * 7919 % 100_000 / 100}, "id": "{identity}"}}'
@@ -116,9 +116,9 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
 
 
 def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1) -> Workload:
-    """Make rows of things in turn, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
+    """Cycle through the things, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
 
-    With few records there are fewer things, so that each still sends both quantities.
+    With few records there are fewer things, so that each still has enough rows.
     """
     del seed
     things = min(things, records // 8)
@@ -130,7 +130,7 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
 
 
 def bursts(name: str, records: int, seed: int) -> Workload:
-    """Make bursts of 5,000 rows, a minute apart, in which a quarter of the things has no torque for minutes."""
+    """Make bursts of 5,000 rows, a minute apart, in which a quarter of the things sends no torque for minutes."""
     del seed
     at = np.arange(records * 5 // 4)
     thing, side = at % 8, at // 8 % 2
@@ -154,7 +154,7 @@ def gaps(name: str, records: int, seed: int) -> Workload:
 
 
 def disorder(name: str, records: int, seed: int) -> Workload:
-    """Make alternating rows of which one in ten is up to 500 positions late."""
+    """Make alternating rows, one in ten of which arrives up to 500 positions late."""
     draw = np.random.default_rng(seed)
     at = np.arange(records)
     place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, 500, records), 0)
@@ -164,7 +164,7 @@ def disorder(name: str, records: int, seed: int) -> Workload:
 
 
 def skew(name: str, records: int, seed: int) -> Workload:
-    """Make rows of 1,000 things, of which a few send most records (Zipf's law)."""
+    """Make rows of 1,000 things, a few of which send most of the records (Zipf's law)."""
     draw = np.random.default_rng(seed)
     share = 1 / np.arange(1, 1_001) ** 1.1
     thing = draw.choice(1_000, records, p=share / share.sum())
@@ -173,7 +173,7 @@ def skew(name: str, records: int, seed: int) -> Workload:
 
 
 def recorded(name: str, records: int, seed: int) -> Workload:
-    """Repeat a recording of a real machine in parallel and in sequence; without one, use the generator."""
+    """Repeat a recording of a real machine, in parallel and in sequence. Without a recording, generate one."""
     named = os.environ.get("LSB_EVENTS")
     path = Path(named) if named else _SHARED
     with tempfile.TemporaryDirectory() as folder:
@@ -204,11 +204,12 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 
 
 def nexmark(name: str, records: int, seed: int) -> Workload:
-    """Make auctions (as speed) and bids (as torque) in the Nexmark generator's ratio, joined by auction as in its Q20.
+    """Make auctions (as speed) and bids (as torque) in the Nexmark generator's ratio, joined on the auction as in Q20.
 
-    There are 46 bids for 3 auctions. One auction in a hundred is hot and gets half of the bids; the others go to one of
-    the last hundred. Since an auction is sent once, all its bids are neighbours of it, so the join is that of Q20
-    without its filter. Each auction is a separate thing, so the watermark scope is the partition.
+    There are 46 bids for 3 auctions. One auction in a hundred is hot and gets half of the bids; the other bids go to
+    one of the last hundred auctions. Because an auction is sent only once, it is a neighbour of each of its bids, so
+    the join is that of Q20 without the filter. Each auction is a separate thing, so the watermark scope is the
+    partition.
     """
     draw = np.random.default_rng(seed)
     at = np.arange(records)
@@ -238,12 +239,12 @@ WORKLOADS: Final[dict[str, Callable[[str, int, int], Workload]]] = {
 
 
 def make(name: str, records: int, seed: int = SEED) -> Workload:
-    """Make the workload of that name, with ``records`` rows."""
+    """Make the workload ``name`` with ``records`` rows."""
     return WORKLOADS[name](name, records, seed)
 
 
 def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more: Any) -> Workload:
-    """Make a workload. Few things are spread evenly over the partitions, many by their hashes."""
+    """Assemble a workload. A few things are spread evenly over the partitions, many by hash."""
     count = int(thing.max()) + 1
     if count <= 2 * PARTITIONS:
         names, places = map(list, zip(*things_over_all_units("machine", count), strict=True))
@@ -255,5 +256,5 @@ def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more:
 
 
 def things_by_turns() -> Iterator[tuple[str, int]]:
-    """Yield names and partitions of the alternating workload, endlessly."""
+    """Cycle endlessly through the names and partitions of the alternating workload."""
     return cycle(things_over_all_units("machine", 8))
