@@ -1,6 +1,6 @@
 """The guarantees under extreme conditions: full disks, wrong clocks, Kafka unavailable for minutes.
 
-The MQTT broker is killed as well. How much survives depends on the broker; the local stack's keeps everything. Each
+The MQTT broker is killed as well. What survives depends on the broker; the stack's own loses nothing. Each
 of these runs takes minutes, so only `make test-chaos` includes them.
 """
 
