@@ -75,7 +75,7 @@ class Play:
         self._running: dict[str, Joiner] = {}
 
     def run(self) -> dict[str, Any]:
-        """Run the moves. Return the tester's findings, after checking that they report no error."""
+        """Run the moves. Check that the tester reports no errors, and return its findings."""
         with flowing(self._app, self._seed):
             for runner in self._runners:
                 self._start(runner)

@@ -1,4 +1,4 @@
-"""Writes the report of chaos runs: a row per run as JSON, and the rows, their sums and all faults as Markdown.
+"""Writes the report of chaos runs: a row per run as JSON, and the rows, their totals and all faults as Markdown.
 
 Timelines are not kept: the seed reproduces a run, and the Markdown counts the events of the timelines.
 """

@@ -1,6 +1,6 @@
 """The guarantees under extreme conditions: full disks, wrong clocks, Kafka unavailable for minutes.
 
-Also with a killed MQTT broker. How much survives depends on the broker; that of the local stack keeps everything. Each
+The MQTT broker is killed as well. What survives depends on the broker; the stack's own loses nothing. Each
 of these runs takes minutes, so only `make test-chaos` includes them.
 """
 

@@ -228,7 +228,7 @@ def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) ->
 
 
 def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
-    """Return pairs, each with twice its mean time in ns. Ties, half nanoseconds and both forms of result occur."""
+    """Return pairs, each with twice its mean time in ns. Includes ties, half nanoseconds and both result forms."""
     chance = random.Random(seed)
     pairs = []
     for number in range(count):

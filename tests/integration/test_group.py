@@ -1,4 +1,4 @@
-"""A group that leaves a unit without a member rebalances again. See `joiner.runtime.ownership.membership`."""
+"""A group rebalances again if it has left a unit without a member. See `joiner.runtime.ownership.membership`."""
 
 from __future__ import annotations
 

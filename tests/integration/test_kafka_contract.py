@@ -1,4 +1,4 @@
-"""Real Kafka behaves as the joiner requires, and like the in-memory broker of the simulation."""
+"""Real Kafka behaves as the joiner requires, and like the simulation's in-memory broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The same application in both kinds of runner: the same input gives the same output, record for record.
 
-The runners are the plain process and the stage in Spark. Features that only one of them has are tested in other files.
+The runners are the plain process and the stage in Spark. Features that only one of them has are tested elsewhere.
 """
 
 from __future__ import annotations

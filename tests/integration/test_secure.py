@@ -1,4 +1,4 @@
-"""The whole pipeline over TLS, with authentication at every server. Wrong credentials are a clear error at start-up."""
+"""The whole pipeline over TLS, with authentication at every server. Wrong credentials are reported at start-up."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from joiner.core.arguments import DIRECTIONS, DRIVERS, WATERMARK_SCOPES
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a join that both the engine and the oracle have."""
+    """The join options that the engine and the oracle have in common."""
 
     tolerance_ns: int | None
     lateness_ns: tuple[int, int]
@@ -34,7 +34,7 @@ class Feed:
 
 
 def options() -> st.SearchStrategy[Options]:
-    """Generate options whose tolerance and lateness are of the same size as the times."""
+    """Generate options whose tolerance and lateness are about as large as the times."""
     lateness = st.integers(0, 6)
     return st.builds(
         Options,

@@ -112,7 +112,7 @@ def test_an_event_is_hashed_a_bounded_number_of_times_whatever_is_refused_of_it(
     hashed = 0
 
     class Counting:
-        """The part of `hashlib` that the parser uses, counting the hashed bytes."""
+        """The part of `hashlib` that the parser uses; counts the hashed bytes."""
 
         @staticmethod
         def sha256(text: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Whatever the database responds becomes one of the errors that the writer handles."""
+"""Any database response, whatever its status, headers and body, becomes an error that the writer handles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties that every generated data set has, for any seed and any shares."""
+"""Properties of every generated data set, whatever the seed and the shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the fast computation of the expected pairs equal the oracle, and does the oracle obey the laws of the join?"""
+"""Does the fast computation of the expected pairs agree with the oracle, and does the oracle obey the join's laws?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of a pair always parses to its values, and different pairs are never the same point."""
+"""A pair's line always parses back to its values, and different pairs never become the same point."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Pool(Executor):
 
 
 class Execution:
-    """An execution that only stores the units that it runs."""
+    """An execution that only keeps a record of the units that it runs."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, Any] = {}

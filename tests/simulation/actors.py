@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Dead(BaseException):
-    """The process has ended: no further call of it has any effect."""
+    """The process has ended: none of its further calls has any effect."""
 
 
 class Actor:

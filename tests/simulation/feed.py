@@ -134,7 +134,7 @@ class _Feeder:
         return Step(topic, unit, thing.encode(), json.dumps(content).encode())
 
     def _odd(self, topic: str, unit: int, thing: str) -> Step:
-        """Return a message that the joiner rejects because of its form, its partition or its event time."""
+        """Return a message that the joiner rejects because of its format, partition or event time."""
         kind = self._draw.randrange(4)
         if kind == 0:
             return Step(topic, unit, None, self._draw.choice([b"{", b"", None, b'{"thing":"R0"}']))

@@ -1,7 +1,7 @@
 """Runs the history of a seed, from the first record to the end of the input, and checks the result.
 
-A history has three phases. First, processes start, work, die, freeze and restart while input is written. Then no more
-faults are injected, and all input must be consumed within a number of steps. At the end, the owners must match the
+A history has three phases. First, processes start, work, die, freeze and restart while input is written. Then fault
+injection stops, and all input must be consumed within a fixed number of steps. At the end, the owners must match the
 group's assignment, and no transaction may be open.
 """
 
@@ -128,7 +128,7 @@ class History:
                 slot.process, slot.start_s = None, self.world.clock_s + wait_s
 
     def complain(self, text: str) -> None:
-        """See `Director`. No unit should fail here, except because another process owns it."""
+        """See `Director`. A unit may fail here only because another process owns it."""
         if any(phrase in text for phrase in _LOST):
             self.world.counts["given up to another owner"] += 1
         else:

@@ -35,7 +35,7 @@ class Incidents:
         world.kafka.on_init = self._leave_behind
 
     def step(self) -> None:
-        """Handle what is due. Called before every client call."""
+        """Run the incidents that are due. Called before every client call."""
         for arrival in [arrival for arrival in self._belated if arrival[0] <= self._world.steps]:
             self._belated.remove(arrival)
             arrival[1]()
@@ -75,7 +75,7 @@ class Incidents:
         self._did("compaction")
 
     def skew_clock(self) -> None:
-        """Make the broker's clock jump."""
+        """Make the broker's clock jump, or set it right again."""
         self._world.kafka.skew_ms = self._draw.choice([0, -(2 * 10**8), 2 * 10**8, -3_600_000])
         self._did("clock jump")
 

@@ -1,7 +1,7 @@
 """A consumer group in memory: static members, cooperative rebalancing, session timeouts.
 
 A unit is assigned to another member only after its member has given it up or lost its session. A new member with the
-same instance name gets the units of its predecessor. A member learns of changes with its next heartbeat.
+same instance name gets the units of its predecessor. A member learns of changes at its next heartbeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The outcome of a seed: whether the result is correct, and the timeline."""
+"""The outcome of one seed: whether the result is correct, and the timeline that led to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs many histories in worker processes, and sums up their outcomes."""
+"""Runs many histories in worker processes and tallies their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects planted in the stage's driver and worker, one at a time. Those common to all runners are in `bugs`."""
+"""Defects planted in the stage's driver and worker, one at a time. `bugs` has the defects common to all runners."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         (units, "ThreadPoolExecutor", partial(SimulatedPool, world)),
-        # One interpreter runs thousands of simulated processes.
+        # A single interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),
         (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),

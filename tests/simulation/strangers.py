@@ -22,7 +22,7 @@ _BRIEF_S: Final = 0.2
 
 
 class Strangers:
-    """Writes to ``places``, from its creation on."""
+    """Writes to ``places`` from the moment it is created."""
 
     def __init__(self, world: World, places: list[Place]) -> None:
         self._world, self._places = world, places

@@ -1,4 +1,4 @@
-"""The contest's workloads, their expected results, and the judgement of outputs."""
+"""The contest's workloads, their expected results, and how outputs are judged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def codes(pairs: set[tuple[int, int]], rows: int) -> list[int]:
 
 
 def tiny(*rows: tuple[int, int], lateness_ms: int = 0) -> Workload:
-    """Return a workload of one thing. ``rows``: the side and the time of each record."""
+    """Return a workload with a single thing. ``rows``: each record's side and time."""
     side, time_ms = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
     return Workload("tiny", "", ["a"], np.zeros(1, np.int64), nothing, side, time_ms, lateness_ms)
@@ -146,7 +146,7 @@ NARROW = Window(10)
 def judged(
     expected: Expected, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], *, is_quiet: bool, window: Window = WIDE
 ) -> dict[str, Any]:
-    """Judge a run with evenly spaced results, the last of them just before its end, and return its figures."""
+    """Judge a run whose results are evenly spaced and end just before the run does. Return its figures."""
     left, right = pairs
     watch = Watch(*IDLE, Limits(), 0)
     watch.is_quiet = is_quiet

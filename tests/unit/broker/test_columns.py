@@ -1,4 +1,4 @@
-"""Columns of strings give the same results as the strings themselves."""
+"""String columns give the same results as the strings they hold."""
 
 from __future__ import annotations
 

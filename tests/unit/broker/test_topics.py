@@ -1,4 +1,4 @@
-"""The topics of an application, and their configuration."""
+"""An application's topics and their configuration."""
 
 from __future__ import annotations
 

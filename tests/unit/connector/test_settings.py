@@ -1,4 +1,4 @@
-"""The ranges of the connector's own settings."""
+"""The valid ranges of the connector's own settings."""
 
 from __future__ import annotations
 

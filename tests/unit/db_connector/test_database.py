@@ -1,4 +1,4 @@
-"""The error that results from each response of a server, over a real socket."""
+"""Which error each server response leads to, tested over a real socket."""
 
 # ruff: noqa: D101 - the names of tests, and of the parts of a stand-in, are descriptive enough
 

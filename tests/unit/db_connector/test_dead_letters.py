@@ -1,4 +1,4 @@
-"""The size of dead letters: Kafka must accept them for any record."""
+"""Dead letters are small enough for Kafka to accept, whatever the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line written for a pair, and pairs that cannot be written as one."""
+"""The line written for a pair, and pairs that cannot be written as a line."""
 
 from __future__ import annotations
 

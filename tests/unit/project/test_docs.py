@@ -89,7 +89,7 @@ def documented_default(cell: str) -> object:
 
 
 def real_default(field: FieldInfo) -> object:
-    """Return the default of a field, in the same form."""
+    """Return a field's default, in the form that `documented_default` returns."""
     if field.default_factory is not None:
         return FACTORIES[field.default_factory]
     if field.default is PydanticUndefined:

@@ -1,6 +1,6 @@
 """The house style as tests: import arrows, banned calls, sizes, and names that published text must not contain.
 
-Each ban names an alternative. The tests parse the source; nothing is imported.
+Each ban names an alternative. The tests parse the source and import nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages: links, lists, commands and pictures are valid, examples run, and text is about the project alone."""
+"""The pages: links, lists, commands and pictures are valid, examples run, and the text is about the project alone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Do the built-in cases detect an incorrect engine, and pass a correct one?
 
-The correct engine is the oracle behind the engine's interface; each incorrect one breaks one promise.
+The correct engine is the oracle behind the engine's interface; each incorrect engine violates one guarantee.
 """
 
 from __future__ import annotations

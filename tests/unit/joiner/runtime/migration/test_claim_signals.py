@@ -1,4 +1,4 @@
-"""When a claim in progress is announced, and for how long others rely on the announcement."""
+"""When a runner announces a claim in progress, and how long other runners rely on the announcement."""
 
 from __future__ import annotations
 

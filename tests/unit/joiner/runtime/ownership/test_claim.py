@@ -1,4 +1,4 @@
-"""The state that a claimant builds, and the output that it produces again for a unit, without Kafka's clients."""
+"""The state that a claimant rebuilds for a unit and the output that it writes again, without Kafka clients."""
 
 from __future__ import annotations
 
