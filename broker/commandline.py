@@ -19,6 +19,7 @@ DISTRIBUTIONS: Final = {
     "confluent_kafka": "confluent-kafka",
     "google": "protobuf",
     "influxdb_client": "influxdb-client",
+    "llvmlite": "llvmlite",
     "msgspec": "msgspec",
     "paho": "paho-mqtt",
     "pandas": "pandas",
