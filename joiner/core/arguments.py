@@ -230,8 +230,8 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
     """Return for each side whether its records have identities, or None while it has had no record.
 
-    Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be told
-    from a different record with the same time.
+    Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
+    distinguished from a different record with the same time.
     """
     found = list(known)
     for side, batch in enumerate(batches):
