@@ -51,7 +51,7 @@ _BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
 
 
 def is_backlog(kept: int, touched: int) -> bool:
-    """Return whether a step keeps so many more records than it touches that it should move some to the backlog.
+    """Return whether a step keeps far more records than it touches, and should therefore move some to the backlog.
 
     ``kept``: the number of records that remain held. ``touched``: the number of new records plus the number of keys.
     """

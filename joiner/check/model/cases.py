@@ -141,7 +141,7 @@ def _late_cases() -> list[Case]:
 
 
 def random_case(seed: int) -> Case:
-    """Return a small random case: few keys, few times (so many ties), disorder, lateness, tolerance, watermarks."""
+    """Return a small random case: few keys, few times (hence many ties), disorder, lateness, tolerance, watermarks."""
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
     disorder, watermark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))
