@@ -1,12 +1,12 @@
 """LocalStreamBuffer: joins each record with its neighbours in the other stream.
 
-The library needs no server::
+To use it as a library, no server is needed::
 
     from joiner import join                 # two whole tables, in one call
     from joiner import LocalStreamBuffer    # two streams, batch by batch
     from joiner import RecordJoin           # two streams, record by record
 
-The process that joins Kafka topics is ``python -m joiner`` (`joiner.runtime`).
+``python -m joiner`` starts the process that joins Kafka topics (`joiner.runtime`).
 """
 
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
@@ -15,6 +15,6 @@ from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
 __version__ = "0.1.0"
-"""As in pyproject.toml. Not read from the installed metadata, because a checkout or a zip of `joiner` has none."""
+"""The version in pyproject.toml, repeated here because a checkout or a zip of `joiner` has no installed metadata."""
 
 __all__ = ["ALL_KEYS", "ArgumentError", "LocalStreamBuffer", "RecordJoin", "SnapshotError", "Step", "join"]

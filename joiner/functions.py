@@ -1,10 +1,10 @@
 """Joining functions, which compute the results of pairs.
 
-A joining function accepts the left and the right records of n pairs as two batches of columns. It returns n values as a
-float64 array of shape (n,), or of shape (n, 2) as `both` does. It is called for whole batches, so it should use array
-arithmetic instead of a loop. If it raises for a pair, or returns a value that is not finite, the pair becomes a dead
-letter. The other pairs of the batch are not affected. In settings, a user's function is named as ``module:function``.
-If the module cannot be imported, the error message contains the file and line.
+A joining function takes the left and the right records of n pairs as two batches of columns. It returns n values as a
+float64 array of shape (n,), or (n, 2) like `both`. It is called once per batch, so it should use array arithmetic
+rather than a loop. If it raises for a pair, or returns a value that is not finite, that pair becomes a dead letter; the
+other pairs of the batch are unaffected. Settings refer to a user's function as ``module:function``. If the module
+cannot be imported, the error message gives the file and line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Columns(NamedTuple):
-    """One side of n pairs: values (float64) and event times (int64, ns) of shape (n,), and n things and event ids."""
+    """One side of n pairs: values (float64) and event times (int64 ns), shape (n,) each, and n things and event ids."""
 
     result: NDArray[np.float64]
     time_ns: NDArray[np.int64]
@@ -36,11 +36,11 @@ class Columns(NamedTuple):
 
 
 class UnusableValuesError(ValueError):
-    """A joining function did not return one or two columns of real numbers."""
+    """A joining function returned something other than one or two columns of real numbers."""
 
 
 class JoinFunction(Protocol):
-    """Computes n values from the two sides of n pairs."""
+    """A function that computes n values from the two sides of n pairs."""
 
     def __call__(self, left: Columns, right: Columns, /) -> NDArray[np.float64]:
         """Return the values in the order of the pairs, shape (n,) or (n, 2)."""
@@ -58,12 +58,12 @@ def difference(left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def mean(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Return the mean of both values. They are halved before adding, because the sum could overflow."""
+    """Return the mean of both values. Each is halved first, because their sum could overflow."""
     return left.result / 2 + right.result / 2
 
 
 def both(left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Return both values, shape (n, 2). The result of a pair is ``{"left": x, "right": y}``."""
+    """Return both values, shape (n, 2). A pair's result is then ``{"left": x, "right": y}``."""
     return np.column_stack([left.result, right.result])
 
 
@@ -81,14 +81,14 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 
 
 NUMBER_KINDS: Final = frozenset("biufO")
-"""The dtype kinds that a function may return. numpy would also convert complex numbers, strings and dates to floats
-without an error."""
+"""The dtype kinds that a function may return. numpy would silently convert complex numbers, strings and dates to floats
+as well."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
     """Call ``function`` for n pairs. Return its values as float64 of shape (n,) or (n, 2).
 
-    Raises `UnusableValuesError` if it returns anything else, and any exception that it raises.
+    Raises `UnusableValuesError` if it returns anything else. Exceptions of the function are passed on.
     """
     count = len(left.result)
     with np.errstate(all="ignore"):
@@ -106,12 +106,12 @@ def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDAr
 def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
     """Load the joining function of each join.
 
-    ``functions`` maps join names to function names. Modules in the current folder can be used. Raises `SettingsError`
-    listing every function that cannot be loaded.
+    ``functions`` maps join names to function names. Modules in the current folder can be imported. Raises
+    `SettingsError` listing every function that cannot be loaded.
     """
     here = Path.cwd()
     if here not in map(Path, sys.path):
-        # The folder comes last, so that its files do not shadow libraries.
+        # Put the folder last, so that its files do not shadow libraries.
         sys.path.append(str(here))
     loaded, mistakes = {}, []
     for join, name in functions.items():
@@ -125,9 +125,9 @@ def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
 
 
 def load_function(name: str) -> JoinFunction:
-    """Load a built-in function by its name, or a user's function by ``module:function``.
+    """Load a built-in function by its name, or a user's function given as ``module:function``.
 
-    Raises ValueError with the cause, the place, and how to correct it.
+    Raises ValueError saying what is wrong, where, and how to correct it.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -163,14 +163,14 @@ def _reason(error: BaseException, module: str, attribute: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the type and text of a function's exception, or why the values that it returned are unusable."""
+    """Return the type and message of a function's exception, or why the values that it returned are unusable."""
     return str(error) if isinstance(error, UnusableValuesError) else f"{type(error).__name__}: {error}"
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line of the innermost frame in the user's code, or in a library if there is none.
+    """Return the file and line of the innermost frame in the user's code, or in a library if there is no such frame.
 
-    The text is empty if the traceback has only frames of this package.
+    Returns an empty string if all frames of the traceback are in this package.
     """
     ours = str(Path(__file__).parent), importlib.__file__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]

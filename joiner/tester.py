@@ -1,6 +1,6 @@
-"""Checks the correctness of the join. Run ``python joiner/tester.py --help`` for its options.
+"""Checks that the join is correct. ``python joiner/tester.py --help`` lists the options.
 
-This is only a script; the checks are in `joiner.check`.
+This is only the script; the checks themselves are in `joiner.check`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Python puts the folder of a script, joiner/, first on the path. `import joiner` would fail, and modules in this folder
-# could shadow those of the standard library.
+# Python puts the script's folder, joiner/, first on the path. `import joiner` would then fail, and modules in this
+# folder could shadow those of the standard library.
 _HERE = str(Path(__file__).resolve().parent)
 if __name__ == "__main__" and _HERE in sys.path:
     sys.path[sys.path.index(_HERE)] = str(Path(__file__).resolve().parents[1])

@@ -1,1 +1,1 @@
-"""The checks of `joiner.tester`: an oracle, and the comparison of a pipeline's outputs with the expected outputs."""
+"""The checks behind `joiner.tester`: an oracle, and a comparison of a pipeline's outputs with the expected ones."""

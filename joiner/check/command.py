@@ -67,14 +67,14 @@ examples:
 
 
 class _MeasurementSettings(BaseModel):
-    """The settings of the database connector that the check needs."""
+    """The database connector's settings that the check needs."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """The same as in the connector. The packages do not import each other, so a test compares both definitions."""
+    """Must equal the connector's definition. The packages do not import each other, so a test compares the two."""
 
 
 class VerifySettings(JoinerSettings):
-    """The settings of the joiner, with those of the database."""
+    """The settings of the joiner and of the database."""
 
     influxdb: InfluxdbSettings = InfluxdbSettings()
     db_connector: _MeasurementSettings = _MeasurementSettings()
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Disable cyclic garbage collection, which would take a quarter of the time with millions of records."""
+    """Disable cyclic garbage collection, which with millions of records would take a quarter of the run time."""
     gc.disable()
     try:
         yield
@@ -203,10 +203,10 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise `SettingsError` for unusable files before the check, which may take a long time.
+    """Raise `SettingsError` for unusable files now, before a check that may take a long time.
 
-    The files are not opened, because a pipe (``<(zcat …)``) can be opened only once, and an interrupted check would
-    leave an empty report.
+    The files are not opened: a pipe (``<(zcat …)``) can be opened only once, and an interrupted check would leave an
+    empty report behind.
     """
     events: Path | None = options.events
     report: Path | None = options.json

@@ -1,4 +1,4 @@
-"""Renders findings as text: tables, examples of differences, and a verdict in the last line."""
+"""Renders findings as text: tables, examples of differences, and the verdict on the last line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line of the joiner. It may import every package; no package imports it. Start with `main`."""
+"""The joiner's command line. It may import any package, and no package imports it. Start reading at `main`."""

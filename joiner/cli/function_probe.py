@@ -1,11 +1,11 @@
-"""Calls joining functions at start-up with made-up pairs, so that a function that cannot work is reported at once.
+"""Calls joining functions with made-up pairs at start-up, so that a function that cannot work is reported at once.
 
-A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs, and once with
-a single pair if the batch fails. Built-in functions are not called.
+A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs and, if that
+fails, once with a single pair. Built-in functions are not called.
 
-A failure for made-up pairs proves little, because a function may reject a machine that it does not know. So a function
-is refused only for an error that every pair would cause: it does not accept two sides, it uses a name that does not
-exist, or it does not return a column of numbers. Any other exception is a warning.
+Failing for made-up pairs proves little, because a function may reject a machine that it does not know. A function is
+therefore refused only for an error that every pair would cause: it does not accept two sides, uses a name that does not
+exist, or does not return a column of numbers. Any other exception only causes a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.settings import SettingsError
 from joiner.functions import BUILT_IN, Columns, JoinFunction, UnusableValuesError, call_function, place_of, reason_of
 
 MADE_UP: Final = "made-up"
-"""The thing of the made-up pairs, and the prefix of their ids, by which a function can recognise them."""
+"""The thing of the made-up pairs and the prefix of their ids, so that a function can recognise them."""
 
 _TIME_NS: Final = 1_577_836_800 * 10**9
 """2020-01-01T00:00:00Z."""
@@ -29,13 +29,13 @@ _REASON_LENGTH_MAX: Final = 300
 
 
 def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFunction]) -> list[str]:
-    """Call each function once. Return warnings.
+    """Probe each function. Return the warnings.
 
     ``names``: the functions' names in the settings, by join; ``functions``: the functions, by join. Raises
     `SettingsError` listing every function that cannot work.
     """
     mistakes, warnings = [], []
-    # A function that several joins share is called for one of them.
+    # A function that several joins share is probed only once.
     for name in dict.fromkeys(names.values()):
         if name in BUILT_IN:
             continue
@@ -73,7 +73,7 @@ def _failure(function: JoinFunction, count: int) -> BaseException | None:
 
 
 def _made_up(side: int, count: int) -> Columns:
-    """Return one side of ``count`` pairs with distinct values, times and ids."""
+    """Make up one side of ``count`` pairs, with distinct values, times and ids."""
     number = np.arange(1, count + 1)
     return Columns(
         result=side * number.astype(np.float64),
@@ -89,12 +89,12 @@ def _fails_for_all(error: BaseException) -> bool:
         return True
     if isinstance(error, AttributeError):
         return isinstance(error.obj, Columns | np.ndarray)
-    # It has the wrong parameters, or uses a whole side as a number.
+    # The function has the wrong parameters, or uses a whole side as a number.
     return isinstance(error, TypeError) and (not place_of(error) or Columns.__name__ in str(error))
 
 
 def _describe(error: BaseException) -> str:
-    """Return the exception with its place, in one line."""
+    """Describe the exception, and where it was raised, on one line."""
     what = " ".join(reason_of(error)[:_REASON_LENGTH_MAX].split()).rstrip(": ")
     place = place_of(error)
     return f"{place}: {what}" if place else what

@@ -60,7 +60,7 @@ Exit status: 0 success, 1 a unit could not continue or Kafka does not answer, 2 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line, and exit with its status."""
+    """Run the command, and exit with its status."""
     options = build_parser().parse_args(arguments)
     set_up_logs(options.log_level)
     try:
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
-    """Print the error of the Kafka client. Return the exit status."""
+    """Print the Kafka client's error. Return the exit status."""
     reason = error.args[0].str().strip()
     if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the public name of the constant
         print(f"joiner: the Kafka client refuses its settings: {reason}; correct kafka.client", file=sys.stderr)
@@ -115,7 +115,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
 
 def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     with imports_of("joiner", "spark"):
-        # Imported here, because only this command needs PySpark.
+        # Imported here because only this command needs PySpark.
         from joiner.runtime.runners.spark.query import StageFailed  # noqa: PLC0415 - see above
         from joiner.runtime.runners.spark.stage import SparkStage  # noqa: PLC0415 - see above
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
@@ -148,7 +148,7 @@ def _site(text: str) -> str:
 
 
 class _FormerFlag(argparse.Action):
-    """A flag by its name in the previous release: accepted, with a warning that names the present flag."""
+    """A flag under its former name: accepted, with a warning that names the current flag."""
 
     def __call__(
         self,
@@ -178,7 +178,7 @@ def _seconds(text: str) -> float:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all commands and flags."""
+    """Build the parser for all commands and flags."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--config", type=Path, help="settings file (default: lsb.toml)")
     shared.add_argument(

@@ -1,7 +1,7 @@
 """``joiner move``: writes the order, reports each step, and determines the outcome from the checkpoints.
 
-If this program dies, nothing is lost: its order expires, and the target claims, or the source reclaims, the units that
-were on their way.
+If this program dies, nothing is lost: its order expires, and the units that were on their way are claimed by the target
+or reclaimed by the source.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from joiner.runtime.settings import JoinerSettings
 
 _WAIT_S: Final = 0.1
 _CHECK_INTERVAL_S: Final = 1.0
-"""Interval between two reads of the checkpoints of units that are on their way."""
+"""How often the checkpoints of units on their way are read."""
 
 _RECLAIM_TIMEOUT_S: Final = RECLAIM_AFTER_S + 15.0
-"""The longest wait for a unit on its way. A source that reclaims a unit needs time for a claim and a replay."""
+"""The longest wait for a unit on its way. It allows for a source that reclaims the unit, with a claim and a replay."""
 
 _REPORT_TIMEOUT_S: Final = 5.0
-"""The longest wait for a report of a unit's owner."""
+"""The longest wait for a report from a unit's owner."""
 
 
 def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout_s: float, clock: Clock) -> int:
@@ -72,9 +72,9 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
 def carry_out(
     settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, report: Callable[[str], None]
 ) -> Order:
-    """Write the order and wait for the outcome of every unit. ``report`` is called with a line for each step.
+    """Write the order, and wait for the outcome of every unit. ``report`` is called with a line for each step.
 
-    The units must belong to other sites than ``to``. Raises KafkaException and `broker.kafka.topics.TopicError`.
+    The units must belong to sites other than ``to``. Raises KafkaException and `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
     with closing(Readers(settings, clock)) as readers:
@@ -106,7 +106,7 @@ class _Move:
         self._control.begin_now(self._clock)
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
         self._next_check_s = 0.0
-        # When the checkpoint of each unit was first read.
+        # When each unit's checkpoint was first read.
         self._checked_since_s: dict[int, float] = {}
 
     def run(self) -> Order:
@@ -140,7 +140,7 @@ class _Move:
                 self._report_step(unit)
 
     def _check_underway(self, now_s: float) -> None:
-        """Read the checkpoints of units on their way, because the writer of their next record may have died."""
+        """Read the checkpoints of units on their way, because the process that would report on them may have died."""
         for unit in self._order.underway:
             try:
                 checkpoint = read_checkpoint(self._readers, unit)
@@ -150,7 +150,7 @@ class _Move:
                 self._report_step(unit)
 
     def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Set the outcome of a unit if its checkpoint or the elapsed time determines it. Return whether it does."""
+        """Set a unit's outcome if its checkpoint or the elapsed time determines it. Return whether it does."""
         order, one = self._order, self._order.units[unit]
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:
@@ -166,7 +166,7 @@ class _Move:
                 return False  # the target reports with its first commit
             order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, but not confirmed to be running")
         elif one.released_ms:
-            # The source reports a reclaim itself, a moment after its claim.
+            # The source itself reports a reclaim, a moment after its claim.
             is_reclaimed = checkpoint.instance == one.source
             order.finish(unit, Step.KEPT, RECLAIMED if is_reclaimed else f"claimed by {checkpoint.instance}")
         elif waited_s <= _REPORT_TIMEOUT_S:

@@ -1,4 +1,4 @@
-"""``joiner reset``: replaces the checkpoint of each unit with an initial one, so that the application starts over."""
+"""``joiner reset``: replaces each unit's checkpoint with an initial one, so that the application starts over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
-    """Delete the state of all units. Return the exit status. A process that is still running is fenced."""
+    """Delete the state of all units. Return the exit status. Processes that are still running are fenced."""
     application = settings.application.name
     admin = make_admin(settings.kafka)
     units = range(settings.topics.partitions)

@@ -1,9 +1,9 @@
-"""``joiner status``: the checkpoints of an application, with the ends of its logs and the members of its groups.
+"""``joiner status``: an application's checkpoints, with the ends of its logs and the members of its groups.
 
-All values are as of the last commit of each unit. The age of that commit is shown, and the state of the owner if it is
+All values are as of each unit's last commit. The age of that commit is shown, as is the state of the owner if it is
 known (see `presence`).
 
-`current_status` returns the same as an object, which a notebook shows as tables.
+`current_status` returns the same as an object, which a notebook displays as tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 WIDTH: Final = 100
-"""The maximum width of a table with names and figures of usual length."""
+"""The maximum width of a table whose names and figures are of ordinary length."""
 
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -43,9 +43,9 @@ _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60,
 
 
 class JoinStatus(msgspec.Struct, frozen=True):
-    """A join in a unit: its totals (None if not yet counted per join), the records held, and its frontiers in ns.
+    """A join in a unit: its totals (None if not counted per join yet), the records held, and its frontiers in ns.
 
-    ``frontier_*``: the lowest and the highest frontier of any key on that side.
+    ``frontier_*``: the lowest and the highest frontier of the keys on that side.
     """
 
     pairs: int | None
@@ -60,7 +60,7 @@ class JoinStatus(msgspec.Struct, frozen=True):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """A unit as of its last commit. ``pairs`` excludes pairs whose joining function ``failed``. ``lag``: in records."""
+    """A unit as of its last commit. ``pairs`` excludes those for which the function ``failed``. ``lag``: in records."""
 
     unit: int
     owner: str
@@ -83,8 +83,8 @@ class UnitSummary(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """The status of an application. ``units``: by number, None for a unit that was never started.
 
-    ``at``: the time of reading, ISO 8601 in UTC. ``processes``: their units, by site and instance. ``not_served``: a
-    line from a runner for each unit that it cannot serve.
+    ``at``: when the status was read, ISO 8601 in UTC. ``processes``: their units, by site and instance. ``not_served``:
+    a line from a runner for each unit that it cannot serve.
     """
 
     application: str
@@ -123,7 +123,7 @@ def show_status(settings: JoinerSettings, clock: Clock, *, as_json: bool = False
 
 
 def current_status(settings: JoinerSettings) -> Status | None:
-    """Return the status of an application; None if it has never run. Raises KafkaException and `UnitStopped`."""
+    """Return an application's status, or None if it has never run. Raises KafkaException and `UnitStopped`."""
     admin = make_admin(settings.kafka)
     if not _has_run(settings, admin):
         return None
@@ -132,7 +132,7 @@ def current_status(settings: JoinerSettings) -> Status | None:
 
 
 def read_status(admin: AdminClient, readers: Readers) -> Status:
-    """Return `current_status` using the given clients, for an application that has run."""
+    """Return the same as `current_status`, read with the given clients. The application must have run."""
     settings, clock = readers.settings, readers.clock
     units = range(settings.topics.partitions)
     found = [read_appended(readers, unit) for unit in units]
@@ -197,10 +197,10 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
 
 
 def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
-    """``is_only``: the totals of the unit are those of this join."""
+    """``is_only``: the unit has no other join, so the unit's totals are those of this join."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
-    # The count exists only once a pair has failed.
+    # There is no such count until a pair has failed.
     failed = None if pairs is None else counts.get(f"{prefix}{FAILED}", 0)
     return JoinStatus(
         pairs=None if pairs is None or failed is None else pairs - failed,
@@ -222,7 +222,7 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def lines_of(status: Status) -> list[str]:
-    """Return the status as text of at most `WIDTH` columns; only the first line may be longer.
+    """Return the status as text of at most `WIDTH` columns. Only the first line may be longer.
 
     Programs may parse this text: the first line ends with the time, and a line that begins with a number is a unit.
     """
@@ -236,7 +236,7 @@ def lines_of(status: Status) -> list[str]:
 
 
 def html_of(status: Status) -> str:
-    """Return the status as HTML: paragraphs and tables without style."""
+    """Return the status as HTML: unstyled paragraphs and tables."""
     parts = [f"<p>{'<br>'.join(map(html.escape, _headings(status)))}</p>"]
     for header, rows in _tables(status):
         lines = [(header, "th"), *((row, "td") for row in rows)]
@@ -255,7 +255,7 @@ def _headings(status: Status) -> list[str]:
 
 
 def _tables(status: Status) -> list[_Table]:
-    """Return tables of the units, their joins, and the frontiers of the joins."""
+    """Return the tables: the units and, if they have any, their joins and the joins' frontiers."""
     header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
     tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
     if joins := _joins(status):
@@ -267,13 +267,13 @@ def _tables(status: Status) -> list[_Table]:
 
 
 def _joins(status: Status) -> list[tuple[str, int, JoinStatus]]:
-    """Return name, unit and status of each join, by name, then by unit."""
+    """Return each join's name, unit and status, sorted by name, then by unit."""
     joins = [(name, unit.unit, join) for unit in status.units if unit is not None for name, join in unit.joins.items()]
     return sorted(joins, key=lambda one: one[0])
 
 
 def _notes(status: Status) -> list[list[str]]:
-    """Return the paragraphs after the tables."""
+    """Return the paragraphs that follow the tables."""
     notes = [status.not_served] if status.not_served else []
     if any(join.pairs is None for _, _, join in _joins(status)):
         notes.insert(0, ["-: not counted per join yet; counted from the next commit on"])
@@ -315,7 +315,7 @@ def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
 
 
 def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table: figures are right-aligned, all other cells left-aligned."""
+    """Return the lines of a table with right-aligned figures and left-aligned text."""
     widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
     is_figure = [
         all(row[at].lstrip("-").isdigit() or row[at] in {"", "-"} for row in rows) for at in range(len(columns))
@@ -329,7 +329,7 @@ def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list
 
 
 def _short(text: str) -> str:
-    """Shorten a name for the tables. The JSON has the full name."""
+    """Shorten a name for the tables. The JSON output contains it in full."""
     return text if len(text) <= _NAME_LENGTH_MAX else f"{text[: _NAME_LENGTH_MAX - 3]}..."
 
 
@@ -344,6 +344,6 @@ def _span(frontier: tuple[int, int] | None) -> str:
     low, high = (datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") for ns in frontier)
     if low == high:
         return low
-    # Equal dates are shown once.
+    # Show a date that both share only once.
     date, _, clock = high.partition("T")
     return f"{low}..{clock}" if low.startswith(date) else f"{low}..{high}"

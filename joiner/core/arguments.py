@@ -21,7 +21,7 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 KEY_MAX: Final = 2**24 - 1
-"""Largest key. State is stored in arrays indexed by key, so keys should be numbered from 0 without gaps."""
+"""The largest key. State is kept in arrays indexed by key, so number keys from 0 without gaps."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
 """1678-01-01T00:00:00Z in ns since the epoch. NaT, the smallest int64, is below it and therefore invalid."""
@@ -101,7 +101,7 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. If it is unlimited, the largest uint64, which exceeds the distance of any two times."""
+        """The tolerance in ns. No tolerance is the largest uint64, which exceeds the distance between any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
@@ -147,8 +147,8 @@ class Options:
 class Records(NamedTuple):
     """Records of one stream in log order: keys, event times in ns, log positions and identities, shape (n,) each.
 
-    Two records of a stream with the same key, time and identity are the same event, delivered twice. ``identity`` is
-    None if the source has no identities; then no record is a duplicate.
+    Two records of a stream with the same key, time and identity are one event, delivered twice. ``identity`` is None if
+    the source has no identities, in which case no record is a duplicate.
     """
 
     key: Ints
@@ -205,7 +205,7 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
     """Return the last log position of a side after these records and watermarks.
 
-    ``last_seq`` is the last one before them. Raises `ArgumentError` if the positions are not strictly increasing.
+    ``last_seq``: the last position before them. Raises `ArgumentError` if the positions are not strictly increasing.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
@@ -228,10 +228,10 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 
 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
-    """Return for each side whether its records have identities, or None if it has had no record yet.
+    """Return for each side whether its records have identities, or None while it has had no record.
 
-    Raises `ArgumentError` if a side has identities in some batches only, because a duplicate could not be distinguished
-    from another record with an equal time.
+    Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
+    distinguished from a different record with the same time.
     """
     found = list(known)
     for side, batch in enumerate(batches):
@@ -300,7 +300,7 @@ def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> Non
 
 @compiled(COUNT, GIVEN, COUNT, COUNT)
 def _find_outside(values: Ints, low: int, high: int) -> int:
-    """Return the index of the first value outside the range, or the length if there is none."""
+    """Return the index of the first value outside the range, or the length if all are inside."""
     for at in range(len(values)):
         if not low <= values[at] <= high:
             return at
@@ -316,7 +316,7 @@ def _check_rising_within(name: str, seq: Ints) -> None:
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value that is not above its predecessor, or the length if there is none."""
+    """Return the index of the first value that is not above the one before it, or the length if the values rise."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

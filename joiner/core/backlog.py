@@ -1,13 +1,13 @@
-"""Holds the records of both sides: those that a step evaluates, and the backlog of a side that is ahead.
+"""Holds the records of both sides: those that steps evaluate, and the backlog of a side that runs ahead of the other.
 
-A record moves to the backlog once its time is above all times and the frontier of the other side for its key, and no
-record of its own side can arrive before it. The first such record of each key and the last ones stay in the table. The
-first is the next neighbour of any record that the other side sends, and all records after it have the same neighbours.
-The last are the previous neighbours of records that arrive next. The cost of a step is therefore independent of the
-size of the backlog.
+A record can move to the backlog once its time is above the frontier and all times of the other side for its key, and no
+record of its own side can arrive before it. For each key, the first such record and the last ones stay in the table.
+The first is the next neighbour of any record that the other side sends; the last ones may be the previous neighbours of
+records that arrive next. All records in between have the same neighbours as the first, so no step needs to evaluate
+them, and the cost of a step does not depend on the size of the backlog.
 
-The backlog consists of runs, in which records are sorted by key, time and position. Small runs are merged into larger
-ones, so that the number of runs is logarithmic in the number of records.
+The backlog consists of runs sorted by key, time and position. Small runs are merged into larger ones, so the number of
+runs is logarithmic in the number of records.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
 
 
 def is_backlog(kept: int, touched: int) -> bool:
-    """Return whether a step should move records to the backlog, because it keeps many more than it touches.
+    """Return whether a step keeps far more records than it touches, and should therefore move some to the backlog.
 
-    ``kept``: the records that stay held. ``touched``: the number of new records plus that of keys.
+    ``kept``: the number of records that remain held. ``touched``: the number of new records plus the number of keys.
     """
     return kept > _FEW_RECORDS + _RECORDS_PER_TOUCHED * touched
 
@@ -64,7 +64,7 @@ class HeldRecords:
     def __init__(self) -> None:
         self._tables = RecordStore(), RecordStore()
         self._backlogs = Backlog(), Backlog()
-        # For each key, its index among the keys of a step.
+        # Maps each key of a step to its index among them.
         self._place = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class HeldRecords:
         return self._tables[side].merge(keys, self._places_of(keys), backlog, since=0)[0].rows
 
     def load(self, side: int, rows: Ints) -> None:
-        """Load the records of a table that `rows` returned. The side must be empty."""
+        """Load records that `rows` returned. The side must be empty."""
         keys = np.unique(rows[KEY])
         table = self._tables[side]
         merged, _ = table.merge(keys, self._places_of(keys), in_time_order(np.ascontiguousarray(rows)), since=0)
@@ -114,7 +114,7 @@ class HeldRecords:
         since: Sequence[int],
         has_identities: Sequence[bool | None],
     ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
-        """Return all records of ``keys`` with the new ones, without duplicates; and the positions of the duplicates.
+        """Merge the new records with those held for ``keys``. Return both sides, and the positions of duplicates.
 
         ``keys`` are ascending, and ``frontiers`` include the new records. ``since``: by side, the last log position
         before the step. ``has_identities``: by side.
@@ -141,7 +141,7 @@ class HeldRecords:
     def put(
         self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
     ) -> None:
-        """Replace the records of ``keys`` by those of ``sides`` that begin at the indices ``kept``, shape (k,) each.
+        """Replace the records of ``keys`` with those of ``sides`` from the indices ``kept`` on, shape (k,) each.
 
         ``frontiers``: those of ``keys``, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
         """
@@ -164,7 +164,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        # For each key, the time of the last record in the table before the backlog.
+        # For each key, the time of the last record in the table that precedes the backlog.
         self._first = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -180,14 +180,14 @@ class Backlog:
         return found
 
     def all(self) -> Ints:
-        """Return all records as a table, in which those of each key are in order."""
+        """Return all records as a table. Those of a key are in order."""
         return _concatenate([run.rows_of(run.start, run.end) for run in self._runs])
 
     def take(self, keys: Ints, until: Ints) -> Ints:
         """Remove and return the records of ``keys`` that a step needs once the other side has reached ``until``.
 
-        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. In the returned
-        table, those of each key are in order.
+        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. Those of a key are
+        returned in order.
         """
         self._grow(keys)
         due = (self._first.take(keys) <= until).nonzero()[0]
@@ -201,9 +201,9 @@ class Backlog:
         return _concatenate(parts)
 
     def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
-        """Move records at or after ``kept`` to the backlog if possible. Return the others and their ``kept``.
+        """Move records from ``kept`` on to the backlog where possible. Return the rest, with their ``kept``.
 
-        The frontiers are those of the keys of the step, shape (k,), ns.
+        The frontiers are those of the step's keys, shape (k,), ns.
         """
         moves = _can_move(side, kept, other, frontier, other_frontier).view(bool)
         if not moves.any():
@@ -240,7 +240,7 @@ def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
             first += 1
         while end > first and ts[end - 1] >= frontier[k]:
             end -= 1
-        # Records with equal times stay together, because only their places define their order.
+        # Records with equal times stay together, because their order is defined only by where they are stored.
         for at in range(first + 1, end):
             found[at] = ts[at] < ts[end - 1]
     return found
@@ -267,12 +267,12 @@ class _Run:
         return cls(rows, key.take(start), start, np.append(start[1:], len(key)), len(key))
 
     def merged(self, newer: _Run) -> _Run:
-        """Return both runs merged. For each key, the records of the newer run come last."""
+        """Merge with a newer run, whose records come last within each key."""
         rows = _concatenate([self._live_rows(), newer._live_rows()])
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """Return the run without the removed records if these are at least half of it."""
+        """Return a run without the removed records if they make up at least half of this one, otherwise this run."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
@@ -302,7 +302,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Return for each segment of ascending times the first index after the time ``until``."""
+    """Return for each segment, in which times ascend, the first index with a time after ``until``."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")

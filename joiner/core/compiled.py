@@ -1,9 +1,9 @@
-"""Compiles the loops of the core with numba. Each loop applies a rule record by record.
+"""Compiles the core's inner loops with numba. Each loop applies one rule, record by record.
 
-Compiled code is cached beside its module, in ``NUMBA_CACHE_DIR`` or in the user's cache folder, so that only the first
-process on a machine compiles, which takes about ten seconds. `make setup` does this in advance. If no folder is
-writable, every process compiles. With ``NUMBA_DISABLE_JIT=1`` the loops run slowly in plain Python, for debugging;
-numpy then warns when `gap` wraps around.
+Compiled code is cached next to its module, in ``NUMBA_CACHE_DIR`` or in the user's cache folder. Only the first process
+on a machine compiles, which takes about ten seconds; `make setup` does this in advance. If none of these folders is
+writable, every process compiles. For debugging, ``NUMBA_DISABLE_JIT=1`` runs the loops in plain Python, slowly; numpy
+then warns when `gap` wraps around.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def several(*of: Any) -> Any:
 
 
 def named(known: type, *of: Any) -> Any:
-    """Return the numba type of the NamedTuple ``known`` from the types of its fields."""
+    """Return the numba type of the NamedTuple ``known``, given the types of its fields."""
     return _types.NamedTuple(of, known) if len(set(of)) > 1 else _types.NamedUniTuple(of[0], len(of), known)
 
 
-# numba recompiles a loop if its own file has changed, but not if the file of a loop that it calls has changed.
+# numba recompiles a loop when its own file changes, but not when the file of a loop that it calls changes.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -61,10 +61,10 @@ _declared: Final[list[tuple[Any, Any]]] = []
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
-    """Declare a loop for `compile_declared`, with its return type and parameter types.
+    """Register a loop to be compiled by `compile_declared`, with its return and parameter types.
 
-    Without types, the loop is compiled together with its callers. A loop releases the GIL and does not check bounds, so
-    indices must be valid.
+    A loop without types is compiled when a caller is. Loops release the GIL and do not check array bounds, so every
+    index must be valid.
     """
 
     def declare(loop: _Loop) -> _Loop:
@@ -82,7 +82,7 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
 
 
 def compile_declared() -> None:
-    """Compile all declared loops, or load them from the cache. Must be called after the last declaration."""
+    """Compile all declared loops, or load them from the cache. Call it once every loop has been declared."""
     while _declared:
         loop, signature = _declared.pop()
         if not hasattr(loop, "compile"):
@@ -90,7 +90,7 @@ def compile_declared() -> None:
         try:
             loop.compile(signature)
         except OSError:
-            # numba does not check in advance whether the folder is writable if the code is in an archive.
+            # For code in an archive, numba finds out only now that the cache folder is not writable.
             for other in _loops:
                 other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
             loop.compile(signature)
@@ -119,13 +119,13 @@ def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
 
 @compiled()
 def gap(later: int, earlier: int) -> np.uint64:
-    """Return ``later - earlier`` in ns, exact for all int64 times if ``later`` is not below ``earlier``."""
+    """Return ``later - earlier`` in ns. Exact for all int64 times, provided that ``later`` is not below ``earlier``."""
     return np.uint64(later - earlier)
 
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``, or is before it."""
+    """Return whether ``until`` is before ``ts``, or after it by at most ``tolerance`` ns."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 

@@ -1,7 +1,7 @@
 """`LocalStreamBuffer`: joins each record with its neighbours in the other stream.
 
-The emitted output depends only on the records and watermarks consumed from each stream. It does not depend on the
-interleaving of the two streams, on the division into batches, or on a snapshot and restore.
+Its output depends only on the records and watermarks consumed from each stream: not on how the two streams interleave,
+how they are split into batches, or whether the buffer was restored from a snapshot in between.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _LEFT, _RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one step: int64 arrays of shape (n,), where n differs by group. All but the ordinals are positions.
+    """The result of one step: int64 arrays of shape (n,), with a different n for each group below.
+
+    All arrays except the ordinals contain log positions.
 
     Attributes:
         left_seq, right_seq: the two records of each pair that became certain, ordered by (key, left time and position,
@@ -54,8 +56,8 @@ class Step:
         left_late_seq, right_late_seq: records that arrived below the frontier of their stream, ascending.
         left_duplicate_seq, right_duplicate_seq: records with the key, time and identity of an earlier record of their
             stream, ascending.
-        left_released_seq, right_released_seq: records that the buffer no longer holds, in any order. No later step
-            refers to them.
+        left_released_seq, right_released_seq: records that the buffer no longer holds, in no particular order. Later
+            steps do not refer to them.
         left_unmatched_seq, right_unmatched_seq: records that are in no pair and can no longer be paired, ascending.
             Empty unless ``emit_unmatched`` includes the side.
 
@@ -93,15 +95,15 @@ class LocalStreamBuffer:
     once, as soon as no further input can change it (docs/semantics.md).
 
     Args:
-        tolerance_ns: the largest distance in time between the records of a pair; None: unlimited. It does not change
-            which records are neighbours.
+        tolerance_ns: how far apart in time the two records of a pair may be; None means no limit. The tolerance drops
+            pairs; it does not change which records are neighbours.
         lateness_ns: how far a record may be behind the largest time of its stream and key before it is late. One value
             for both sides, or (left, right).
         direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: whose records look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
-        watermark_scope: the frontier that the time of a record advances: that of its ``"key"``, or that of the whole
+        watermark_scope: which frontier a record's time advances: that of its ``"key"``, or that of the whole
             ``"partition"``, for inputs that are in time order across keys.
         emit_unmatched: the sides whose unmatched records are emitted: ``"left"``, ``"right"``, ``"both"`` or
             ``"none"``.
@@ -158,18 +160,18 @@ class LocalStreamBuffer:
         left_watermarks: Sequence[object] | None = None,
         right_watermarks: Sequence[object] | None = None,
     ) -> Step:
-        """Consume the next records and watermarks of both sides. Return what became certain.
+        """Consume the next records and watermarks of both sides. Return the pairs and other output of this step.
 
         Args:
             left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): non-negative keys, event times in ns since the
                 epoch, log positions. If a fourth array contains identities, a record with the key, time and identity
                 of an earlier record of its side is a duplicate: it is reported and not joined.
             right: the same for the right side.
-            left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,). After the position of a watermark, the
-                side sends no records below its time for its key, or for any key (`ALL_KEYS`).
+            left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,). A watermark promises that no record of
+                its key, or of any key (`ALL_KEYS`), will follow with a time below its own.
             right_watermarks: the same for the right side.
 
-        On each side, positions must be strictly increasing over records and watermarks together.
+        The records and watermarks of a side share one sequence of positions, which must be strictly increasing.
 
         Raises:
             ArgumentError: naming the argument and the index. The buffer is unchanged.
@@ -184,9 +186,10 @@ class LocalStreamBuffer:
         return self._step(records, watermarks)
 
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
-        """Consume the last records and end both streams. All relations become certain, and the buffer is then empty.
+        """Consume the last records and end both streams. All relations become certain, and the buffer is emptied.
 
-        Arguments and errors are those of `push`. Later calls of `close` or `push` raise `ArgumentError`.
+        Takes the same arguments and raises the same errors as `push`. Any later `close` or `push` raises
+        `ArgumentError`.
         """
         self._check_open("close")
         records = check_records("left", left), check_records("right", right)
@@ -195,7 +198,7 @@ class LocalStreamBuffer:
         return step
 
     def __len__(self) -> int:
-        """Return the number of records held, on both sides together."""
+        """Return the total number of records held on both sides."""
         return len(self._held)
 
     def __repr__(self) -> str:
@@ -208,21 +211,21 @@ class LocalStreamBuffer:
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys that have records, ascending, and the number of records of each; shape (k,) each."""
+        """Return the keys that have records, ascending, and how many records each has; shape (k,) each."""
         keys = self._held.keys()
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """Return the keys that have records or a frontier of their own above that of all keys, ascending.
+        """Return the keys, ascending, that have records or whose own frontier is above the one for all keys.
 
-        Any other number has the state of an unused key and can be assigned to a new key.
+        Every other number is in the state of an unused key, and can be assigned to a new key.
         """
         return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """Return the frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
 
-        The frontier of a key without records and watermarks is the smallest int64.
+        A key that has had no record and no watermark has the smallest int64 as its frontier.
         """
         asked = np.asarray(keys, dtype=np.int64)
         if len(asked):
@@ -292,7 +295,7 @@ class LocalStreamBuffer:
         return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
     def _touched_keys(self, records: Sequence[Records], watermarks: Sequence[Watermarks], *, all_held: bool) -> Ints:
-        """Return the keys that a batch can affect, ascending. With ``all_held``, include all keys that have records."""
+        """Return the keys that a batch can affect, ascending. ``all_held``: include every key that has records."""
         keys = [batch.key for batch in records] + [
             batch.key[batch.key != ALL_KEYS] for batch in watermarks if len(batch.key)
         ]
@@ -318,11 +321,11 @@ class LocalStreamBuffer:
         touched: int,
         ends: bool,
     ) -> Step:
-        """Apply the rules to all records of ``keys``, and keep the records that are still needed.
+        """Apply the rules to all records of ``keys``, and evict the records that are no longer needed.
 
         ``before``, ``now``: the frontiers before and after the batch, shape (2, k), ns. ``left_out``: the positions of
-        the late records (left, right), then of the duplicates (left, right). ``touched``: the number of keys plus that
-        of new records.
+        the late records (left, right), then of the duplicates (left, right). ``touched``: the number of keys plus the
+        number of new records.
         """
         left, right = sides
         specs, tolerance, emits_unmatched = self._rules

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 
 class ArgumentError(ValueError):
-    """An argument is invalid. The message names the argument and the index. The buffer is unchanged."""
+    """An argument is invalid. The message names it and, in an array, the index. The buffer is unchanged."""
 
 
 class SnapshotError(ValueError):
-    """A snapshot cannot be restored. The message contains the reason."""
+    """A snapshot cannot be restored. The message says why."""
 
 
 class NewerSnapshotError(SnapshotError):

@@ -1,4 +1,4 @@
-"""Applies the rules of the join in order to all records of the keys that a step touches."""
+"""Applies the rules of the join, in order, to all records of the keys that a step touches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Evaluation(NamedTuple):
     """The result of evaluating a step: int64 arrays of log positions, except ``*_ordinal`` and ``*_kept``.
 
     ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`. ``*_unmatched``, ``*_released``: as in `Step`, in
-    any order. ``*_kept``: for each key the index of the first record that stays in the buffer, shape (k,).
+    no particular order. ``*_kept``: the index of the first record of each key that stays in the buffer, shape (k,).
     """
 
     left_seq: Ints

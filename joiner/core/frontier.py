@@ -1,8 +1,9 @@
 """Tracks the frontier of each key and finds late records.
 
-``F(key)`` is the larger of (largest time of the key) - lateness and the highest watermark that covers the key. A record
-that arrives with a time below it is late. With ``by_partition``, the largest time of the whole stream replaces that of
-the key. Records are processed one by one in log order. A late record does not advance a frontier.
+The frontier ``F(key)`` is the key's largest time minus the lateness, or the highest watermark that covers the key,
+whichever is larger. A record whose time is below ``F(key)`` when it arrives is late, and does not advance the frontier.
+With ``by_partition``, the largest time of the whole stream is used instead of the key's. Records are processed one at a
+time, in log order.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key without records and watermarks, which is below every time."""
+"""The frontier of a key that has had no record and no watermark: below every valid time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
-"""The frontier of a stream that has ended, which is above every time."""
+"""The frontier of a stream that has ended: above every valid time."""
 
 
 class Frontiers:
@@ -37,11 +38,11 @@ class Frontiers:
         self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """Return ``F`` for each of ``keys``, shape (2, k), ns. Keys must be below the count last passed to `grow`."""
+        """Return ``F`` for each of ``keys``, shape (2, k), ns. Each must be below the count last passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """Return the larger of ``F`` and the latest new time for each of ``keys``, ascending; shape (2, k), ns."""
+        """Return, for each of the ascending ``keys``, the larger of ``F`` and its latest new time; shape (2, k), ns."""
         found = self.at(keys)
         for side, records in enumerate(new):
             np.maximum.at(found[side], keys.searchsorted(records.key), records.ts)
@@ -52,13 +53,13 @@ class Frontiers:
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``. The capacity at least doubles, so that growth is cheap."""
+        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
         have = self.by_key.shape[1]
         if keys > have:
             self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
 
     def concerns_all(self, records: Records, watermarks: Watermarks) -> bool:
-        """Return whether a batch of a side may advance the frontiers of keys that it does not contain."""
+        """Return whether a batch may advance the frontiers of keys that have no records or watermarks in it."""
         return bool(
             (self.by_partition and len(records.key)) or (len(watermarks.key) and watermarks.key.min() == ALL_KEYS)
         )
@@ -74,7 +75,7 @@ class Frontiers:
         )
 
     def end(self) -> None:
-        """Advance all frontiers to `FOREVER`, because both streams have ended."""
+        """Advance all frontiers to `FOREVER`: both streams have ended."""
         self.of_all[:] = FOREVER
 
 
@@ -93,10 +94,10 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
 ) -> Ints:
     """Advance the frontiers of one stream by n records and m watermarks in log order.
 
-    Changes ``of_key``, shape (keys,), and ``of_all``, shape (1,), both int64 ns. ``key``, ``ts``, ``seq``: the records,
-    int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks, int64 of shape (m,).
-    Times are in ns, and both sequences of log positions are increasing. Returns the indices of the late records, int64,
-    ascending.
+    Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
+    ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
+    int64 of shape (m,). Times are in ns, and log positions increase in both. Returns the indices of the late records,
+    int64, ascending.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):
@@ -127,5 +128,5 @@ def _add_watermark(key: int, ts: int, of_key: Ints, of_all: Ints) -> None:
 
 @compiled()
 def less(ts: int, duration_ns: int) -> int:
-    """Return ``ts - duration_ns``, or the smallest int64 if that would overflow."""
+    """Return ``ts - duration_ns``, saturating at the smallest int64."""
     return ts - duration_ns if ts >= NEVER + duration_ns else NEVER

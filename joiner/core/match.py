@@ -1,19 +1,19 @@
 """Finds the relations that are certain, and the pairs that became certain in a step.
 
-A record r has up to two relations, one to its previous neighbour and one to its next neighbour s. s has two relations
-of its own. Two records are a pair if one to four of these relations connect them. A relation is certain if no further
-input can change it. Let F be the frontier of the other side:
+Each record has up to two relations: one to its previous neighbour and one to its next neighbour. Two records are a pair
+if at least one relation of either record connects them. A relation is certain once no further input can change it. For
+a record r, let F be the frontier of the other side:
 
-    previous of r     certain once F > r.ts; not at F = r.ts, because a record with an equal time may follow
+    previous of r     certain once F > r.ts; not yet at F = r.ts, because a record with the same time may still follow
     next of r is s    certain once s.ts <= F, or if s.ts = r.ts (a later record with this time has a later position)
 
     nearest of r      the previous neighbour, unless the next one is strictly nearer. The previous one is certain once
                       F > r.ts and no nearer record can follow, because F is not nearer to r or the next one is certain.
                       The next one is certain once s.ts <= F
 
-A certain relation stays certain, so emitted pairs need not be stored. A pair is emitted in the step in which its first
-relation becomes certain: at least one of its relations is certain at the new frontiers, and none was certain at the old
-frontiers with both records present.
+A certain relation stays certain, so the buffer does not need to remember which pairs it has emitted. A pair is emitted
+in the step in which the first of its relations becomes certain: at least one is certain at the new frontiers, and none
+was certain at the old frontiers with both records present.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPECS: Final = several(_SPEC, _SPEC)
 
 
 class Relations(NamedTuple):
-    """The relations of the n records of a side to the previous (row `PREV`) and to the next neighbour (row `NEXT`).
+    """The relations of a side's n records to their previous (row `PREV`) and next neighbours (row `NEXT`).
 
     ``at``: the index of the neighbour in the other side, or `NONE`, int64 of shape (2, n). ``known``: the state of the
     relation, a combination of `NOW`, `BEFORE`, `OPEN` and `HERE`, uint8 of shape (2, n).
@@ -59,7 +59,7 @@ NOW: Final = 1
 BEFORE: Final = 2
 """The relation was certain before the step, with both records present."""
 OPEN: Final = 4
-"""The neighbour is searched for, and the relation is not certain yet."""
+"""The record looks for this neighbour, and the relation is not certain yet."""
 HERE: Final = 8
 """A candidate is present. With ``nearest``, only the nearer of the two is a candidate."""
 
@@ -142,7 +142,7 @@ def _judge_both(view: NeighbourView) -> tuple[int, int]:
 
 @compiled()
 def _judge_nearest(view: NeighbourView) -> tuple[int, int]:
-    """Return the states of prev and of next. The nearer one can become certain; the other is never certain."""
+    """Return the states of prev and of next. Only the nearer of the two can become certain."""
     if view.is_done:
         return 0, 0
     is_prev = view.has_prev and not (view.has_next and gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))
@@ -160,7 +160,7 @@ def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool
     is_next_known = _is_next_known(view, frontier)
     if not is_prev:
         return is_next_known
-    # Above the last valid time, the frontier means that the stream has ended, and distances to it have no meaning.
+    # A frontier above the last valid time means that the stream has ended, so distances to it are meaningless.
     has_ended = frontier > TIME_MAX_NS
     is_beyond = not gap(frontier, view.ts) < gap(view.ts, view.prev_ts)
     return frontier > view.ts and (is_next_known or has_ended or is_beyond)
@@ -176,13 +176,13 @@ def _is_next_known(view: NeighbourView, frontier: int) -> bool:
 def emit_pairs(
     left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the pairs within ``tolerance`` ns that became certain: the positions, then the ordinals of both records.
+    """Return the pairs within ``tolerance`` ns that became certain: left and right positions, then their ordinals.
 
     Pairs are sorted by the index of the left record, then of the right one. Sets `EMITTED` in the notes of the records.
     """
     lefts, rights = left.rows, right.rows
     (left_at, left_known), (right_at, right_known) = of_left, of_right
-    # There are at most as many pairs as relations.
+    # There cannot be more pairs than relations.
     found, count = np.empty((4, 2 * (lefts.shape[1] + rights.shape[1])), dtype=np.int64), 0
     for k in range(len(left.begin) - 1):
         begin, end = right.begin[k], right.begin[k + 1]
@@ -203,8 +203,8 @@ def emit_pairs(
 def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) -> tuple[int, int, int]:
     """Return the range of right records related to the left record ``i``: first index, last index and step.
 
-    Those whose next neighbour is ``i`` are consecutive and end at the previous neighbour of ``i``. Those whose previous
-    neighbour is ``i`` are consecutive and begin at the next neighbour of ``i``.
+    The records whose next neighbour is ``i`` are consecutive and end at the previous neighbour of ``i``. Those whose
+    previous neighbour is ``i`` are consecutive too, and begin at the next neighbour of ``i``.
     """
     prev, following = left_at[PREV, i], left_at[NEXT, i]
     first, last = prev, following
@@ -220,7 +220,7 @@ def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) 
         return first, prev, 1
     if prev < following:
         return first, last, 1
-    # Times are equal on both sides, so the next neighbour precedes the previous one.
+    # Both neighbours have the time of ``i``, so the next neighbour does not come after the previous one.
     if is_next_of_prev or is_prev_of_next:
         return min(first, following), max(prev, last), 1
     return following, prev, max(prev - following, 1)

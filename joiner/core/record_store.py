@@ -1,8 +1,8 @@
-"""Stores the records of one side that a buffer holds: a table, and an index by key.
+"""Stores one side's records as a table with an index by key.
 
-A step reads the records of the keys that it touches and writes back those that are still needed. The table is a log:
-records are appended, and a full table is compacted. The cost of a step therefore depends on the keys that it touches
-and not on the number of keys held.
+A step reads the records of the keys that it touches, and writes back those that are still needed. The table is a log:
+records are appended, and a full table is compacted. The cost of a step therefore depends on the keys that it touches,
+not on how many keys are held.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ KEY, TS, SEQ, IDENTITY, NOTES = range(len(COLUMNS))
 _COLUMNS: Final = len(COLUMNS)
 
 DONE: Final = 1
-"""The pair with the certain next or nearest neighbour has been emitted, and the neighbour has been evicted."""
+"""The record's next or nearest neighbour became certain and has been evicted."""
 EMITTED: Final = 2
 """The record has been emitted in a pair or as unmatched."""
 ORDINAL: Final = 2
-"""The number of low bits of the notes below the ordinal among the records of the same side, key and time."""
+"""How far the notes are shifted right to get the record's ordinal among those of the same side, key and time."""
 
 _ROOM_RECORDS_MIN: Final = 1024
 """The smallest capacity of the table."""
 
 
 def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
-    """Create a table of new records, whose notes are 0."""
+    """Create a table of new records. Their notes are 0."""
     table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
     table[KEY], table[TS], table[SEQ] = key, ts, seq
     table[IDENTITY] = 0 if identity is None else identity
@@ -71,7 +71,7 @@ class Side(NamedTuple):
     since: int
 
     def without(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
-        """Return the side without ``which``, shape (n,), and the number removed before each index, shape (n + 1,)."""
+        """Return the side without ``which``, shape (n,), and the count removed before each index, shape (n + 1,)."""
         removed = np.append(0, np.cumsum(which))
         rows = self.rows.compress(~which, axis=1)
         return Side(rows, self.begin - removed.take(self.begin), self.since), removed
@@ -86,14 +86,14 @@ class RecordStore:
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
         self._used = self._live = 0
-        # For each key, the index of its first record and the number of its records.
+        # For each key, the index of its first record, and how many records it has.
         self._start, self._count = np.zeros((2, 0), dtype=np.int64)
 
     def __len__(self) -> int:
         return self._live
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``. The capacity at least doubles, so that growth is cheap."""
+        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
         have = len(self._count)
         if keys > have:
             more = np.zeros(max(keys - have, have), dtype=np.int64)
@@ -117,7 +117,7 @@ class RecordStore:
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Replace the records of ``keys`` by those of ``side`` that begin at the indices ``kept``, shape (k,)."""
+        """Replace the records of ``keys`` with those of ``side`` from the indices ``kept`` on, shape (k,)."""
         self._live -= _forget(self._count, keys)
         room = side.rows.shape[1]
         if self._used + room > self._table.shape[1]:
@@ -205,10 +205,10 @@ def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: 
 
 @compiled(types.void, SIDE)
 def number(side: Side) -> None:
-    """Assign each new record its ordinal, which is its index among the records with the same key and time.
+    """Assign each new record its ordinal, that is, its index among the records with the same key and time.
 
-    A record is held until its own frontier has passed its time. So if a new record has the same time as earlier ones,
-    all of these are present, and each ordinal is one more than that of the record before it.
+    A record is held until the frontier of its own side has passed its time. So when a new record arrives, all earlier
+    records with its key and time are still held, and its ordinal is one more than that of the record before it.
     """
     rows, begin = side.rows, side.begin
     for k in range(len(begin) - 1):
@@ -237,7 +237,7 @@ def _find_duplicates(side: Side) -> NDArray[np.uint8]:
             end = first + 1
             while end < side.begin[k + 1] and ts[end] == ts[first]:
                 end += 1
-            # The sort is stable, so of equal identities the earliest record comes first.
+            # The sort is stable, so the earliest of several records with the same identity comes first.
             order = np.argsort(identity[first:end], kind="mergesort") if end - first > 1 else _ONE
             for n in range(1, len(order)):
                 if identity[first + order[n]] == identity[first + order[n - 1]]:

@@ -1,7 +1,7 @@
 """Finds the records that the buffer can evict.
 
-A record can be evicted once it cannot become the neighbour of a future or a pending record. Records are evicted only
-from the front of their stream and key, because a record in the middle prevents older records from being neighbours.
+A record can be evicted once it can no longer become the neighbour of a future or a pending record. Within a stream and
+key, records are evicted oldest first: without a record in the middle, older records would look like neighbours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def evict(
     tolerance: np.uint64,
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the first left and right index to keep for each key, shape (k,) each, and the positions of the others.
+    """Return for each key the first left and right index to keep, shape (k,) each, and the evicted positions.
 
     ``frontiers``: shape (2, k), ns. ``ends``: both streams have ended, so no record is kept. Sets `DONE` in the notes
     of kept records whose certain neighbour is evicted.
@@ -61,15 +61,15 @@ def _find_kept(
 ) -> Ints:
     """Return for each key the index of the first record that must be kept, shape (k,).
 
-    A record must be kept if a record that may still arrive, or a pending one, may need it. All records after it are
-    kept, too. Neighbours beyond the tolerance are ignored.
+    A record must be kept while a future or pending record may need it; so must all records after it. Neighbours beyond
+    the tolerance are ignored.
     """
     ts, others = own.rows[TS], other.rows[TS]
     kept = np.empty_like(frontier)
     for k in range(len(frontier)):
         until = other_frontier[k]
-        # At or after this time, the other side may still send records, and its own side records with equal times or
-        # duplicates.
+        # From this time on, the other side may still send records, or the own side may send duplicates and records with
+        # equal times.
         alive = min(frontier[k], until)
         at, end = own.begin[k], own.begin[k + 1]
         while (
@@ -91,9 +91,9 @@ def _find_kept(
 
 @compiled()
 def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64) -> int:
-    """Return the last record up to the other side's frontier ``until``, or ``end`` if none is within the tolerance.
+    """Return the index of the last record up to the other side's frontier ``until``, within the tolerance, or ``end``.
 
-    It is the previous neighbour of a record that arrives at the frontier.
+    That record would be the previous neighbour of a record arriving at the frontier.
     """
     for at in range(end - 1, begin - 1, -1):
         if ts[at] <= until:
@@ -105,7 +105,8 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
 def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, spec: NeighbourSpec) -> None:
     """Set `DONE` in the notes of kept records whose certain next or nearest neighbour is not kept.
 
-    A previous neighbour needs no note unless ``nearest`` is set, because no record before it is kept either.
+    An evicted previous neighbour needs no note unless ``nearest`` is set, because every record before it is evicted
+    too.
     """
     partner, known = relations
     for k in range(len(kept)):

@@ -1,12 +1,12 @@
-"""Serializes int64 columns. This is the format of a buffer's snapshot and of the columns that are stored with it.
+"""Serializes int64 columns: the format of a buffer's snapshot and of the columns that are stored with it.
 
-Layout: magic, format version (uint16), length of the header (uint32), header (JSON: the options, and the encoding of
-each column), the columns, CRC-32 of all preceding bytes. Newer versions and damaged bytes are rejected.
+Layout: magic, format version (uint16), header length (uint32), header (JSON: the options, and the encoding of each
+column), the columns, CRC-32 of all preceding bytes. Other format versions and damaged bytes are rejected.
 
-A column is stored as the differences between consecutive entries, divided by their greatest common divisor, in the
-smallest integer type that holds them, and compressed by zlib. Times and positions increase by similar steps and
-compress well. A column that needs eight bytes per entry, such as a column of hashes, is stored uncompressed, because
-compressing it would be slow and save little.
+A column is delta-encoded: the differences between consecutive entries are divided by their greatest common divisor,
+stored in the smallest integer type that holds them, and compressed with zlib. Times and positions increase in similar
+steps, so they compress well. A column whose differences need eight bytes, such as a column of hashes, is stored as it
+is, because compressing it would be slow and save little.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WIDTHS: Final = (1, 2, 4, 8)
 
 
 def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
-    """Serialize ``options``, which must be representable in JSON, and int64 ``columns`` of shape (n,) each."""
+    """Serialize ``options``, which must be JSON values, and int64 ``columns`` of shape (n,) each."""
     packed = {name: _pack_column(np.ascontiguousarray(column, dtype="<i8")) for name, column in columns.items()}
     forms = {name: form for name, (form, _) in packed.items()}
     header = json.dumps({"options": options, "columns": forms}).encode("ascii")
@@ -49,7 +49,7 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
     """Return the options and columns that `pack` serialized.
 
-    Raises `SnapshotError` for any other or damaged bytes, and `NewerSnapshotError` for a newer format version.
+    Raises `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
     """
     if len(data) < _PREFIX.size + _CHECKSUM.size or not data.startswith(_MAGIC):
         message = "the bytes are not a snapshot of a LocalStreamBuffer"
@@ -75,14 +75,14 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
 
 
 def _pack_column(column: Ints) -> tuple[dict[str, int], bytes]:
-    # A difference that overflows int64 wraps around. The sum that restores the entry wraps around as well.
+    # A difference that overflows int64 wraps around, and so does the sum that restores the entry.
     steps = np.diff(column, prepend=column.dtype.type(0))
     first = int(steps[0]) if len(steps) else 0
     steps[:1] = 0
     divisor = max(int(np.gcd.reduce(steps)), 1) if len(steps) else 1
     width = _width_of(steps) if divisor == 1 else _width_of(steps := steps // divisor)
     if width == _WIDTHS[-1]:
-        # The entries are stored unchanged, because differences of hashes are not smaller than hashes.
+        # Store the entries themselves: differences between hashes are no smaller than the hashes.
         data, divisor = column.tobytes(), 0
     else:
         data = zlib.compress(steps.astype(f"<i{width}").tobytes(), _COMPRESSION)

@@ -1,14 +1,14 @@
 """Finds unmatched records: those that are in no pair and can no longer be paired.
 
-Let F be the frontier of the other side. A record x can still be paired if one of these conditions holds within the
-tolerance:
+Let F be the frontier of the other side. A record x can still be paired if, within the tolerance, at least one of these
+conditions holds:
 
     own relation       a relation of x is open, so a record that arrives at F or at x.ts may become its neighbour
     future record      a record s may arrive at the later of F and x.ts, and x is the last record of its side before s;
                        or s may arrive at x.ts (with ``nearest``, just before x.ts), and x is the first record after it
     pending record     a record y of the other side is present, its relation is open, and x is its candidate
 
-It suffices to consider a single future record at the best time, because further records only compete with it.
+Considering a single future record at the best time is enough, because further records can only compete with it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def find_unmatched(
     spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """Return the positions of unmatched records that have not been emitted before. Sets `EMITTED` in their notes.
+    """Return the positions of the unmatched records not emitted yet, and set `EMITTED` in their notes.
 
-    ``frontier``, shape (k,), ns, and ``spec`` are those of the other side.
+    ``frontier``, shape (k,), ns, and ``spec`` belong to the other side.
     """
     ts, notes, known = own.rows[TS], own.rows[NOTES], relations.known
     is_candidate = _find_candidates(own, other, of_other, tolerance)
@@ -81,7 +81,7 @@ def _may_become_neighbour(
     as_next = spec.next and until <= ts and before < ts
     if spec.nearest:
         as_prev = as_prev and not (behind != FOREVER and gap(behind, arrives) < gap(arrives, ts))
-        # A record one ns before `ts` must be farther from `before`.
+        # A future record one ns before `ts` must be nearer to `ts` than to `before`.
         has_room = before == NEVER or not gap(ts, before) <= 2  # noqa: PLR2004
         as_next = as_next and until < ts and bool(tolerance > 0) and has_room
     return as_prev or as_next

@@ -20,7 +20,7 @@ _LENGTH_MAX: Final = 100
 
 
 def duration_ns(text: str) -> int:
-    """Return a duration in ns, rounded down. Raises ValueError unless ``text`` consists of numbers with units."""
+    """Parse a duration to ns, rounded down. Raises ValueError unless ``text`` consists of numbers with units."""
     found, at = Decimal(0), 0
     while match := _PART.match(text[:_LENGTH_MAX].lower(), at):
         if match[2] not in _NS:

@@ -1,7 +1,7 @@
 """`join`: the neighbour join of two whole tables in one call.
 
 Tables are pandas or polars DataFrames, or mappings of column names to numpy arrays. pandas and polars are optional:
-each is imported only if the tables are of its type.
+each is imported only when it is given tables of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
 
 _PART_RECORDS: Final = 10_000
-"""The number of records of both sides joined at once. It is exceeded only if a single key has more records."""
+"""How many records of both sides are joined at a time. Only a single key with more records exceeds it."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -50,19 +50,19 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
     Each pair is returned once. The result is the union, without duplicates, of four `pandas.merge_asof` calls (backward
-    and forward, from either side). Rows may be in any order. Of rows with equal times, the one further down is the
-    later one.
+    and forward, from either side). Rows may be in any order. If rows have equal times, the one further down counts as
+    later.
 
     Args:
         left: a pandas or polars DataFrame, or a mapping of column names to arrays of shape (n,).
         right: another table of the same kind.
         time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
         by: the key columns, which both tables must have. By default all rows have the same key.
-        tolerance: the largest distance in time between the rows of a pair; None: unlimited. An integer if times are
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
             integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
-        direction: which neighbours a row looks for, see `LocalStreamBuffer`.
-        driver: whose rows look for neighbours, see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
+        direction: which neighbours a row looks for; see `LocalStreamBuffer`.
+        driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to append the rows of these sides that are in no pair,
             with missing values for the other side.
@@ -71,9 +71,9 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
 
     Returns:
         A table of the same kind with the key columns, the other columns of ``left``, and those of ``right``. Rows are
-        grouped by key, and sorted by left time, then right time within a key. With ``emit_unmatched``, arrays are
+        grouped by key and, within a key, sorted by left time, then by right time. With ``emit_unmatched``, arrays are
         masked, and a key column that is int64 on one side and uint64 on the other becomes Python integers (in polars
-        Int128), because no narrower type holds both.
+        Int128), because no narrower type can hold both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -113,7 +113,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] | None) -> tuple[str, ...]:
-    """Return the names of the time columns of left and right."""
+    """Return the names of the left and the right time column."""
     if on is not None:
         if time is not None:
             raise ArgumentError("on is the former name of time; pass only time")
@@ -135,13 +135,13 @@ def _join_parts(
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)
         of_step = step.left_seq, step.right_seq, step.left_unmatched_seq, step.right_unmatched_seq
-        # Copy them, so that the next step can reuse the memory of this one.
+        # Copy the positions, so that the next step can reuse this step's memory.
         found.append([positions.copy() for positions in of_step])
     return tuple(np.concatenate(positions) for positions in zip(*found, strict=True))
 
 
 def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[_Records, _Records]]:
-    """Yield the records of both sides in parts that contain whole keys. Parts are small so that memory is reused."""
+    """Yield the records of both sides in parts that do not split a key, small enough for their memory to be reused."""
     keys_end = max(int(key.max(initial=0)) for key in keys) + 1
     counts = [np.bincount(key, minlength=keys_end) for key in keys]
     _, part_of_key = np.unique(((counts[0] + counts[1]).cumsum() - 1) // _PART_RECORDS, return_inverse=True)
@@ -177,9 +177,9 @@ class _Times:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The indices of the rows of both tables that form the result, shape (n,) each.
+    """For each row of the result, the index of its left and of its right row, shape (n,) each.
 
-    ``lefts``: the number of rows of the left table. ``may_lack``: whether the indices can contain `NO_ROW`.
+    ``lefts``: how many rows the left table has. ``may_lack``: whether the indices may contain `NO_ROW`.
     """
 
     left: Ints
@@ -236,7 +236,7 @@ def _in_ns(what: str, values: Array) -> Ints:
 
 def _tolerance(value: Any, times: _Times) -> int | None:
     if value is None or not times.is_datetime:
-        # The buffer checks that it is an integer.
+        # The buffer checks that the tolerance is an integer.
         return value  # type: ignore[no-any-return] # see above
     if isinstance(value, str):
         try:
@@ -286,7 +286,7 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
     if left.by and not rows.may_lack:
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
-        # The key of the left row, or that of the right row if there is no left row.
+        # Take the key from the left row, or from the right row if there is no left one.
         of_both = kind.stacked(left.table, right.table, left.by)
         at = np.where(rows.left != NO_ROW, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))

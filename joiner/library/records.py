@@ -1,4 +1,4 @@
-"""`RecordJoin`: the join of single records with a Python function, for small jobs.
+"""`RecordJoin`: joins records one at a time with a Python function, for small jobs.
 
 Each call is one step of the buffer, which limits the rate to about ten thousand records a second. For higher rates,
 pass arrays to `LocalStreamBuffer`.
@@ -21,19 +21,19 @@ Result = TypeVar("Result")
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""The number of keys up to which idle keys are not searched for."""
+"""With up to this many keys, idle keys are not looked for."""
 
 
 class RecordJoin(Generic[Left, Right, Result]):
-    """Joins records of any type one by one, each with its previous and next neighbours in the other stream.
+    """Joins records of any type, one at a time, with their previous and next neighbours in the other stream.
 
     Args:
         join_function: called with the left and right record of each pair, once the pair is certain. If it raises, the
-            exception is passed to the caller, the results of this call are lost, and the join can still be used.
-        time: returns the event time of a record of either side as an integer, in ns or in any other single unit.
+            exception reaches the caller and the results of this call are lost, but the join remains usable.
+        time: returns the event time of a record as an integer, in ns or in any other unit, the same for both sides.
         key: returns the key of a record, which can be any hashable value. Only records with equal keys are neighbours.
             By default all records have the same key.
-        on_late: called with each late record. Such a record is below the frontier of its stream and is not joined.
+        on_late: called with each late record. A late record is below the frontier of its stream and is not joined.
         on_unmatched: called with each record that is in no pair and can no longer be paired, for the sides in
             ``emit_unmatched``.
         options: those of `LocalStreamBuffer`, such as ``tolerance_ns`` and ``lateness_ns``, in the unit of the times.
@@ -41,9 +41,9 @@ class RecordJoin(Generic[Left, Right, Result]):
     Raises:
         ArgumentError: naming the option and its permitted values.
 
-    By default the state of a key is kept forever, because its frontier determines which of its records are late. If
-    keys come and go, set ``watermark_scope="partition"`` and a tolerance. The state of a key is then removed once none
-    of its records is held.
+    By default a key's state is kept forever, because its frontier decides which of its records are late. If keys come
+    and go, set ``watermark_scope="partition"`` and a tolerance: a key's state can then be dropped once none of its
+    records is held.
 
     >>> join = RecordJoin(
     ...     lambda speed, torque: speed["rpm"] * torque["nm"],
@@ -88,8 +88,8 @@ class RecordJoin(Generic[Left, Right, Result]):
     def left(self, record: Left) -> list[Result]:
         """Add a record of the left stream. Return the results of the pairs that became certain.
 
-        Raises `ArgumentError` for an invalid time, and any exception of ``time`` or ``key``. In both cases, the join is
-        unchanged.
+        Raises `ArgumentError` for an invalid time, and passes on any exception of ``time`` or ``key``. In both cases,
+        the join is unchanged.
         """
         return self._push(_LEFT, record)
 
@@ -102,7 +102,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._results(self._buffer.close())
 
     def __len__(self) -> int:
-        """Return the number of records held, on both sides together."""
+        """Return the total number of records held on both sides."""
         return len(self._buffer)
 
     def _push(self, side: str, record: Any) -> list[Result]:
@@ -120,16 +120,16 @@ class RecordJoin(Generic[Left, Right, Result]):
         if number is None:
             if len(self._keys) > self._keys_swept_above:
                 self._forget_idle_keys()
-            # If no number is free, the numbers 0 to len - 1 are in use.
+            # If no number is free, exactly the numbers 0 to len - 1 are in use.
             number = self._keys[key] = self._free.pop() if self._free else len(self._keys)
         return number
 
     def _forget_idle_keys(self) -> None:
-        """Free the numbers of keys for which the buffer has no state."""
+        """Free the numbers of the keys for which the buffer has no state."""
         known = set(self._buffer.known_keys().tolist())
         for key in [key for key, number in self._keys.items() if number not in known]:
             self._free.append(self._keys.pop(key))
-        # Doubling keeps the cost for each new key constant.
+        # Doubling the threshold makes the amortized cost per new key constant.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _results(self, step: Step) -> list[Result]:
@@ -143,7 +143,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         for held, released in ((left, step.left_released_seq), (right, step.right_released_seq)):
             for seq in released.tolist():
                 del held[seq]
-        # The functions of the caller come last, because they may raise.
+        # Call the caller's functions last, because they may raise.
         for record in late:
             self._on_late(record)
         if self._on_unmatched is not None:

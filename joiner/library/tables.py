@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ROW: Final = -1
-"""The index in place of the missing partner of an unmatched row."""
+"""The index that stands for the missing partner of an unmatched row."""
 
 
 class Kind(Protocol):
-    """The operations that `join` needs for a kind of table."""
+    """The operations that `join` needs on a kind of table."""
 
     def names(self, table: Any) -> list[str]:
         """Return the names of the columns."""
@@ -32,15 +32,15 @@ class Kind(Protocol):
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Return which rows have no value in a column, bool of shape (n,)."""
+        """Return which rows lack a value in a column, bool of shape (n,)."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:
-        """Return the type of a key column. It must be equal on both sides."""
+        """Return the type of a key column, which must be the same on both sides."""
         ...
 
     def codes(self, left: Any, right: Any, names: list[str]) -> Ints:
-        """Return the keys of the left rows, followed by those of the right rows, as integers from 0; shape (n,)."""
+        """Number the keys from 0. Return the numbers of the left rows, then those of the right rows, shape (n,)."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
@@ -48,11 +48,11 @@ class Kind(Protocol):
         ...
 
     def stacked(self, left: Any, right: Any, names: list[str]) -> Any:
-        """Return the columns ``names`` of both tables, with the right rows below the left ones."""
+        """Return the columns ``names`` of both tables, the right rows below the left ones."""
         ...
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
-        """Combine tables of equal length side by side. Each table comes with new names for its columns."""
+        """Combine tables of equal length side by side. Each is given with new names for its columns."""
         ...
 
 
@@ -126,19 +126,19 @@ class _Arrays:
 
 
 ANYTHING: Final = "objects"
-"""The type of a column that may hold values of any type."""
+"""The type of a column that may contain values of any type."""
 
 _INFERRED: Final = {"string": "strings", "integer": "integers"}
-"""Types that pandas infers, and that more than one dtype can represent."""
+"""Types inferred by pandas that more than one dtype can represent."""
 
 _WIDEST_BYTES: Final = 8
 """The width of the widest integer types of numpy."""
 
 
 def _of_one_type(left: Any, right: Any) -> list[Any]:
-    """Return two columns of one type: Python integers if one is signed and the other uint64, otherwise unchanged.
+    """Convert two columns to Python integers if one is signed and the other uint64. Return others unchanged.
 
-    numpy and pandas would convert such columns to float64, in which different integers can become equal.
+    numpy and pandas would convert such columns to float64, which can make different integers equal.
     """
     types = {column.dtype.kind: column.dtype for column in (left, right)}
     if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST_BYTES:
@@ -147,19 +147,19 @@ def _of_one_type(left: Any, right: Any) -> list[Any]:
 
 
 def _numbered(values: Array) -> Ints:
-    """Return integers from 0, which are equal for equal values; shape (n,)."""
+    """Map values to integers from 0, equal for equal values; shape (n,)."""
     dense = _dense(values)
     return np.unique(values, return_inverse=True)[1].astype(np.int64) if dense is None else dense
 
 
 def _dense(values: Array) -> Ints | None:
-    """Return the same without sorting for integers in a small range, or None for any other values."""
+    """Do the same as `_numbered`, without sorting, for integers in a small range. Return None for any other values."""
     if values.dtype.kind not in "iu" or not len(values):
         return None
     low, high = int(values.min()), int(values.max())
     if high - low >= 2 * len(values):
         return None
-    # The difference could overflow in a small signed type.
+    # In a small signed type, the difference could overflow.
     wide = values if values.dtype.kind == "u" else values.astype(np.int64)
     return (wide - low).astype(np.int64)
 
@@ -195,7 +195,7 @@ class _Pandas:
             values = values.cat.categories
         if values.dtype.kind in "iu":
             return "integers"
-        # The dtypes for objects and strings do not determine the type of the values.
+        # An object or string dtype does not say what type the values have.
         kind = self._pandas.api.types.infer_dtype(values, skipna=True)
         return _INFERRED.get(kind, ANYTHING if values.dtype == object else str(values.dtype))
 
@@ -211,7 +211,7 @@ class _Pandas:
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
         if may_lack:
             return table[names].reset_index(drop=True).reindex(rows).reset_index(drop=True)
-        # Taking rows column by column avoids the extra copies of `DataFrame.take`.
+        # Taking rows column by column avoids the extra copies that `DataFrame.take` makes.
         columns = {name: table[name].array.take(rows) for name in names}
         return self._pandas.DataFrame(columns, index=range(len(rows)), copy=False)
 
@@ -287,7 +287,7 @@ class _Polars:
         return one != other and self._is_text(one) and self._is_text(other)
 
     def _is_mixed(self, one: Any, other: Any) -> bool:
-        """Return whether no 64-bit type holds the values of both types."""
+        """Return whether no 64-bit type can hold the values of both types."""
         widest = self._polars.UInt64
         return any(a == widest and b.is_signed_integer() for a, b in ((one, other), (other, one)))
 

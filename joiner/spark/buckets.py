@@ -1,8 +1,8 @@
-"""Groups keys into buckets, so that Python processes many keys at once.
+"""Groups keys into buckets, so that Python processes many keys at a time.
 
-A group in Spark costs milliseconds regardless of its size, so a group per key would be slow. Keys are therefore hashed
-into buckets. All rows of a key are in one bucket, and each bucket is one group with one state. The rows of a bucket are
-sent between the JVM and the operator as packed Arrow tables, because Arrow represents every type exactly.
+A Spark group costs milliseconds however small it is, so one group per key would be slow. Keys are therefore hashed into
+buckets: all rows of a key are in the same bucket, and each bucket is one group with one state. The rows of a bucket
+travel between the JVM and the operator as packed Arrow tables, because Arrow represents every type exactly.
 
 All functions except `group_keys` run in Python workers.
 """
@@ -19,20 +19,20 @@ from joiner.spark import rows as arrow
 from joiner.spark.reordering import Rules, join_whole
 
 PACKED: Final = "bucket int, side tinyint, packed binary"
-"""The input of the operator: a packed table of the rows of one bucket and side."""
+"""The operator's input: packed tables, each with rows of one bucket and side."""
 
 _PACKED_ROWS_MAX: Final = 200_000
-"""The number of rows that a worker collects before packing them: tens of megabytes, which avoids many small tables."""
+"""How many rows a worker collects before it packs them: tens of megabytes, to avoid many small tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
 """The largest number of result rows in one packed table: a few megabytes, similar to Spark's own batches."""
 
 
 def group_keys(buckets: int) -> list[int]:
-    """Return a group value for each bucket, so that each partition gets one bucket if their numbers are equal.
+    """Return a group value for each bucket. With as many buckets as partitions, each partition gets exactly one.
 
-    Spark assigns a group to the partition ``pmod(hash(value), partitions)``. If the bucket number were the value, about
-    a third of the partitions would be empty.
+    Spark assigns a group to the partition ``pmod(hash(value), partitions)``. With the bucket number as the value, about
+    a third of the partitions would stay empty.
     """
     found: dict[int, int] = {}
     value = 0
@@ -59,7 +59,7 @@ def _hash(value: int) -> int:
 def packer(rules: Rules, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for ``mapInArrow`` that packs rows of side ``at`` (0 left, 1 right).
 
-    The first column of the rows is their bucket.
+    The first column of the rows must be their bucket.
     """
     side = rules.sides[at]
 
@@ -99,7 +99,7 @@ def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
 
 
 def in_packed_parts(table: pa.Table) -> Iterator[bytes]:
-    """Yield a result as packed tables of limited length. An empty result yields none."""
+    """Yield a result as packed tables of limited length, or nothing if it is empty."""
     for start in range(0, table.num_rows, _JOINED_ROWS_MAX):
         yield arrow.to_bytes(table.slice(start, _JOINED_ROWS_MAX))
 
@@ -119,7 +119,7 @@ def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
 def whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
     """Return a function for a cogrouped ``applyInArrow`` that joins the two tables of a bucket.
 
-    The first column of each table is the group value of the bucket.
+    The first column of each table must be the bucket's group value.
     """
 
     def join_bucket(left: pa.Table, right: pa.Table) -> pa.Table:

@@ -33,21 +33,21 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 ) -> DataFrame:
     """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
-    Each pair is returned once. For tables, the result is that of `joiner.join`. For streams, the result is the same, in
-    append mode. A pair is emitted once no further input can change it, which is when the frontiers of both streams have
-    passed both rows. The frontier of a side and key is the larger of the watermark of the side and the largest time of
-    the key minus ``lateness``. Streams need the RocksDB state store.
+    Each pair is returned once. For tables, the result is that of `joiner.join`. For streams, it is the same, in append
+    mode: a pair is emitted once no further input can change it, that is, once the frontiers of both streams have passed
+    both rows. The frontier of a side and key is the side's watermark, or the key's largest time minus ``lateness``,
+    whichever is larger. Streams need the RocksDB state store.
 
     Args:
         left: a DataFrame, streaming or not.
         right: another DataFrame, streaming if and only if ``left`` is.
-        by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in Spark's other
-            joins, rows with a null in the key have no neighbours. The same applies to rows without a time.
+        by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in Spark's own
+            joins, rows with a null in the key match nothing; neither do rows without a time.
         time: the column of event times, as one name or (left, right). It contains timestamps, timestamps without time
             zone, dates, or integers in any unit.
-        order: the columns that order rows with equal key and time, ascending, nulls first. Each side uses those that it
-            has, followed by all its other columns.
-        tolerance: the largest distance in time between the rows of a pair; None: unlimited. An integer if times are
+        order: the columns by which rows with equal key and time are ordered, ascending, nulls first. Each side uses
+            those that it has, followed by all its other columns.
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
             integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
         direction: which neighbours a row looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``, or
             ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
@@ -58,8 +58,8 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to emit the rows of these sides that are in no pair, with
             nulls for the other side. In a stream, a row is emitted once no further input can pair it.
         suffixes: appended to the names of columns that both frames have.
-        buckets: the number of groups of keys, each with its own state. The default is
-            ``spark.sql.shuffle.partitions``. It cannot change while a checkpoint is in use.
+        buckets: how many groups the keys are divided into, each with its own state. The default is
+            ``spark.sql.shuffle.partitions``. The number cannot be changed while a checkpoint is in use.
         name: the name of this join in the ``observedMetrics`` of a streaming query's progress reports. The metrics
             ``late_left`` and ``late_right`` count late rows, which are not joined.
 
@@ -70,7 +70,7 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
     Raises:
         AnalysisException: naming the argument and the frame, and how to correct it.
 
-    An example that applies to streams and tables::
+    An example that works for streams and tables alike::
 
         from joiner.spark import neighbour_join
 
@@ -86,7 +86,7 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
-    """Return a frame with the group value of each row's bucket, followed by its columns, renamed ``c0``, ``c1``, …"""
+    """Return the frame with the group value of each row's bucket first, then its columns as ``c0``, ``c1``, …"""
     rules = request.rules
     side = rules.sides[at]
     placed = frame.toDF(*side.schema.names)

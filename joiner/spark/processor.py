@@ -1,4 +1,4 @@
-"""The processor for ``transformWithStateInPandas``. It stores one `ReorderedJoin` per bucket in Spark's state store."""
+"""The processor for ``transformWithStateInPandas``: keeps one `ReorderedJoin` per bucket in Spark's state store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 JOINED: Final = "packed binary, late_left long, late_right long"
-"""The output of the operator: a packed part of the result, or null, and the numbers of late rows."""
+"""The operator's output: a packed part of the result, or null, and how many rows of each side were late."""
 
 _US_PER_MS: Final = 1_000
 
@@ -32,9 +32,9 @@ _US_PER_MS: Final = 1_000
 def processor(rules: Rules) -> StatefulProcessor:
     """Return the processor for ``rules``.
 
-    The class is defined in this function so that it is pickled by value, and it imports the project only when the first
-    row arrives. Before the first micro-batch, Spark calls ``init`` in a process next to the driver, which cannot access
-    the files of ``--py-files``.
+    The class is defined inside this function so that it is pickled by value, and it imports the project only when the
+    first row arrives: before the first micro-batch, Spark calls ``init`` in a process next to the driver that has no
+    access to the ``--py-files``.
     """
     packed = pickle.dumps(rules)
 
@@ -74,14 +74,14 @@ def processor(rules: Rules) -> StatefulProcessor:
 
 
 class Steps:
-    """Processes the buckets of one task: those that have new rows or an expired timer.
+    """Processes those buckets of a task that have new rows or an expired timer.
 
-    The watermark of a micro-batch applies after its rows. Rows are compared with the frontiers of earlier
-    micro-batches, so a row that is not below the watermark is never late because of it.
+    A micro-batch's watermark applies after its rows. Rows are compared with the frontiers of earlier micro-batches, so
+    the watermark never makes a row late that is not below it.
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
-        """``handle`` and ``state`` belong to the processor. Spark binds them to the bucket of each call."""
+        """``handle`` and ``state`` are the processor's. For each call, Spark binds them to the call's bucket."""
         self._rules, self._handle, self._state = rules, handle, state
         self._uses_watermark = any(rules.has_watermark)
         self._done: set[Any] = set()
@@ -89,7 +89,7 @@ class Steps:
     def process(
         self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]
     ) -> Iterator[pd.DataFrame]:
-        """Process the packed new rows of a bucket. ``watermark`` returns the watermark in ms."""
+        """Process a bucket's new rows, which are packed. ``watermark`` returns the watermark in ms."""
         parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         for frame in rows:
             for side, packed in zip(frame["side"], frame["packed"], strict=True):
@@ -99,7 +99,7 @@ class Steps:
 
     def wake(self, bucket: Any, watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
         """Process the watermark for a bucket whose timer has expired. ``watermark`` returns it in ms."""
-        # A bucket may have several expired timers in one micro-batch, in addition to new rows.
+        # In one micro-batch, a bucket may have several expired timers as well as new rows.
         if bucket not in self._done:
             yield from self._step(bucket, watermark, None, None)
 

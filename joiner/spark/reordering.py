@@ -1,13 +1,13 @@
-"""`ReorderedJoin`: the neighbour join of rows without an arrival order, by micro-batch. It does not depend on Spark.
+"""`ReorderedJoin`: the neighbour join of rows that have no arrival order, by micro-batch. It does not depend on Spark.
 
-`LocalStreamBuffer` orders records with equal times by their log positions. Rows of a DataFrame have no positions,
-because their division into micro-batches and their order within one are arbitrary. Rows with equal key and time are
-therefore ordered by their content (`Side.order`), so a row that arrives later may precede one that arrived earlier.
+`LocalStreamBuffer` orders records with equal times by their log positions. The rows of a DataFrame have none: how they
+are split into micro-batches, and their order within one, are arbitrary. Rows with equal key and time are therefore
+ordered by their content (`Side.order`), so a row that arrives later may precede one that arrived earlier.
 
-**Rule.** The frontier ``F`` of a side and key is the larger of its largest time minus the lateness, and the watermark.
-Rows below it are late. A row is buffered until the frontier of its own side is *strictly above* its time. The row is
-then final: it is pushed to the buffer with all other rows that became final, ordered by time and content, followed by
-``F`` as a watermark. The output is that of the buffer for all final rows in this order.
+**Rule.** The frontier ``F`` of a side and key is its largest time minus the lateness, or the watermark, whichever is
+larger. Rows below ``F`` are late. A row is buffered until the frontier of its own side is *strictly above* its time;
+then it is final. All rows that became final are pushed to the buffer, ordered by time and content, followed by ``F`` as
+a watermark. The output is the buffer's output for all final rows in this order.
 
 **Correctness.** (1) *Order.* When a row with time ``t`` becomes final, ``F > t``. So all accepted rows with its key and
 time have arrived, and they become final in the same step. Their order can no longer change, and their positions are
@@ -19,7 +19,7 @@ only, and both only grow. Once ``F`` has passed all rows, all are final. (4) *In
 maximum over rows and determines which rows are final. A row within the lateness is not late in any division into
 micro-batches, because the rows of a micro-batch are compared with the frontiers before it.
 
-The cost is latency: a pair is emitted only when *both* rows are final, while the join of logs emits it once one
+The cost is latency: a pair is emitted only once *both* rows are final, whereas the join of logs emits it as soon as one
 relation is certain.
 """
 
@@ -59,8 +59,8 @@ _LENGTHS: Final = struct.Struct("<5Q")
 class Rules:
     """The options of the join. Durations are in microseconds, or in the unit of the times if these are integers.
 
-    ``lateness``: by side, or None if only the watermark advances the side. ``has_watermark``: by side, whether the
-    watermark advances it. ``buckets``: the number of buckets, stored to detect a change.
+    ``lateness``: by side, None if only the watermark advances the side's frontier. ``has_watermark``: by side, whether
+    the watermark advances its frontier. ``buckets``: the number of buckets, stored to detect a change.
     """
 
     sides: tuple[Side, Side]
@@ -74,7 +74,7 @@ class Rules:
     buckets: int
 
     def buffer(self) -> LocalStreamBuffer:
-        """Create an empty buffer with these options. It expects rows in order, and frontiers as watermarks."""
+        """Create an empty buffer with these options. It expects rows in order, and gets the frontiers as watermarks."""
         return LocalStreamBuffer(
             tolerance_ns=self.tolerance,
             direction=self.direction,
@@ -89,7 +89,7 @@ class Rules:
     def fingerprint(self) -> dict[str, Any]:
         """Return the options that must not change while a state is in use, as JSON values by name.
 
-        Columns are represented by their positions.
+        Columns are given by their positions.
         """
         named = {field: getattr(self, field) for field in _OPTIONS}
         for side in self.sides:
@@ -98,7 +98,7 @@ class Rules:
         return plain
 
     def check_same(self, earlier: dict[str, Any]) -> None:
-        """Raise `ArgumentError` if the fingerprint ``earlier`` differs."""
+        """Raise `ArgumentError` if the fingerprint differs from ``earlier``."""
         now = self.fingerprint()
         changes = [
             f"{name} was {earlier.get(name)}, is now {now[name]}" for name in now if now[name] != earlier.get(name)
@@ -112,7 +112,7 @@ class Rules:
 
 @dataclass
 class _Held:
-    """The n rows of one side that are not final or may still be paired, with their columns of shape (n,).
+    """One side's n rows that are not final yet or may still be paired, with their columns, shape (n,).
 
     ``seq``: the position of each row in the stream of final rows, or `_NOT_FINAL`.
     """
@@ -135,7 +135,7 @@ class _Held:
 
     def rows_of(self, seq: Ints) -> Ints:
         """Return the indices of the rows with the positions ``seq``."""
-        # Most positions are recent and dense, so a lookup table is faster than a search.
+        # Positions are mostly recent and dense, so a lookup table is faster than a search.
         base = int(self.seq.max(initial=0)) - 2 * len(self.seq)
         recent = (self.seq > base).nonzero()[0]
         place = np.full(2 * len(self.seq) + 1, NO_ROW)
@@ -150,21 +150,21 @@ class _Held:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one step: the joined rows, and the number of late rows by side."""
+    """The result of one step: the joined rows, and the number of late rows on each side."""
 
     table: pa.Table
     late: tuple[int, int]
 
 
 class ReorderedJoin:
-    """The neighbour join of all keys of a bucket. The docstring of the module contains the rule and its proof."""
+    """The neighbour join of all keys of a bucket. The module docstring states the rule and proves it."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._buffer = rules.buffer()
         nothing = np.empty(0, dtype=np.int64)
         self._held = [_Held(side.schema.empty_table(), nothing, nothing, nothing) for side in rules.sides]
-        # Entry i of the numbers is the number that the buffer uses for the key in row i.
+        # Entry i of the numbers is what the buffer calls the key in row i.
         self._keys = arrow.keys_of(self._held[0].table, rules.sides[0])
         self._numbers = nothing
         self._next_seq = [0, 0]
@@ -175,8 +175,8 @@ class ReorderedJoin:
     ) -> Outcome:
         """Process the rows of a micro-batch, then the watermark. ``ends``: both streams have ended.
 
-        Rows below the frontiers of the previous step are late. Rows of the same micro-batch do not make each other
-        late, because they have no order. Raises `ArgumentError` for rows with other columns or with invalid times.
+        Rows below the frontiers of the previous step are late. Rows of one micro-batch never make each other late,
+        because they have no order. Raises `ArgumentError` for rows with other columns or with invalid times.
         """
         declared = [
             side.schema.empty_table() if table is None else arrow.as_declared(table, side)
@@ -192,25 +192,25 @@ class ReorderedJoin:
         return Outcome(pa.concat_tables(tables), late)
 
     def wakes_at(self) -> int | None:
-        """Return the smallest watermark at which the output can grow without new rows, or None if there is none."""
+        """Return the lowest watermark that could produce output without new rows, or None if no watermark could."""
         rules = self._rules
         time = np.concatenate([held.time for held in self._held])
         if not len(time):
             return None
         if rules.direction == "nearest" or (rules.tolerance is not None and rules.emit_unmatched != "none"):
-            # The output can also grow at times between and after those of the rows.
+            # Watermarks between the times of the rows, and after them, can produce output too.
             reach = (rules.tolerance or 0) + (int(time.max() - time.min()) if rules.direction == "nearest" else 0)
             return self._watermark + 1 if int(time.max()) + reach >= self._watermark else None
         ahead = time[time >= self._watermark]
         if not len(ahead):
             return None
         if rules.emit_unmatched != "none":
-            # A row is unmatched once the other side has reached the row after it, which is then the neighbour.
+            # A row becomes unmatched once the other side has reached the row after it, which is a neighbour instead.
             return max(int(ahead.min()), self._watermark + 1)
         return int(ahead.min()) + 1
 
     def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
-        """Buffer new rows that are not late. Return the numbers of late rows, and the frontiers of the rows by key."""
+        """Buffer the new rows that are not late. Return how many were late, by side, and the frontiers by key."""
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])
         late, own = [], []
         for at, (table, side, key) in enumerate(zip(tables, self._rules.sides, numbers, strict=True)):
@@ -226,7 +226,7 @@ class ReorderedJoin:
         return (late[0], late[1]), own
 
     def _numbered(self, tables: list[pa.Table]) -> Ints:
-        """Return the key numbers of the rows of both tables. New keys are assigned the smallest free numbers."""
+        """Return the key numbers of the rows of both tables. New keys get the smallest free numbers."""
         new = [arrow.keys_of(table, side) for table, side in zip(tables, self._rules.sides, strict=True)]
         if not self._rules.sides[0].by:
             self._numbers = np.zeros(1, dtype=np.int64)
@@ -241,7 +241,7 @@ class ReorderedJoin:
         return self._numbers[codes[known:]]
 
     def _push_final(self, own: list[Ints], *, ends: bool) -> Step:
-        """Push the rows that have become final to the buffer, followed by the frontiers as watermarks."""
+        """Push the rows that have become final to the buffer, then the frontiers as watermarks."""
         records: dict[str, Any] = {}
         watermarks: dict[str, Any] = {}
         for at, (held, side) in enumerate(zip(self._held, self._rules.sides, strict=True)):
@@ -271,7 +271,7 @@ class ReorderedJoin:
         )
 
     def _incomplete(self, tables: list[pa.Table]) -> pa.Table:
-        """Return the rows that lack a key or a time, for the sides whose unmatched rows are emitted."""
+        """Return the rows without a key or a time, for the sides whose unmatched rows are emitted."""
         left, right = (
             np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )
@@ -308,7 +308,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """Create a join from a snapshot. Raises `ArgumentError` naming the differences if it has other rules."""
+        """Create a join from a snapshot. Raises `ArgumentError` naming the differences if its rules are not these."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])
@@ -329,10 +329,10 @@ class ReorderedJoin:
 
 
 def join_whole(rules: Rules, left: pa.Table, right: pa.Table) -> pa.Table:
-    """Join two whole tables. The columns of the result are named by position."""
+    """Join two whole tables. The result's columns are named by position."""
     return ReorderedJoin(rules).step(left, right, ends=True).table
 
 
 def _less(time: Ints, duration_ns: int) -> Ints:
-    """Return ``time - duration_ns``, or the smallest int64 where that would overflow."""
+    """Return ``time - duration_ns``, saturating at the smallest int64."""
     return np.where(time < NEVER + duration_ns, NEVER, time - duration_ns)

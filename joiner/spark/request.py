@@ -1,6 +1,6 @@
 """Validates the arguments of `neighbour_join` against the two frames before the query starts.
 
-Every error is a Spark `AnalysisException` that names the argument, the frame, and how to correct it.
+Every error is a Spark `AnalysisException` that names the argument and the frame, and says how to correct it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """The validated arguments. ``types``: the column types of both sides, after keys were cast to a common type."""
+    """The validated arguments. ``types``: both sides' column types, after keys have been cast to a common type."""
 
     rules: Rules
     types: tuple[list[spark.DataType], list[spark.DataType]]
@@ -207,7 +207,7 @@ def _check_times(frames: list[_Frame], at: list[int]) -> None:
 def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:
     """Return the frames with integer keys of different widths cast to the wider type.
 
-    Raises `AnalysisException` for other differences and for unsupported types.
+    Raises `AnalysisException` for any other difference in types, and for unsupported types.
     """
     fields = [list(frame.fields) for frame in frames]
     for places in zip(*keys, strict=True):
@@ -274,7 +274,7 @@ def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, 
 
 
 def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
-    """Return for each side the positions of all columns, with those in ``order`` first."""
+    """Return the positions of each side's columns, those in ``order`` first."""
     names = [] if order is None else [order] if isinstance(order, str) else list(order)
     for name in names:
         if not any(frame.places(name) for frame in frames):

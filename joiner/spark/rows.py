@@ -1,7 +1,7 @@
-"""The operations of the neighbour join on rows as Arrow tables. They are stateless and do not depend on Spark.
+"""The neighbour join's operations on rows in Arrow tables. They are stateless and do not depend on Spark.
 
-Columns are addressed by position. Only the declared result has column names. Unlike pandas, Arrow represents every
-Spark type exactly: integers with nulls, nested columns, and the whole range of timestamps.
+Columns are addressed by position; only the declared result has column names. Unlike pandas, Arrow represents every
+Spark type exactly: integers with nulls, nested columns, and the full range of timestamps.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""The index in place of the missing partner of an unmatched row."""
+"""The index that stands for the missing partner of an unmatched row."""
 
 
 @dataclass(frozen=True)
 class Side:
     """The positions of the columns of one side.
 
-    ``by``: the key. ``time``: the event time. ``order``: all columns, in the sequence in which they order rows with
+    ``by``: the key. ``time``: the event time. ``order``: all columns, most significant first, for ordering rows with
     equal key and time. ``others``: the columns of the result other than the key. ``schema``: see `in_utc`.
     """
 
@@ -74,7 +74,7 @@ def from_bytes(data: bytes) -> pa.Table:
 
 
 def as_declared(table: pa.Table, side: Side) -> pa.Table:
-    """Return the table with the names and types of ``side``. Raises `ArgumentError` if it has other types."""
+    """Return the table with the column names and types of ``side``. Raises `ArgumentError` if it cannot be cast."""
     try:
         return table.rename_columns(side.schema.names).cast(side.schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
@@ -85,7 +85,7 @@ def as_declared(table: pa.Table, side: Side) -> pa.Table:
 
 
 def complete(table: pa.Table, side: Side) -> Bools:
-    """Return which rows have a time and a key without nulls, shape (n,). Other rows have no neighbours."""
+    """Return which rows have a time and a key without nulls, shape (n,). The others have no neighbours."""
     found: Bools = np.ones(table.num_rows, dtype=bool)
     for place in (*side.by, side.time):
         if table.column(place).null_count:
@@ -118,7 +118,7 @@ def keys_of(table: pa.Table, side: Side) -> pa.Table:
 
 
 def codes(keys: pa.Table) -> Ints:
-    """Return the number of each row's key, from 0 in the order of first occurrence; shape (n,).
+    """Number the keys from 0 in order of first occurrence. Return the number of each row's key, shape (n,).
 
     As in Spark's own joins, NaN equals NaN, and 0.0 equals -0.0.
     """
@@ -146,9 +146,9 @@ def _in_first_order(values: Ints) -> Ints:
 
 
 def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
-    """Return the indices of the rows sorted by time, and of those with equal key and time by ``side.order``.
+    """Return the indices that sort the rows by time, and rows with equal key and time by ``side.order``.
 
-    Nulls come first. Arrow cannot compare nested columns, so these are ordered by their repr, which is arbitrary but
+    Nulls come first. Arrow cannot compare nested columns, so they are ordered by their repr, which is arbitrary but
     deterministic. Rows that are equal in all columns are interchangeable.
     """
     found: Ints = np.lexsort((key, time))
@@ -184,10 +184,10 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
-    """Combine rows of both tables: the key, the other columns of the left row, and those of the right row.
+    """Combine rows of both tables: the key, then the other columns of the left row, then those of the right row.
 
-    ``left``, ``right``: the indices of the rows, shape (n,). `NO_ROW` yields nulls. The key is that of the left row, or
-    that of the right row if there is no left row.
+    ``left``, ``right``: the indices of the rows, shape (n,). `NO_ROW` yields nulls. The key is taken from the left row,
+    or from the right row if there is no left one.
     """
     columns: list[Any] = []
     if sides[0].by:

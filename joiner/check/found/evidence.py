@@ -1,8 +1,8 @@
 """The data that a check reads: checkpoints, input logs and output logs.
 
-`joiner.check.found.kafka_log` reads it from Kafka, and tests create a `RecordedEvidence`. If the joiner runs during the
-check, the order of reads matters: the vector C is read before all outputs, and again (C') after them. The outputs must
-then contain all of E(C) and nothing outside E(C'). If the joiner is at rest, C' = C.
+`joiner.check.found.kafka_log` reads it from Kafka; tests create a `RecordedEvidence`. If the joiner is running during
+the check, the order of reads matters: the vector C is read before any output, and again (C') after the outputs. They
+must then contain all of E(C), and nothing outside E(C'). If the joiner is at rest, C' = C.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class EvidenceError(Exception):
-    """The check is not possible. The message contains what is missing, where, and what to do."""
+    """The check cannot be carried out. The message says what is missing, where, and what to do."""
 
 
 class Message(NamedTuple):
-    """A committed Kafka record. ``time_ms`` is the append time of the broker, in ms."""
+    """A committed Kafka record. ``time_ms`` is the broker's append time in ms."""
 
     topic: str
     partition: int
@@ -33,31 +33,31 @@ class Message(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Topic, partition and offset."""
+        """The topic, partition and offset, as text."""
         return f"{self.topic} partition {self.partition} offset {self.offset}"
 
 
 class Evidence(Protocol):
-    """The reads of `verify.outputs`, in this order: checkpoints, late, unmatched, rejected, then one unit at a time."""
+    """What `verify.outputs` reads, in this order: checkpoints, late, unmatched, rejected, then one unit at a time."""
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
         """Return C, the newest checkpoint committed before any output was read, or None if there is none."""
         ...
 
     def late(self) -> Iterable[Message]:
-        """Return the records of the late topic, all partitions."""
+        """Return the late records from all partitions."""
         ...
 
     def rejected(self) -> Iterable[Message]:
-        """Return the dead letters, all partitions."""
+        """Return the dead letters from all partitions."""
         ...
 
     def unmatched(self) -> Iterable[Message]:
-        """Return the unmatched records, all partitions. There are none if no join emits them."""
+        """Return the unmatched records from all partitions. Empty if no join emits them."""
         ...
 
     def out(self, unit: int) -> Iterable[Message]:
-        """Return the results in the partition of the unit."""
+        """Return the results in the unit's partition."""
         ...
 
     def progress_after(self, unit: int) -> Checkpoint | None:
@@ -72,17 +72,17 @@ class Evidence(Protocol):
         ...
 
     def whole_input(self, unit: int, topic: str) -> Iterable[Message]:
-        """Return the unit's partition of an input topic, as far as the log contains it."""
+        """Return whatever the log still contains of the unit's partition of an input topic."""
         ...
 
     def unread(self, unit: int, topic: str, stop: int) -> int:
-        """Return the number of offsets of an input log from ``stop``, including control records of transactions."""
+        """Return the number of offsets in an input log from ``stop`` on, including transaction markers."""
         ...
 
 
 @dataclass
 class RecordedEvidence:
-    """Evidence in memory, with logs as lists of messages, and checkpoints by unit."""
+    """Evidence held in memory: logs as lists of messages, and checkpoints by unit."""
 
     progress_by_unit: dict[int, Checkpoint]
     messages: list[Message]

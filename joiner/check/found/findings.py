@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 DIFFERENCES: Final = ("missing", "doubled", "unexpected", "altered")
-"""The kinds of differences. The check fails if there is any."""
+"""The kinds of differences. A single difference fails the check."""
 
 
 @dataclass
 class Tally:
     """The counts for one kind of output, with ``expected`` = ``found`` + ``missing``.
 
-    ``doubled``: further copies of found outputs. ``unexpected``: outputs that must not exist. ``altered``: outputs with
-    wrong content. ``after``: outputs that became due after C was read, because the joiner was running.
+    ``doubled``: extra copies of outputs that were found. ``unexpected``: outputs that must not exist. ``altered``:
+    outputs with the wrong content. ``after``: outputs of a running joiner that became due after C was read.
     """
 
     expected: int = 0
@@ -27,7 +27,7 @@ class Tally:
 
     @property
     def is_right(self) -> bool:
-        """Whether this kind of output has no difference."""
+        """Whether there are no differences in this kind of output."""
         return not any(getattr(self, kind) for kind in DIFFERENCES)
 
 
@@ -35,7 +35,7 @@ class Tally:
 class Findings:
     """The content of a report.
 
-    ``tallies``: by (kind of output, join or ''). ``counts``: numbers that are not differences.
+    ``tallies``: by (kind of output, join or ''). ``counts``: other numbers, which are not differences.
     """
 
     examples_max: int = 5
@@ -52,7 +52,7 @@ class Findings:
         return self.tallies.setdefault((what, join), Tally())
 
     def differ(self, kind: str, what: str, join: str, text: str, count: int = 1) -> None:
-        """Count differences of ``kind``, which is one of `DIFFERENCES`, and keep ``text`` as an example."""
+        """Count ``count`` differences of ``kind``, one of `DIFFERENCES`, and keep ``text`` as an example."""
         tally = self.tally(what, join)
         setattr(tally, kind, getattr(tally, kind) + count)
         self.example(f"{kind} {what}", text)
@@ -78,7 +78,7 @@ class Findings:
 
     @property
     def is_right(self) -> bool:
-        """Whether no kind of output has a difference."""
+        """Whether there are no differences in any kind of output."""
         return self.total.is_right
 
     def as_json(self) -> dict[str, Any]:

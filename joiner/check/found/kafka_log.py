@@ -1,9 +1,9 @@
 """Reads the evidence from Kafka: committed records only, and each partition up to a fixed end.
 
-The end of an output partition is its high watermark after C was read. If the checkpoint of a transaction is visible,
-its marker may still be missing in other partitions. Its records are then below the end, and become readable when the
-marker is written. If a joiner died with an open transaction, the reader waits up to ``stall_s`` for the broker to abort
-it.
+The end of an output partition is its high watermark, read after C. When a transaction's checkpoint becomes visible, its
+commit markers may not have reached all other partitions yet. Its records there are below the end, and become readable
+once the marker is written. If a joiner died with an open transaction, the reader waits up to ``stall_s`` for the broker
+to abort it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS: Final = 20_000
 _POLL_S: Final = 0.05
-"""The longest wait of one call. It is spent at the end of each partition."""
+"""The longest time that one call to `consume` blocks. Each partition costs this much once, at its end."""
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-"""The timeout of one request to Kafka. The first request is also limited by ``stall_s``."""
+"""The timeout of a request to Kafka. The first request is limited by ``stall_s`` as well."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""The number of offsets at the end of the state topic that are searched first for the newest checkpoint."""
+"""How many offsets at the end of the state topic are searched first for the newest checkpoint."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it
@@ -47,7 +47,7 @@ _log = client_logger(__name__)
 
 
 class KafkaEvidence:
-    """Evidence read from Kafka. It is a context manager. See `joiner.check.found.evidence.Evidence`."""
+    """A context manager that reads evidence from Kafka. See `joiner.check.found.evidence.Evidence`."""
 
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
@@ -191,7 +191,7 @@ class KafkaEvidence:
         return self._read(topic, partition, self._range(topic, partition)[0], self._ends[topic, partition])
 
     def _range(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset and the high watermark. The end for a consumer of committed records may be lower."""
+        """Return the first offset and the high watermark. A read-committed consumer may see a lower end."""
         place = TopicPartition(topic, partition)
         try:
             low, high = (
@@ -241,7 +241,7 @@ class KafkaEvidence:
         )
 
     def _newest_checkpoint(self, unit: int) -> Checkpoint | None:
-        """Return the newest checkpoint. Search the unit's partition of the state topic backwards, in growing steps."""
+        """Return the newest checkpoint. Search the unit's partition of the state topic backwards in growing steps."""
         topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
         length = _TAIL_OFFSETS

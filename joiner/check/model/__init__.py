@@ -1,4 +1,4 @@
-"""The expected output: the definition of the join as nested loops, and the comparison of the engine with it.
+"""The expected output: the join defined as nested loops, and a driver that compares the engine with it.
 
-It imports no other part of the checker, and only the public interface of the engine. Start reading at `oracle`.
+This package imports no other part of the checker, and only the engine's public interface. Start reading at `oracle`.
 """

@@ -1,4 +1,4 @@
-"""The built-in cases: small streams whose joins a reader can calculate, and seeded random ones.
+"""The built-in cases: small streams that a reader can join by hand, and seeded random ones.
 
 `joiner.check.model.drive` runs the engine over them. Times are small integers; their unit (ns) does not matter.
 """
@@ -21,8 +21,8 @@ Entry = Rec | Watermark
 class Case:
     """Two streams in log order, and the options of the join.
 
-    ``pairs``: the number of certain pairs once both streams have been read, and once both have ended, as calculated by
-    hand, or None. The engine is compared with the oracle in either case.
+    ``pairs``: the number of certain pairs once both streams have been read, and once both have ended, worked out by
+    hand, or None. With or without it, the engine is compared with the oracle.
     """
 
     name: str
@@ -39,7 +39,7 @@ def records(*times: int, key: int = 0) -> list[Rec]:
 
 
 def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
-    """Return a stream from a short notation.
+    """Build a stream from a short notation.
 
     ``3`` is a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a watermark for all keys, ``"1>3"`` one for key 1.
     """
@@ -74,9 +74,9 @@ def _ancestor_cases() -> list[Case]:
         Case("no records", [], [], pairs=(0, 0)),
         Case("records of one side only", records(1, 2, 3), [], pairs=(0, 0)),
         Case("100 alternating records", alternating_left, alternating_right, pairs=(99, 99)),
-        # Each of the three boundaries between blocks gives 5 next + 5 prev - 1 common = 9 pairs. At the last one, the
-        # left record 14 is prev of 15..19, which stays open until the left stream passes them. Only its pair with 15
-        # is certain, because 15 is next of 14: 4 pairs are open.
+        # Each of the three block boundaries yields 5 next + 5 prev - 1 common = 9 pairs. At the last boundary, the left
+        # record 14 is prev of 15..19, and these relations stay open until the left stream passes them. Only the pair
+        # with 15 is certain, because 15 is next of 14: 4 pairs remain open.
         Case("blocks of 5, 20 records", block_left, block_right, pairs=(23, 27)),
         Case("blocks of 1,000, 3,000 records", *blocks(1000, 3000), pairs=(2999, 3998)),
     ]
@@ -141,7 +141,7 @@ def _late_cases() -> list[Case]:
 
 
 def random_case(seed: int) -> Case:
-    """Return a small random case: few keys, few times (hence ties), disorder, lateness, tolerance, watermarks."""
+    """Return a small random case: few keys, few times (hence many ties), disorder, lateness, tolerance, watermarks."""
     rng = random.Random(seed)  # noqa: S311 - seeded test data, no secret
     keys, span = rng.randint(1, 4), rng.choice((3, 8, 30))
     disorder, watermark_share = rng.choice((0, 0, 2, 6)), rng.choice((0.0, 0.0, 0.15))

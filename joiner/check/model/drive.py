@@ -1,10 +1,10 @@
-"""Runs the engine over a case with several divisions into batches, and compares its output with the oracle.
+"""Runs the engine over a case, split into batches in several ways, and compares its output with the oracle.
 
-The engine is used only through its public interface, `joiner.LocalStreamBuffer`. A test may pass a substitute. After a
-step, these conditions must hold: the pairs so far are those that must have been emitted for exactly these prefixes; no
-pair was emitted twice; the late records are those of the oracle; a released record is in no later pair; ``len`` is the
-number of records that are neither late nor released. Between steps, the buffer is replaced by one restored from its
-snapshot.
+The engine is used only through its public interface, `joiner.LocalStreamBuffer`; a test may pass a substitute. After a
+step, the pairs emitted so far must be exactly those that the oracle derives from the prefixes read so far, with none
+emitted twice; the late records must be the oracle's; no pair may contain a record released earlier; and ``len`` must be
+the number of records that are neither late nor released. In some runs, the buffer is replaced between steps by one
+restored from its snapshot.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Entry = Rec | Watermark
 Plan = list[tuple[int, int]]
 
 _CHECKS_MAX: Final = 40
-"""The largest number of steps of a run compared with the nested loops, whose cost is quadratic."""
+"""The maximum number of steps in a run that is compared with the nested loops, whose cost is quadratic."""
 
 _LARGE_CHECKS_MAX: Final = 3
-"""The same number for a case that is too large for the nested loops."""
+"""The maximum number of steps for a case that is too large for the nested loops."""
 
 _ORACLE_RECORDS_MAX: Final = 400
-"""Records per side up to which the nested loops are used. Above, the equivalent `joiner.check.model.expected` is."""
+"""The largest case, in records per side, that uses the nested loops. Larger ones use `joiner.check.model.expected`."""
 
 _DIFFERENCES_SHOWN: Final = 5
 
 
 class BufferClass(Protocol):
-    """The part of `joiner.LocalStreamBuffer` that is used here."""
+    """The part of `joiner.LocalStreamBuffer` that this module uses."""
 
     def __call__(self, *, tolerance_ns: int | None, lateness_ns: tuple[int, int]) -> Any:
         """Create an empty buffer."""
@@ -53,7 +53,7 @@ class BufferClass(Protocol):
 
 @dataclass
 class Outcome:
-    """The result of a case: the pairs at the end of the input, those after both streams have ended, and differences."""
+    """The result of a case: the pairs at the end of the input, those once both streams have ended, and differences."""
 
     name: str
     records: int
@@ -79,7 +79,7 @@ def load_buffer() -> BufferClass:
 
 
 def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
-    """Run ``case`` with every division into batches, until one differs from the oracle."""
+    """Run ``case`` with each way of splitting it into batches, until one run differs from the oracle."""
     outcome = Outcome(case.name, sum(isinstance(e, Rec) for e in (*case.left, *case.right)))
     outcome.certain, outcome.after_end = (len(answer(case, closed=closed).pairs) for closed in (False, True))
     if case.pairs is not None and (outcome.certain, outcome.after_end) != case.pairs:
@@ -107,7 +107,7 @@ def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = F
 
 
 def _plans(case: Case, rng: random.Random) -> Iterator[tuple[str, Plan, bool]]:
-    """Yield plans to push a case: a name, the prefixes after each step, and whether to restore between steps."""
+    """Yield plans for pushing a case: a name, the prefixes after each step, and whether to restore between steps."""
     sizes = len(case.left), len(case.right)
     yield "all at once", [sizes], False
     yield "left first, then right", [(sizes[0], 0), sizes], True

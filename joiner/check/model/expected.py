@@ -1,8 +1,8 @@
-"""Computes the same as the oracle, but fast enough for millions of records.
+"""Computes the oracle's result, but fast enough for millions of records.
 
-It is independent of the engine and not incremental. All records are sorted once by key and time, neighbours are found
-by binary search, and relations that are not certain at the final frontiers are removed. Property tests compare it with
-the nested loops of `joiner.check.model.oracle`.
+It shares no code with the engine and is not incremental. All records are sorted once by key and time, neighbours are
+found by binary search, and relations that are not certain at the final frontiers are dropped. Property tests compare it
+with the nested loops of `joiner.check.model.oracle`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """Compute the same as `joiner.check.model.oracle.join`."""
+    """Return the result of `joiner.check.model.oracle.join`, computed fast."""
     lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     judges = [Judge(lateness[side], watermark_scope) for side in (0, 1)]
     late: list[set[int]] = [set(), set()]
@@ -71,9 +71,9 @@ def unmatched(
     direction: str = "both",
     driver: str = "both",
 ) -> tuple[set[int], set[int]]:
-    """Compute the same as `joiner.check.model.oracle.unmatched`.
+    """Return the result of `joiner.check.model.oracle.unmatched`, computed fast.
 
-    For each record without a pair, try the possible future records of the other stream.
+    For each record that is in no pair, this tries the possible future records of the other stream.
     """
     paired = certain_pairs(left, right, tolerance_ns, direction=direction, driver=driver, closed=True)
     sides = ("left", left, right, paired.left_seq), ("right", right, left, paired.right_seq)
@@ -102,9 +102,9 @@ def unmatched(
 
 
 def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bool:
-    """Return whether a record that arrives last, at ``future``, would be a neighbour of a record at ``ts``.
+    """Return whether a record arriving last, at ``future``, would become a neighbour of a record at ``ts``.
 
-    ``others``: the other times of its side, ascending.
+    ``others``: the times of the other records on the future record's side, ascending.
     """
     before, behind = bisect_right(others, ts), bisect_left(others, ts)
     is_prev = future <= ts and bisect_right(others, future) == before
@@ -142,7 +142,7 @@ class Judge:
         self._accepted: list[tuple[int, int, int]] = []
 
     def watermark(self, key: int, ts: int) -> None:
-        """Advance the frontier of ``key``, or of `ALL_KEYS`, to ``ts`` unless it is above."""
+        """Advance the frontier of ``key``, or of `ALL_KEYS`, to ``ts`` unless it is already higher."""
         if ts > self._frontiers.get(key, _NOTHING_YET):
             self._frontiers[key] = ts
 
@@ -162,7 +162,7 @@ class Judge:
         return ACCEPTED
 
     def stream(self) -> Stream:
-        """Return the accepted records, sorted, with the current frontiers."""
+        """Return the accepted records in sorted order, with the current frontiers."""
         table = np.array(self._accepted, dtype=np.int64).reshape(-1, 3)
         key, ts, seq = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))].T
         return Stream(key, ts, seq, dict(self._frontiers))
@@ -237,9 +237,9 @@ def certain_pairs(
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """Return a number for each record that orders records of both sides by (key, time).
+    """Return numbers for the left and right records that order both sides together by (key, time).
 
-    The numbers are computed from ranks, because a product of key and ns would overflow.
+    They are built from ranks, because combining keys with times in ns would overflow.
     """
     times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)
     keys, key_rank = np.unique(np.concatenate([left.key, right.key]), return_inverse=True)
@@ -251,7 +251,7 @@ def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
 def _neighbours(
     own: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
 ) -> tuple[Ints, Ints]:
-    """Return the indices of records of a stream, and of their certain neighbours in the other stream."""
+    """Return the indices of the records that have a certain neighbour in the other stream, and of these neighbours."""
     here = np.arange(len(place), dtype=np.int64)
     frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(own.key)
     if not len(others):

@@ -1,8 +1,8 @@
 """The neighbour join in its simplest form: nested loops over two lists.
 
-This is the executable form of the definition (docs/semantics.md). It computes exactly the pairs that must have been
-emitted once given entries of the two streams have been read. It has no batches, interleaving, buffer or clock, because
-the result does not depend on them. It is deliberately simple and quadratic. `joiner.check.model.expected` computes the
+This is the definition in docs/semantics.md as executable code. Given the entries read from each stream, it computes
+exactly the pairs that must have been emitted by then. It has no batches, interleaving, buffer or clock, because the
+result does not depend on them. It is deliberately simple, and quadratic. `joiner.check.model.expected` computes the
 same result fast, the engine computes it incrementally, and tests compare both with this module.
 
 All times are int nanoseconds. The module imports no other code of the project.
@@ -20,10 +20,10 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 NOTHING_YET: Final = -(1 << 70)
-"""The frontier of a key without records and watermarks, which is below every time."""
+"""The frontier of a key that has had no record and no watermark: below every time."""
 
 ENDED: Final = 1 << 70
-"""The frontier of every key once its stream has ended, which is above every time."""
+"""The frontier of every key once its stream has ended: above every time."""
 
 
 class Rec(NamedTuple):
@@ -36,7 +36,7 @@ class Rec(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """A watermark: the stream sends no later records below ``ts`` for its key, or for any key if it is `ALL_KEYS`."""
+    """A watermark: no record of its key, or of any key if it is `ALL_KEYS`, will follow with a time below ``ts``."""
 
     key: int
     ts: int
@@ -44,10 +44,10 @@ class Watermark(NamedTuple):
 
 
 class Stream:
-    """One stream with its accepted, late and duplicate records, and its frontiers."""
+    """One stream: its accepted, late and duplicate records, and its frontiers."""
 
     def __init__(self, entries: Sequence[Rec | Watermark], lateness_ns: int, *, watermark_scope: str = "key") -> None:
-        """Read ``entries`` in log order, in which their ``seq`` increases.
+        """Read ``entries``, which must be in log order, that is, by increasing ``seq``.
 
         ``watermark_scope``: whether a record advances the frontier of its "key" or of the whole "partition".
         """
@@ -60,7 +60,7 @@ class Stream:
             self._read(entry, lateness_ns)
 
     def frontier(self, key: int) -> int:
-        """Return the larger of the frontiers of ``key`` and of all keys. Later records below it are late."""
+        """Return the frontier of ``key``, or that of all keys if larger. Records that arrive below it are late."""
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
     def _read(self, entry: Rec | Watermark, lateness_ns: int) -> None:
@@ -97,11 +97,11 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """Return what must have been emitted once exactly ``left`` and ``right`` have been read.
+    """Return the pairs that must have been emitted once exactly ``left`` and ``right`` have been read.
 
     ``lateness_ns``: one value for both streams, or (left, right). ``driver``: whose records look for neighbours:
     "left", "right" or "both". ``direction``: which neighbours they look for: "backward" (prev), "forward" (next),
-    "both", or the "nearest" of the two. ``closed``: both streams have ended, so no relation is open.
+    "both", or the "nearest" of the two. ``closed``: both streams have ended, so no relation remains open.
     """
     left_lateness_ns, right_lateness_ns = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     r_stream = Stream(left, left_lateness_ns, watermark_scope=watermark_scope)
@@ -119,10 +119,10 @@ def join(
 def unmatched(
     left: Sequence[Rec | Watermark], right: Sequence[Rec | Watermark], *, closed: bool = False, **options: Any
 ) -> tuple[set[int], set[int]]:
-    """Return the seqs of accepted records that are in no pair and cannot be paired by any further input, by side.
+    """Return, by side, the seqs of accepted records that are in no pair and that no further input can pair.
 
-    ``options``: those of `join`. Two kinds of further input suffice: no record of the other stream, and one record at
-    each time that could be the best one. More records only compete for the neighbours.
+    ``options``: those of `join`. It is enough to try two kinds of further input: no record of the other stream, and a
+    single record at each time that could be the best one. More records would only compete for the neighbours.
     """
     now, ended = join(left, right, **options), join(left, right, closed=True, **options)
     found: tuple[set[int], set[int]] = (set(), set())
@@ -142,7 +142,7 @@ def _can_be_paired(
     other: Stream,
     options: Any,
 ) -> bool:
-    """Return whether one further record of the other stream could form a pair with ``record``."""
+    """Return whether ``record`` could form a pair if one more record of the other stream arrived."""
     frontier = other.frontier(record.key)
     for ts in {max(frontier, record.ts), record.ts, record.ts - 1}:
         if ts >= frontier:
@@ -156,11 +156,11 @@ def _can_be_paired(
 def _certain_neighbours(
     records: list[Rec], other: Stream, direction: str, *, closed: bool
 ) -> Iterator[tuple[Rec, Rec]]:
-    """Yield each record with its neighbours in the other stream that no further input can change.
+    """Yield each record with those of its neighbours in the other stream that no further input can change.
 
-    prev, the last record at or before the record's time, is certain once the other stream cannot send that time again.
-    next, the first record at or after it, is certain once the other stream cannot send an earlier one, or if the times
-    are equal, because a later record with an equal time has a later position.
+    prev, the last record at or before the record's time, is certain once the other stream can no longer send a record
+    with that time. next, the first record at or after it, is certain once the other stream can no longer send an
+    earlier one, or if the two times are equal, because another record with that time would have a later position.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)
@@ -172,10 +172,11 @@ def _certain_neighbours(
 
 
 def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, closed: bool) -> Iterator[tuple[Rec, Rec]]:
-    """Yield each record with its nearest neighbour, once no nearer record can follow. At equal distances, it is prev.
+    """Yield each record with its nearest neighbour, once no nearer record can follow. prev wins at equal distances.
 
-    Later records are at or above the frontier. So prev is certain once the frontier is above the record's time and not
-    nearer than prev. If next is nearer than prev, it is certain once the other stream cannot send an earlier record.
+    Records still to come are at or above the frontier. So prev is certain once the frontier is above the record's time
+    and not nearer to it than prev. A next that is nearer than prev is certain once the other stream can no longer send
+    an earlier record.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)
@@ -205,7 +206,7 @@ def _is_duplicate(record: Rec, known: Rec) -> bool:
 
 
 def ordinals(accepted: Sequence[Rec]) -> dict[int, int]:
-    """Return for each seq the number of accepted records with the same key and time and a lower seq."""
+    """Return for each seq how many accepted records have the same key and time and a lower seq."""
     return {
         record.seq: sum(
             1 for other in accepted if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq

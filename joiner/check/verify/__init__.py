@@ -1,4 +1,4 @@
-"""Compares actual with expected outputs in topics, an events file and the database.
+"""Compares the actual with the expected outputs: in the topics, against an events file, and in the database.
 
-It may import `model` and `found`. Start reading at `outputs`.
+This package may import `model` and `found`. Start reading at `outputs`.
 """

@@ -1,7 +1,7 @@
-"""Compares the outputs of a unit with the expected ones: results, late and unmatched records, and dead letters.
+"""Compares a unit's outputs with the expected ones: results, late and unmatched records, and dead letters.
 
-`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. The
-comparison of each unit removes those that the unit expects. The remaining ones are unexpected.
+`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. Comparing a
+unit removes the outputs that it expects. Whatever remains in the end is unexpected.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _ids = msgspec.json.Decoder(_FoundId)
 
 @dataclass
 class Outputs:
-    """The late and unmatched records and the dead letters of the application that no unit has expected so far.
+    """The application's late and unmatched records and dead letters that no unit compared so far has expected.
 
-    ``by_kind``: the late and the unmatched records, by kind and id. ``rejected``: the dead letters by id.
-    ``foreign_rejected``: the dead letters of other services.
+    ``by_kind``: the late and the unmatched records, by kind and id. ``rejected``: the dead letters, by id.
+    ``foreign_rejected``: the dead letters written by other services.
     """
 
     by_kind: dict[str, dict[str, list[Message]]] = field(default_factory=lambda: {LATE: {}, UNMATCHED: {}})
@@ -71,7 +71,7 @@ class Outputs:
 
 
 def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
-    """Read the late and unmatched records and the dead letters of the application. Count those of others."""
+    """Read the application's late and unmatched records and dead letters. Count those of other services."""
     outputs, application = Outputs(), settings.application.name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
         for message in messages:
@@ -139,7 +139,7 @@ def _places(want: ExpectedPairs, unit: int) -> dict[str, int]:
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
-    """Return the id of a result, the result, and an error text. Without an error, the text is empty."""
+    """Return the id of a result, the result, and what is wrong with it, which is empty if nothing is."""
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""
@@ -179,7 +179,7 @@ def _shown_pair(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
 def compare_late(
     judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
 ) -> None:
-    """Compare the late records of one side with the late topic, and remove them from ``outputs``."""
+    """Compare one side's late records with the late topic, and remove them from ``outputs``."""
     for offset in sorted(side.late):
         identity = f"{side.join.name}:{judgement.unit}:{side.side}:{offset}"
         _compare_output(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
@@ -188,7 +188,7 @@ def compare_late(
 def compare_unmatched(
     judgement: UnitJudgement, side: SideJudgement, want: ExpectedPairs, outputs: Outputs, findings: Findings
 ) -> None:
-    """Compare the unmatched records of one side with their topic, and remove them from ``outputs``."""
+    """Compare one side's unmatched records with their topic, and remove them from ``outputs``."""
     for offset in sorted(want.unmatched[side.side]):
         place = f"{offset}:" if side.side == "left" else f":{offset}"
         identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", offset in want.unmatched_due[side.side]
@@ -259,7 +259,7 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
 
 
 def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: Findings) -> None:
-    """Check the dead letters of the pairs whose joining function fails, and remove them from ``outputs``."""
+    """Compare the pairs whose joining function fails with the dead letters, and remove these from ``outputs``."""
     name = want.join.name
     tally = findings.tally(FAILED, name)
     for at in want.failed.nonzero()[0].tolist():
@@ -270,7 +270,7 @@ def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: F
 
 
 def compare_rest(outputs: Outputs, findings: Findings) -> None:
-    """Report all outputs that remain as unexpected."""
+    """Report all remaining outputs as unexpected."""
     for what, by_id in outputs.by_kind.items():
         for identity, messages in by_id.items():
             text = f"{identity} at {messages[0].place}: this record is not expected"
@@ -291,7 +291,7 @@ def _count(
     *,
     is_due: bool,
 ) -> None:
-    """Count one expected output, which was found at the places ``found``."""
+    """Count one expected output. ``found``: every place where it was found."""
     if is_due:
         tally.expected += 1
         tally.found += bool(found)

@@ -1,12 +1,11 @@
-"""Compares the replayed events file with the input topic, and determines the fate of each quantity of each row.
+"""Compares a replayed events file with the input topic, and determines what became of each quantity of each row.
 
-Every row of the file must have reached Kafka, as records or, if it is not an event, as a dead letter. Each quantity has
-one fate (`FATES`) for every side of a join that selects it. Quantities are counted once from the file and once from the
-logs, and the two counts must be equal.
+Every row of the file must have reached Kafka: as records or, if it is not an event, as a dead letter. Each quantity has
+one fate (`FATES`) for every side of a join that selects it. Quantities are counted twice, in the file and in the logs,
+and the two counts must be equal.
 
-Rows are parsed independently of the connector, by the rules of the wire format: a row is one JSON object with
-``Thing``, ``Timestamp`` and ``id``, and every other member is a quantity. An invalid quantity does not affect the
-others.
+Rows are parsed without the connector's code, by the rules of the wire format: a row is one JSON object with ``Thing``,
+``Timestamp`` and ``id``, and every other member is a quantity. An invalid quantity does not affect the others.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ FATES: Final = (
     "before the start",
     "lost before Kafka",
 )
-"""Every quantity of the file has exactly one fate for each side of a join that selects it."""
+"""The fates of a quantity. Each quantity of the file has exactly one for each side of a join that selects it."""
 
 NO_SIDE: Final = "no join"
 
@@ -88,11 +87,11 @@ class _Number(str):
 
 
 class _NoEventError(ValueError):
-    """A row or one of its quantities is invalid."""
+    """A row, or one of its quantities, is invalid."""
 
 
 def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
-    """Return the expected outcome of a row. An invalid row does not raise; it yields a dead letter."""
+    """Return the expected outcome of a row. For an invalid row, this is a dead letter, not an exception."""
     whole = f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     try:
         if len(payload) > event_bytes_max or payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
@@ -116,7 +115,7 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
 
 def _members(payload: bytes) -> dict[str, Any]:
     text = payload.decode("utf-8")
-    # Objects become tuples of pairs and arrays become lists, which keeps them distinct and keeps repeated names.
+    # Decode objects to tuples of pairs and arrays to lists, so that the two differ and repeated names are kept.
     pairs = json.loads(
         text, object_pairs_hook=tuple, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
     )
@@ -131,7 +130,7 @@ def _members(payload: bytes) -> dict[str, Any]:
 
 
 def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
-    """Raise ValueError for a lone surrogate. It can only come from an escape, and is not valid Unicode."""
+    """Raise ValueError for a lone surrogate, which is not valid Unicode. It can only come from an escape sequence."""
     parts: list[Any] = list(pairs)
     while parts:
         part = parts.pop()
@@ -168,7 +167,7 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """The number of the file's quantities that one side of a join selects, or that no side selects, and their fates."""
+    """How many of the file's quantities one side of a join (or no side) selects, and how many met each fate."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)
@@ -216,7 +215,7 @@ class EventsCheck:
                     self._accounts[name].selected += 1
 
     def _selecting(self, quantity: str) -> list[str]:
-        """Return the names of the accounts of a quantity."""
+        """Return the names of the accounts in which a quantity is counted."""
         names = self._names_of.get(quantity)
         if names is None:
             names = [name for name, filter_ in self._sides if filter_ in {None, quantity}] or [NO_SIDE]
@@ -224,7 +223,7 @@ class EventsCheck:
         return names
 
     def add_unit(self, result: UnitResult) -> None:
-        """Find the quantities of the file in the unit's partition of the data topic, and count their fates."""
+        """Look for the file's quantities in the unit's partition of the data topic, and count their fates."""
         topic, time_unit = self._settings.topics.data, self._settings.events.time_unit
         fates = _Fates(result, topic)
         for message in self._evidence.whole_input(result.judgement.unit, topic):
@@ -247,7 +246,7 @@ class EventsCheck:
                     self._foreign.append(f"{message.place}: {_shown(quantity)}")
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
-        """Report lost quantities, missing dead letters and accounts that do not agree."""
+        """Report lost quantities, missing dead letters, and accounts that do not balance."""
         tally = findings.tally(IN_KAFKA)
         tally.expected = self._quantities
         for quantity, count in self._open.items():
@@ -281,7 +280,7 @@ class EventsCheck:
         dead_letters = sorted({dead_letter.id for dead_letter in outputs.foreign_rejected})
         ids = frozenset(dead_letters)
         for wanted in self._refused:
-            # If a name is too long, a hash replaces its end in the id.
+            # In an id, the end of a name that is too long is replaced by a hash.
             cut = len(wanted) > len("mqtt:") + 32 + NAME_LENGTH_MAX
             found = wanted in ids or (cut and any(dead_letter.startswith(wanted) for dead_letter in dead_letters))
             tally.expected += 1
@@ -292,7 +291,7 @@ class EventsCheck:
 
 
 class _Fates:
-    """Determines the fate of each record of a unit from its offset in the data topic."""
+    """Looks up the fate of each record of a unit by its offset in the data topic."""
 
     def __init__(self, result: UnitResult, topic: str) -> None:
         from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - it imports this module's caller
@@ -310,7 +309,7 @@ class _Fates:
         }
 
     def of(self, offset: int, name: str) -> str:
-        """Return the fate of a record for the account ``name``."""
+        """Return the fate of a record in the account ``name``."""
         if offset < self._start:
             return "before the start"
         if offset >= self._stop:

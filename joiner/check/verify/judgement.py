@@ -1,15 +1,15 @@
 """Classifies each record of a unit's input as accepted, late, duplicate, rejected or not selected.
 
-The rules, in order, for a record of input topic t and partition u, which is the unit:
+These rules apply, in order, to a message in partition u of input topic t, where u is the unit:
 
 1. A message that is neither a record nor a watermark is rejected.
-2. A record that no side of any join selects is not selected, and neither is a watermark that covers no side. The
-   following rules do not apply to it. A watermark without a quantity covers all sides that read t. One with a quantity
-   covers the sides of that quantity, but not a side that reads the whole topic.
+2. A record that no side of any join selects is not selected, and neither is a watermark that covers no side; the rules
+   below do not apply to them. A watermark without a quantity covers all sides that read t. One with a quantity covers
+   the sides that select this quantity, but not a side that reads the whole topic.
 3. An entry is rejected if its event time is more than ``max_future_skew`` after the broker's append time, or if its
    thing belongs to another partition.
-4. A watermark advances the frontier of every side that it covers. For each side that selects it, a record is late,
-   otherwise a duplicate, otherwise accepted.
+4. A watermark advances the frontier of every side that it covers. A record is classified for each side that selects
+   it: as late if it is below the frontier, otherwise as a duplicate if it is one, otherwise as accepted.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class UnitJudgement:
             for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
         ]
         self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
-        """By topic and offset, the records that at least one side selects and that are not rejected."""
+        """The records that at least one side selects and that are not rejected, by topic and offset."""
         self.rejected: dict[str, Rejected] = {}
-        """By id, the dead letters expected for records."""
+        """The dead letters expected for records, by id."""
         self.rejected_places: set[tuple[str, int]] = set()
         self.not_selected = 0
         self.watermarks = 0
@@ -120,7 +120,7 @@ class UnitJudgement:
         offset, key = message.offset, self._key(record.thing)
         self.records[message.topic][offset] = record
         for side in selecting:
-            # A side that reads several quantities may select several records of one event.
+            # A side that reads several quantities may select more than one record of an event.
             identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
             verdict = side.judge.judge(key, ts, offset, identity)
             if verdict == ACCEPTED:

@@ -1,14 +1,14 @@
 """Checks a pipeline: compares its outputs with those that follow from its inputs up to the committed vector C.
 
-    1. Read C of every unit from its newest committed checkpoint.
-    2. Read the late and unmatched records and the dead letters by id and, if requested, the points of the database.
-    3. For each unit, read the results of its partition, then C again (C'). Read its input logs from the start to C and
-       to C', and classify each record. Compare the outputs with the pairs that are certain at C, which are required,
-       and with those that are certain at C', which are permitted.
+    1. Read each unit's C from its newest committed checkpoint.
+    2. Read the late and unmatched records, the dead letters and, if requested, the points in the database.
+    3. For each unit, read the results in its partition, then C once more (C'). Read its input logs from the start to C
+       and on to C', and classify each record. The pairs that are certain at C are required; those that are certain
+       only at C' are permitted.
     4. Report all other outputs as unexpected.
 
-If the joiner is at rest, C' = C, and the check is exact. The set of emitted outputs depends only on the vector, so a
-run can be checked from outside regardless of its restarts.
+If the joiner is at rest, C' = C and the check is exact. Which outputs are emitted depends only on the vector, so a run
+can be checked from the outside, however often it was restarted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class WrongApplicationError(Exception):
-    """The settings are not those of the application. The message names the differences."""
+    """The application runs with different settings. The message names the differences."""
 
 
 class Span(NamedTuple):
-    """Offsets by input topic: the start of the unit, C (``due``) and C' (``stop``)."""
+    """Offsets by input topic: where the unit started, C (``due``) and C' (``stop``)."""
 
     start: dict[str, int]
     due: dict[str, int]
@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """A unit that has been compared, for further checks. These must not keep it, because it is large."""
+    """A unit that has been compared, passed on to further checks. They must not keep it, because it is large."""
 
     span: Span
     judgement: UnitJudgement
@@ -55,14 +55,14 @@ class UnitResult:
 
 
 class FurtherCheck(Protocol):
-    """An additional check, of the replayed file or of the database."""
+    """An additional check: of the replayed file, or of the database."""
 
     def add_unit(self, result: UnitResult) -> None:
         """Check a unit."""
         ...
 
     def conclude(self, outputs: comparison.Outputs, findings: Findings) -> None:
-        """Report the findings after all units."""
+        """Add to the findings once all units have been checked."""
         ...
 
 
@@ -73,7 +73,7 @@ def verify(
     further: Sequence[FurtherCheck] = (),
     examples_max: int = 5,
 ) -> Findings:
-    """Check an application. Raises `EvidenceError` or `WrongApplicationError` if that is not possible."""
+    """Check an application. Raises `EvidenceError` or `WrongApplicationError` if it cannot be checked."""
     findings = Findings(examples_max)
     begun = _begun_units(settings, evidence, findings)
     outputs = comparison.read_outputs(evidence, settings, findings)
@@ -142,9 +142,9 @@ def _verify_unit(
 
 
 def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkpoint | None) -> Span:
-    """Return the start of the unit, C and C'.
+    """Return where the unit started, C and C'.
 
-    A unit without a checkpoint has consumed nothing, so all its outputs are unexpected.
+    A unit without a checkpoint has consumed nothing, so any output it has is unexpected.
     """
     newest = later or checkpoint
     if newest is None:
@@ -167,7 +167,7 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
 
 
 def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dict[str, ExpectedPairs]:
-    """Return the permitted pairs by join, with the required ones marked."""
+    """Return each join's permitted pairs, in which the required ones are marked."""
     topics = {side.topic: None for side in judgement.sides}
     for topic in topics:
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
@@ -215,6 +215,6 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
 
 
 def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """Return the offsets of the side's records that are in at least one pair."""
+    """Return the offsets of those records of the side that are in at least one pair."""
     pairs = result.pairs[side.join.name].pairs
     return set((pairs.left_seq if side.side == "left" else pairs.right_seq).tolist())

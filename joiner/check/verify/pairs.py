@@ -1,7 +1,7 @@
-"""Computes the expected pairs and unmatched records of one join in one unit, and compares results.
+"""Computes the expected pairs and unmatched records of one join in one unit, and compares results with them.
 
-If the joining function raises for a pair or returns a value that is not finite, a dead letter is expected instead of a
-result. Results of built-in functions must be equal. Those of other functions may have a relative difference of 1e-12.
+If the joining function raises for a pair, or returns a value that is not finite, a dead letter is expected instead of a
+result. Results of built-in functions must match exactly; those of other functions, to a relative difference of 1e-12.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RELATIVE_ERROR: Final = 1e-12
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """A record, or one side of a pair, in an output. The time is kept as its exact text."""
+    """A record, or one side of a pair, as found in an output. The time is kept exactly as it was written."""
 
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
@@ -54,7 +54,7 @@ class FoundJoined(msgspec.Struct, frozen=True):
 
 
 class Certain(NamedTuple):
-    """The certain pairs of a join in a unit, and the offsets of its left and right unmatched records."""
+    """A join's certain pairs in a unit, and the offsets of its unmatched records (left, right)."""
 
     pairs: expected.Pairs
     unmatched: tuple[set[int], set[int]]
@@ -62,11 +62,11 @@ class Certain(NamedTuple):
 
 @dataclass
 class ExpectedPairs:
-    """The n permitted pairs of a join in a unit, E(C'), and which of them are required, E(C).
+    """A join's n permitted pairs in a unit, E(C'), and which of them are required, E(C).
 
-    ``due``: the required pairs, shape (n,). ``values``: the results, shape (n,) or (n, 2). ``failed``: the pairs whose
-    joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: by side, the offsets of the permitted and of
-    the required unmatched records.
+    ``due``: which pairs are required, shape (n,). ``values``: the results, shape (n,) or (n, 2). ``failed``: the pairs
+    for which the joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: the offsets of the permitted and
+    of the required unmatched records, by side.
     """
 
     join: JoinSettings
@@ -83,7 +83,7 @@ class ExpectedPairs:
 def expect_pairs(
     judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: Certain | None
 ) -> ExpectedPairs:
-    """Return the expected output of a join after the records read so far.
+    """Return a join's expected output, given the records read so far.
 
     ``due``: what was certain at C, or None if C' = C.
     """
@@ -110,7 +110,7 @@ def expect_pairs(
 
 
 def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
-    """Return what is certain for a join after the records read so far."""
+    """Return a join's certain pairs and unmatched records, given the records read so far."""
     join, streams = left.join, (left.judge.stream(), right.judge.stream())
     pairs = expected.certain_pairs(*streams, join.tolerance, direction=join.direction, driver=join.driver)
     if join.emit_unmatched == "none":
@@ -134,7 +134,7 @@ def _columns(records: list[Record], time_ns: NDArray[np.int64]) -> Columns:
 
 
 def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Call the function for all pairs at once or, if that fails, for each pair. A pair that fails becomes NaN."""
+    """Call the function for all pairs at once or, if that fails, pair by pair. A pair that fails yields NaN."""
     function, count = load_function(name), len(left.result)
     if not count:
         return np.empty(0)
@@ -154,7 +154,7 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def _copied(columns: Columns) -> Columns:
-    """Return a copy, because the function may change its arguments."""
+    """Return a copy, because the function may modify its arguments."""
     return Columns(columns.result.copy(), columns.time_ns.copy(), list(columns.thing), list(columns.id))
 
 
@@ -188,7 +188,7 @@ def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Me
 
 
 def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]:
-    """Return the differences between a copy in an output and its input record."""
+    """Return the differences between an input record and the copy of it in an output."""
     is_equal = (found.quantity, found.result, found.id) == (record.quantity, record.result, record.id)
     if is_equal and is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
         return []
@@ -207,7 +207,7 @@ def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]
 
 
 def is_same_time(found: bytes, given: int | str | msgspec.Raw) -> bool:
-    """Return whether a time in an output equals that of the input, as bytes, as text or as a number."""
+    """Return whether a time in an output is the same as in the input, compared as bytes, as text or as a number."""
     want = msgspec.json.encode(given)
     return found == want or _exact(found) == _exact(want)
 
@@ -231,7 +231,7 @@ def _is_same_result(found: float | dict[str, float], want: Any, *, exact: bool) 
 
 
 def shown_value(value: Any) -> float | dict[str, float]:
-    """Return a value of a joining function in the format of a result."""
+    """Return a joining function's value in the format used in results."""
     if np.ndim(value) == 0:
         return float(value)
     return {"left": float(value[0]), "right": float(value[1])}

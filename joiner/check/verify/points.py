@@ -1,9 +1,9 @@
-"""Compares the points in InfluxDB with the pairs: each pair must be one point, and there must be no other points.
+"""Compares the points in InfluxDB with the pairs: each pair must have exactly one point, and no other points may exist.
 
 The schema is: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if the mean time was rounded
 down by half a nanosecond, and ``tie`` if the pair has one; fields ``result``, or ``left`` and ``right``. Points of
-other joins with the same quantities are only counted. A pair is not missing if the connector wrote it to the
-dead letters because a tag cannot contain its name.
+other joins with the same quantities are only counted. A pair is not missing if the connector made it a dead letter
+because a name in it cannot be written as a tag.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DIALECT: Final = Dialect(annotations=[], header=True)  # type: ignore[no-untype
 
 
 class PointKey(NamedTuple):
-    """The tags and the time that identify a point."""
+    """The tags and the time, which identify a point."""
 
     join: str
     thing: str
@@ -60,7 +60,7 @@ class PointKey(NamedTuple):
 
 
 Fields = dict[str, float | str]
-"""The values of a point by field name."""
+"""The values of a point, by field name."""
 
 
 def read_points(
@@ -98,7 +98,7 @@ def read_points(
 
 
 def _flux(text: str) -> str:
-    """Return a string literal of Flux. ``${`` is escaped, because it would start an expression."""
+    """Return ``text`` as a Flux string literal. ``${`` is escaped, because it would start an expression."""
     return json.dumps(text, ensure_ascii=False).replace("${", "\\${")
 
 
@@ -117,7 +117,7 @@ def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
             join, thing, quantity, half, tie = (row[header[name]] if name in header else "" for name in _TAGS)
             field, value = row[header["_field"]], row[header["_value"]]
             time_ns = parse_time(row[header["_time"]], "ns")
-            # Expected fields are numbers. An unexpected string is reported unchanged.
+            # The expected fields are numbers. Any other string is reported as it is.
             yield PointKey(join, thing, quantity, half, tie, time_ns), field, _number(value)
 
 
@@ -133,7 +133,7 @@ class PointsCheck:
         self._after: dict[str, int] = {}
 
     def add_unit(self, result: UnitResult) -> None:
-        """Compare the points of the unit's pairs, and remove them from the points that were read."""
+        """Compare the unit's pairs with their points, and remove these from the points that were read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
                 self._compare_pair(name, want, at, result.judgement.unit)
@@ -167,7 +167,7 @@ class PointsCheck:
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
-        """Report missing, altered and unexpected points. Points in the dead letters are not missing."""
+        """Report missing, altered and unexpected points. A point that became a dead letter is not missing."""
         refused = {dead_letter.id for dead_letter in outputs.foreign_rejected} & self._missing.keys()
         for name in {*self._expected, *self._after}:
             tally = findings.tally(POINTS, name)
