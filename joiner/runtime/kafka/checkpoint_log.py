@@ -34,7 +34,7 @@ def read_on(readers: Readers, state: StateLog) -> StateLog:
 
 
 def read_newest(readers: Readers, unit: int) -> StateLog:
-    """Read the log from the newest checkpoint on. That checkpoint is usually at the end of the partition."""
+    """Read enough of the log to include the newest checkpoint, which is usually at the end of the partition."""
     if readers.state is not None and readers.state.unit == unit:
         readers.state = read_on(readers, readers.state)
         return readers.state

@@ -116,8 +116,8 @@ def timed_out(what: str) -> KafkaException:
 def is_fenced(error: KafkaException) -> bool:
     """Return whether another producer has initialised the transactional id, or may have.
 
-    After the first call that is fenced, the client's later calls only report a fatal error. The caller then verifies the
-    unit's owner, which is the right reaction to any fatal error.
+    Only the first call after fencing reports it; later calls of the client report a fatal error. The caller then
+    verifies the unit's owner, which is the right reaction to any fatal error.
     """
     fault: Any = error.args[0]
     return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
@@ -165,5 +165,5 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
             raise error
         finally:
             # The error refers to this frame. If the frame referred to the error, the cycle would keep the callee alive,
-            # a producer with its threads and connections, until the next garbage collection, which is rare (see `gc_tuning`).
+            # a producer with its threads and connections, until the next collection, which is rare (see `gc_tuning`).
             del error
