@@ -32,7 +32,7 @@ COPIES_MAX: Final = 64
 times the size of the event."""
 
 REFUSED_MAX: Final = 16
-"""Maximum dead letters for single quantities per event. If more are refused, the whole event is one dead letter."""
+"""If more quantities of an event are refused than this, the whole event becomes a single dead letter."""
 
 RECORD_BYTES_MAX: Final = 64 * 1024
 """Maximum size of a data record: far larger than a regular record, and small enough for two to fit into one result."""
