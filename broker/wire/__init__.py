@@ -1,4 +1,4 @@
-"""The records of the topics, and their columnar encoding. Start reading at `records`.
+"""The records of the topics, and their columnar encoding. Start with `records`.
 
 No Kafka here: bytes in, bytes out.
 """

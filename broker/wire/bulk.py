@@ -1,11 +1,11 @@
 """Reads data records and writes results in batches, as columns of bytes instead of objects.
 
-**Reading** covers *plain* records: the five fields and no others, each once, in any order, white space allowed; strings
-of printable ASCII without escapes, brackets or braces; an event time in digits. The connector and most other producers
-write such records. Other records are not invalid: `records` reads them, and it alone decides what is a record. Both
-modules yield the same for plain records.
+**Reading** handles *plain* records: exactly the five fields, each once, in any order, with optional white space;
+strings of printable ASCII without escapes, brackets or braces; an event time in digits. The connector and most other
+producers write such records. Other records are not necessarily invalid: `records` reads them, and only `records`
+decides what is valid. For plain records, both modules return the same.
 
-**Writing** yields the same bytes as `broker.wire.records.encode`.
+**Writing** produces the same bytes as `broker.wire.records.encode`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = (b"thing", b"quantity", b"id", b"phenomenonTime", b"result")
 _TEXTS = 3
-"""Number of string fields, which come first."""
+"""Number of string fields. They come first."""
 
 _NAMES = np.frombuffer(b"".join(_FIELDS), dtype=np.uint8)
 _NAME_END = np.cumsum([len(name) for name in _FIELDS])
@@ -47,7 +47,7 @@ _numbers = msgspec.json.Decoder(list[float])
 
 
 class Fields(NamedTuple):
-    """The text of each field of n plain records, strings without quotes. Sides of results have no thing."""
+    """The text of each field of n plain records; strings are without quotes. Sides of results have no thing."""
 
     thing: StringColumn
     quantity: StringColumn
@@ -67,7 +67,7 @@ class PlainRecords(NamedTuple):
 
 
 def read_plain(values: StringColumn) -> PlainRecords | None:
-    """Return the records of many values; None if not all of them are plain."""
+    """Parse many values as plain records. Return None if any of them is not plain."""
     fields = find_fields(values)
     times = None if fields is None else fields.time.integers()
     if fields is None or times is None:
@@ -80,9 +80,9 @@ def read_plain(values: StringColumn) -> PlainRecords | None:
 
 
 def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
-    """Return the fields of plain records, or of sides of results; None if not all are plain.
+    """Return the fields of plain records, or of sides of results. Return None if any is not plain.
 
-    Times and results are only checked to consist of characters that occur in numbers.
+    Of times and results, this only checks that they consist of characters that can occur in numbers.
     """
     spans = np.empty((2 * len(_FIELDS), len(values)), dtype=np.int64)
     wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT
@@ -104,7 +104,7 @@ def encode_sides(
 
 
 class JoinedColumns(NamedTuple):
-    """n results, see `records.Joined`: their members as JSON, and the offsets and ordinals of both sides (int64)."""
+    """n results (see `records.Joined`): their members as JSON, and the offsets and ordinals of both sides (int64)."""
 
     thing: StringColumn
     time: StringColumn
@@ -118,7 +118,7 @@ class JoinedColumns(NamedTuple):
 
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
-    """Return the values of n results of one join in one unit."""
+    """Return the message values of n results of one join in one unit."""
     pieces = (
         b'{"thing":',
         columns.thing,
@@ -171,7 +171,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _number_end(data: Bytes, at: int, stop: int) -> int:
-    """Return the end of the number characters from ``at`` on; whether they form a number is checked later."""
+    """Return the end of the run of number characters at ``at``. Whether they form a number is checked later."""
     while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
         at += 1
     return at
@@ -179,7 +179,7 @@ def _number_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _field(data: Bytes, begin: int, end: int) -> int:
-    """Return the index of the field with this name; `_MISSING` if there is none."""
+    """Return the index of the field with this name, or `_MISSING` if there is none."""
     first = 0
     for field in range(len(_NAME_END)):
         length = _NAME_END[field] - first
@@ -196,7 +196,7 @@ def _field(data: Bytes, begin: int, end: int) -> int:
 
 @compiled()
 def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple[int, int]:
-    """Store the span of the value of the field at ``at``; return the index of the field and where to continue."""
+    """Store the span of the value of the field at ``at``. Return the index of the field and where to continue."""
     name = _after_blanks(data, at, stop)
     name_end = _text_end(data, name, stop)
     colon = _after_blanks(data, name_end + 1, stop)
@@ -218,7 +218,7 @@ def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple
 
 @compiled()
 def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
-    """Store the spans of a record's fields; return which fields it has, as bits, or 0 if it is not plain."""
+    """Store the spans of a record's fields. Return the set of its fields as bits, or 0 if the record is not plain."""
     at = _after_blanks(data, at, stop)
     if at == stop or stop - at > _RECORD_LENGTH_MAX or data[at] != _OPEN:
         return 0
@@ -235,7 +235,7 @@ def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
 
 @compiled(types.boolean, BYTES, INTS, INTS, types.int64, COLUMNS_OUT)
 def _find_fields(data: Bytes, start: Ints, end: Ints, wanted: int, spans: Ints) -> bool:
-    """Store where the value of each field begins and ends, in one row per record; strings without quotes.
+    """Store where each field's value begins and ends, one row per record. Quotes of strings are excluded.
 
     Returns False if a record is not plain, or does not have exactly the ``wanted`` fields (bits).
     """

@@ -1,6 +1,6 @@
-"""Many short strings in one array, as Arrow stores them, without a Python object for each.
+"""Many short strings in one array, as in Arrow, without a Python object for each.
 
-Everything that the joiner reads from Kafka and writes to it is stored this way: hundreds of thousands of strings a
+Everything that the joiner reads from Kafka and writes to Kafka is stored this way: hundreds of thousands of strings a
 second. The loops over their bytes are compiled.
 """
 
@@ -53,7 +53,7 @@ class StringColumn:
         return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> StringColumn:
-        """Return the same strings without gaps between them; the column itself if it has none."""
+        """Return the same strings without gaps between them, or this column if there are none."""
         is_packed = (
             len(self) > 0
             and self.start[0] == 0
@@ -88,7 +88,7 @@ class StringColumn:
 
     @classmethod
     def of_lines(cls, lines: bytes) -> Self:
-        """Split ``lines``, each of which ends with a newline."""
+        """Split ``lines`` into strings. Every line ends with a newline."""
         data = np.frombuffer(lines, dtype=np.uint8)
         breaks = np.flatnonzero(data == _LINE_BREAK)
         start = np.empty_like(breaks)
@@ -113,7 +113,7 @@ class StringColumn:
         return cls(np.frombuffer(text, dtype=np.uint8), np.zeros_like(ends), ends)
 
     def hashes(self) -> Ints:
-        """Return a 64-bit hash of each string, which is the same in every process."""
+        """Return a 64-bit hash of each string. It is the same in every process."""
         found = np.empty(len(self), dtype=np.int64)
         _hash_all(self.data, self.start, self.end, found)
         return found
@@ -130,7 +130,7 @@ class StringColumn:
         return number, first[:count]
 
     def integers(self) -> Ints | None:
-        """Return the strings as integers; None if one is not in plain digits, or has more than 18."""
+        """Parse the strings as integers. Return None if one is not in plain digits or has more than 18."""
         found = np.empty(len(self), dtype=np.int64)
         return found if _read_integers(self.data, self.start, self.end, found) else None
 
@@ -159,7 +159,7 @@ def glue(*columns: StringColumn | bytes) -> StringColumn:
     start = np.empty_like(end)
     start[:1], start[1:] = 0, end[:-1]
     data, at = np.empty(int(end[-1]) if count else 0, dtype=np.uint8), start.copy()
-    # Copied in blocks, which stay in the CPU's cache until their last column is copied.
+    # Copied in blocks, so that a block stays in the CPU cache until its last column is copied.
     for first in range(0, count, _BLOCK):
         rows = slice(first, first + _BLOCK)
         for piece in pieces:
@@ -178,7 +178,7 @@ def decimals(values: Ints) -> StringColumn:
 
 
 _ROOM = 20
-"""Most characters of an int64."""
+"""Maximum number of characters of an int64."""
 
 
 @compiled(types.void, BYTES, INTS, INTS, BYTES_OUT, INTS_OUT)
@@ -232,7 +232,7 @@ def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
 
 @compiled(types.void, BYTES, INTS, INTS, INTS_OUT)
 def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
-    """Hash each string: start from its length, and mix in words of eight bytes, little-endian."""
+    """Hash each string: start with its length and mix in little-endian words of eight bytes."""
     mix, finish = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
     for row in range(len(start)):
         state = np.uint64(end[row] - start[row]) * mix
@@ -249,7 +249,7 @@ def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
 
 @compiled(types.int64, BYTES, INTS, INTS, INTS, INTS_OUT, INTS_OUT, INTS_OUT)
 def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
-    """Number distinct strings with an open-addressing table, at most half full. A slot has a number + 1, or 0."""
+    """Number the distinct strings with an open-addressing table, at most half full. A slot holds a number + 1, or 0."""
     count = 0
     for row in range(len(start)):
         length = end[row] - start[row]

@@ -1,7 +1,7 @@
 """Compiles loops over the bytes of strings with numba, for what numpy cannot express.
 
-A compiled function is cached beside its module (or in ``NUMBA_CACHE_DIR``). Only the first process on a machine waits
-some seconds for the compiler; normally that is `make setup`. Without a writable folder, every process compiles.
+Compiled functions are cached next to their module (or in ``NUMBA_CACHE_DIR``). Only the first process on a machine,
+normally `make setup`, waits a few seconds for the compiler. Without a writable folder, every process compiles.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ INTS_OUT: Final = types.Array(types.int64, 1, "C")
 COLUMNS_OUT: Final = types.Array(types.int64, 2, "C")
 
 copy_bytes: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
-"""C's memcpy, for compiled loops: target, source, count. A loop over bytes takes a nanosecond for each, because the
-compiler cannot know that the two do not overlap; this takes three for a whole short string."""
+"""C's memcpy, for compiled loops: target, source, count. A loop takes a nanosecond per byte, because the compiler
+cannot know that source and target do not overlap; this takes three for a whole short string."""
 
 
 # numba recompiles a loop if its own file has changed, but not if the file of another loop that it calls has.
@@ -38,7 +38,7 @@ _STAMP: Final = hashlib.sha256(
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
-    """Compile a loop for arguments of these types; without any, for the types that its compiled callers pass.
+    """Compile a loop for arguments of these types, or, without types, for whatever its compiled callers pass.
 
     The compiled loop releases the GIL and does not check bounds: indices must be valid.
     """

@@ -1,7 +1,7 @@
-"""The wire formats of the Kafka topics: the types of their values, decoding with the reasons for refusal, and encoding.
+"""The wire formats of the Kafka topics: the types of the values, decoding with the reason for a refusal, and encoding.
 
 Only this module and `broker.wire.bulk` parse and build these bytes; `bulk` does so for many regular records at once,
-with the same results. Not here: the joiner's own state topic (`joiner.runtime.model`), which no other service reads.
+with the same results. The joiner's state topic, which no other service reads, is in `joiner.runtime.model`.
 
     machine.data       `Record` or `Watermark`
     machine.out        `Joined`
@@ -22,30 +22,30 @@ import msgspec
 from broker.times import parse_time
 
 NAME_LENGTH_MAX: Final = 256
-"""Most characters of a thing, a quantity or an id, which become Kafka keys and database tags."""
+"""Maximum length in characters of a thing, quantity or id. These become Kafka keys and database tags."""
 
 QUANTITIES_MAX: Final = 10_000
-"""Most quantities of one event. Each becomes a record, which takes a kilobyte of memory while it is sent."""
+"""Maximum number of quantities per event. Each becomes a record, which takes a kilobyte of memory while in flight."""
 
 COPIES_MAX: Final = 64
-"""Each record has a copy of its event's ``Thing`` and ``id``. Together, the copies may have at most this many times the
-bytes of the event."""
+"""Each record has a copy of its event's ``Thing`` and ``id``. The total size of the copies may be at most this many
+times the size of the event."""
 
 REFUSED_MAX: Final = 16
-"""Most quantities of one event that get a dead letter each. If more are refused, the whole event is one dead letter."""
+"""If more quantities of an event are refused than this, the whole event becomes a single dead letter."""
 
 RECORD_BYTES_MAX: Final = 64 * 1024
-"""Most bytes of one data record: far more than a regular record has, and few enough for two of them in one result."""
+"""Maximum size of a data record: far larger than a regular record, and small enough for two to fit into one result."""
 
 BRACKETS_MAX: Final = 256
-"""Most brackets in a data record; a regular one has two. A parser's own limit depends on the process; with this limit,
-every reader comes to the same result."""
+"""Maximum number of brackets in a data record; a regular one has two. The parser's own limit depends on the process;
+this one makes every reader come to the same result."""
 
 REASON_LENGTH_MAX: Final = 1000
-"""Most characters of a dead letter's reason, which may quote the input."""
+"""Maximum length in characters of a dead letter's reason, which may quote the input."""
 
 REJECTED_BYTES_MAX: Final = 64 * 1024
-"""Most bytes of a rejected input that are kept. Length and hash are those of the whole input."""
+"""How many bytes of a rejected input are kept. Length and hash are those of the whole input."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -103,7 +103,7 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """An output about one record of one side of a join, whose position is ``topic``, ``partition`` and ``offset``."""
+    """An output about one input record on one side of a join: the record at ``topic``, ``partition`` and ``offset``."""
 
     id: str
     application: str
@@ -116,7 +116,7 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Late(OutputRecord, frozen=True, gc=False):
-    """A record that arrived below the frontier of its stream. It is not joined, and kept in the late topic.
+    """A record that was below the frontier of its stream on arrival. It is not joined, but kept in the late topic.
 
     ``id`` is ``join:unit:side:offset``.
     """
@@ -125,16 +125,16 @@ class Late(OutputRecord, frozen=True, gc=False):
 class Unmatched(OutputRecord, frozen=True, gc=False):
     """A record that is in no pair and can no longer become part of one.
 
-    ``id`` is ``join:unit:offset:`` for a left record and ``join:unit::offset`` for a right one, that is a pair's id
-    without the other offset.
+    ``id`` is ``join:unit:offset:`` for a left record and ``join:unit::offset`` for a right one: a pair's id without the
+    other offset.
     """
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A dead letter: an input that could not be used, and why.
+    """A dead letter: an input or a pair that could not be used, and the reason.
 
-    ``id`` is ``topic:partition:offset`` for a record from Kafka, the pair's id for a joining function that
-    failed, the point's pair id for a point that the database refused, ``mqtt:<hash>`` for a payload from MQTT.
+    ``id`` is ``topic:partition:offset`` for a record from Kafka, the pair's id if the joining function failed or
+    the database refused the pair's point, and ``mqtt:<hash>`` for a payload from MQTT.
     ``value`` holds the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and
     ``sha256`` are those of the whole.
     """
@@ -167,7 +167,7 @@ class _RawTimeSide(msgspec.Struct):
 
 
 class Unreadable(ValueError):
-    """The input is neither a record nor a watermark; the text is the reason, for the dead letter."""
+    """The input is neither a record nor a watermark. The message is the reason given in the dead letter."""
 
 
 _records = msgspec.json.Decoder(Record)
@@ -194,7 +194,7 @@ _joined = msgspec.json.Decoder(_JoinedIn)
 
 
 def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark, int]:
-    """Decode a value of the data topic; return it and its event time (for a watermark, its time) in ns.
+    """Decode a value of the data topic. Return it with its event time (for a watermark, its time) in ns.
 
     Raises `Unreadable` with the reason for anything that is neither a record nor a watermark.
     """
@@ -214,10 +214,10 @@ def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark
 
 
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
-    """Decode many values of the data topic at once, several times faster than one by one.
+    """Decode many values of the data topic at once, which is several times faster than one by one.
 
-    Returns None if they must be decoded one by one: some are watermarks, or are refused by `decode_data` for a reason
-    other than a time out of range.
+    Returns None if they must be decoded one by one, because some are watermarks, or because `decode_data` refuses some
+    for a reason other than a time out of range.
     """
     if not all(values):
         return None
@@ -225,7 +225,7 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     lines = b"\n".join(whole)
     if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
         return None
-    # Each record has one opening bracket, and none may have more than the limit.
+    # Every record has at least one opening bracket, and none may exceed the limit.
     if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
         return None
     try:
@@ -241,7 +241,7 @@ def _with_exact_time(raw: _RawTimeRecord) -> Record:
 
 
 def _decode_rare(value: bytes, time_unit: str, error: Exception) -> tuple[Record | Watermark, int]:
-    """Decode watermarks and decimal times; refuse everything else."""
+    """Decode a watermark or a record with a decimal time. Refuse everything else."""
     try:
         fields = _anything.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as not_json:
@@ -270,7 +270,7 @@ def encode(message: Record | Watermark | Joined | OutputRecord | Rejected | str)
 
 
 def encode_lines(values: Sequence[Any]) -> bytes:
-    """Return the JSON of many messages or of parts of them, each followed by a newline; faster than one by one."""
+    """Return the JSON of many messages or message parts, each followed by a newline. Faster than one by one."""
     return _encoder.encode_lines(values)
 
 
@@ -280,8 +280,8 @@ def cut_lines(lines: bytes) -> list[bytes]:
 
 
 def decode_sides(lines: bytes) -> list[Side]:
-    """Decode sides of results, as written by `encode_lines`; times keep their exact text."""
-    # The texts of times are copied, because references to them would keep all lines in memory.
+    """Decode sides of results, as written by `encode_lines`. Times keep their exact text."""
+    # The text of each time is copied, because a reference to it would keep all lines in memory.
     return [
         Side(one.quantity, cast("int", msgspec.Raw(bytes(one.phenomenonTime))), one.result, one.id)
         for one in _sides.decode_lines(lines)
@@ -304,7 +304,7 @@ def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
 
 
 def join_of(identity: str) -> str:
-    """Return the join of a pair's id. It distinguishes the joins of one result topic, even of several applications."""
+    """Return the name of the join in a pair's id. It is unique within a result topic, even across applications."""
     return identity.partition(":")[0]
 
 

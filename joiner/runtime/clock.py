@@ -1,4 +1,4 @@
-"""The clock of a runner. It is injected, so that tests and the simulation can supply their own.
+"""The runner's clock. It is injected, so that tests and the simulation can supply their own.
 
 `SystemClock` is the real one.
 """
@@ -20,7 +20,7 @@ class Clock(Protocol):
         ...
 
     def wall_s(self) -> float:
-        """Return seconds since the epoch. For times that other programs read, and for comparisons with theirs."""
+        """Return seconds since the epoch. For timestamps that are exchanged with other programs."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -28,16 +28,16 @@ class Clock(Protocol):
         ...
 
     def wait_for(self, event: Event, seconds: float) -> None:
-        """Wait until the event is set, at most for ``seconds``."""
+        """Wait until the event is set, but no longer than ``seconds``."""
         ...
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
-        """Wait until all futures are done, at most until ``until_s`` (monotonic)."""
+        """Wait until all futures are done or the monotonic time ``until_s`` is reached."""
         ...
 
 
 class SystemClock:
-    """The clock of this machine."""
+    """The system clock."""
 
     def monotonic_s(self) -> float:
         """See `Clock`."""

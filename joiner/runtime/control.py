@@ -1,8 +1,8 @@
 """The records of the control topic ``<application>.control``: messages between the order, source and target of a move.
 
-They speed up a move and explain it, but nothing depends on them. Only the checkpoint names a unit's owner, so a record
-that is lost or read twice costs nothing but time. A reader therefore begins at the end of the log, and messages are
-repeated (see `migration.protocol`). The topic has one partition, so that all readers see the same order.
+They make a move faster and visible, but correctness does not depend on them. Only the checkpoint names a unit's owner,
+so losing a record, or reading it twice, costs time and nothing else. Readers therefore start at the end of the log, and
+messages are repeated (see `migration.protocol`). The topic has one partition, so that all readers see the same order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 FORMAT_VERSION: Final = 1
-"""The version of these records. A reader skips records of a higher version, and unknown kinds."""
+"""The format version of these records. Readers skip records of a higher version and of unknown kinds."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
@@ -30,7 +30,7 @@ class Request(_Record, frozen=True, kw_only=True):
 
 
 class Cancelled(_Record, frozen=True, kw_only=True):
-    """The order is withdrawn for those of the ``units`` that have not been released."""
+    """Withdraws the order for those of the ``units`` that have not been released."""
 
     units: list[int]
 
@@ -44,11 +44,11 @@ class _OfUnit(_Record, frozen=True, kw_only=True):
 
 
 class Ready(_OfUnit, frozen=True, kw_only=True):
-    """The target has built the unit's state and waits for its release."""
+    """The target has built the unit's state and is waiting for its release."""
 
 
 class Released(_OfUnit, frozen=True, kw_only=True):
-    """The source has committed its last transaction: the unit has no owner, and is reserved for ``to``."""
+    """The source has committed its last transaction. The unit has no owner and is reserved for ``to``."""
 
 
 class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
@@ -58,7 +58,7 @@ class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
 
 
 class Refused(_OfUnit, frozen=True, kw_only=True):
-    """The source or the target cannot move the unit. ``why`` states the cause and what to do."""
+    """The source or the target cannot move the unit. ``why`` gives the cause and the remedy."""
 
     why: str
 
@@ -70,7 +70,8 @@ class Back(_OfUnit, frozen=True, kw_only=True):
 class Claiming(_Record, frozen=True, kw_only=True):
     """The run ``run`` of the site ``to`` is claiming these units; repeated until it has done so.
 
-    ``move`` is empty, because the record concerns every move: a runner that waits for one of the units keeps waiting.
+    ``move`` is empty because the record concerns every move: a runner that waits for one of the
+    units keeps waiting.
     """
 
     move: str = ""
@@ -80,15 +81,15 @@ class Claiming(_Record, frozen=True, kw_only=True):
 
 
 _Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
-"""Milliseconds, at most a hundred years, so that the moment is a valid date."""
+"""Milliseconds, at most a hundred years, so that the resulting time is a valid date."""
 
 
 class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
     """A report for ``joiner status``: ``instance`` cannot serve the unit. It belongs to no move.
 
     ``why`` is empty once the runner can serve the unit again, or the unit is assigned to another runner. ``lasts_ms``:
-    how long the runner could not serve it when this was written; ``retry_ms``: from then to the retry, None without
-    one. See `ownership.unit_reports`.
+    how long the unit had been unserved when the report was written. ``retry_ms``: the time from then until the next
+    retry, None if there is none. See `ownership.unit_reports`.
     """
 
     format: int = FORMAT_VERSION
@@ -116,7 +117,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes | None) -> Record | None:
-    """Decode a record of a move. Return None for anything else, and for a record of a newer release."""
+    """Decode a record of a move. Return None for anything else, including records of a newer release."""
     try:
         if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
             return None

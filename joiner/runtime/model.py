@@ -5,12 +5,13 @@ One compacted partition per unit, written under the unit's ``transactional.id``.
     <unit>/progress           `Checkpoint`, in every transaction of the unit; the only authority
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
-    <unit>/unsettled          `Checkpoint` up to which results may have been written. It is the only record outside a
-                              transaction, written if Kafka has failed to end one (see `dangling`), and the next claim
-                              removes it
+    <unit>/unsettled          `Checkpoint` up to which results may have been written. The only record written outside
+                              a transaction, when Kafka has failed to end one (see `dangling`). The next claim removes
+                              it
 
-Two slots alternate, so that a complete snapshot exists while the next one is written. A small snapshot and its manifest
-are one transaction; the manifest of a large one is in its last transaction. Surplus chunks of a slot are tombstoned.
+Two slots alternate, so that a complete snapshot exists while the next one is being written. A small snapshot and its
+manifest are written in one transaction; a large snapshot's manifest is in the last of its transactions. Surplus chunks
+of a slot are tombstoned.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ import msgspec
 
 
 class UnitStopped(Exception):
-    """The unit cannot continue. The message states the cause and what to do. The failed batch was not committed."""
+    """The unit cannot continue. The message gives the cause and the remedy. The failed batch was not committed."""
 
 
 FORMAT_VERSION: Final = 1
-"""The version of these records. A reader refuses a higher one."""
+"""The format version of these records. Readers refuse a higher version."""
 
 SLOTS: Final = 2
 
 WATERMARK_COUNT: Final = "marks"
-"""The name, among the counts of a checkpoint, of the number of watermarks read."""
+"""The key of the number of watermarks read, in the counts of a checkpoint."""
 
 CHUNK_BYTES_MAX: Final = 512 * 1024
 """The largest chunk of a snapshot, well below Kafka's default limit of 1 MiB per message."""
@@ -48,7 +49,7 @@ _MOVING: Final = "moving"
 
 
 class OnTheWay(NamedTuple):
-    """A unit without an owner: released by the site ``source`` for a move, and not claimed yet."""
+    """A unit without an owner: the site ``source`` has released it for a move, and no runner has claimed it yet."""
 
     move: str
     source: str
@@ -64,7 +65,8 @@ class OnTheWay(NamedTuple):
 class JoinSummary(msgspec.Struct, frozen=True):
     """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
 
-    ``frontier_*``: the lowest and the highest frontier of any key of that side, in ns; None before its first record.
+    ``frontier_*``: the lowest and the highest frontier of any key of that side, in ns. None before the side's first
+    record.
     """
 
     held_left: int
@@ -77,7 +79,7 @@ class JoinSummary(msgspec.Struct, frozen=True):
 class FirstRecord(msgspec.Struct, frozen=True):
     """The first record of a transaction in a result topic: its identity, and an offset at or before it.
 
-    It stands for all records of the transaction in its partition, which are visible together or not at all.
+    It stands for all records of the transaction in that partition: they become visible together or not at all.
     """
 
     identity: str
@@ -87,15 +89,15 @@ class FirstRecord(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """The offsets a unit has consumed, and its owner.
 
-    ``offsets`` is the vector C: the offset of the next record to consume, per input topic. ``start`` is the vector at
-    which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
-    recreated has a new id. ``fingerprint`` is the hash of ``semantics``, which is kept so that an error can name the
-    setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner has shut down cleanly with this
-    record; for ``joiner status``.
+    ``offsets`` is the vector C: for each input topic, the offset of the next record to consume. ``start`` is the vector
+    at which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
+    recreated gets a new id. ``fingerprint`` is the hash of ``semantics``, which is stored as well so that an error can
+    name the setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner wrote this record when
+    it shut down cleanly; for ``joiner status``.
 
-    ``written``: per result topic, the last committed transaction with records in it, unless Kafka is known to have
-    ended it there. ``result_ends``: per result topic, an offset; all output of the unit since ``start`` is at or after
-    it. Older releases wrote neither.
+    ``written``: for each result topic, the last committed transaction with records in it, unless Kafka is known to
+    have ended it there. ``result_ends``: for each result topic, an offset at or before all output of the unit since
+    ``start``. Older releases wrote neither.
     """
 
     format: int
@@ -127,9 +129,9 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def on_the_way(self) -> OnTheWay | None:
-        """The move that has released the unit, if no runner has claimed it since; else None."""
+        """The move for which the unit was released, or None if it was not or a runner has claimed it since."""
         kind, _, rest = self.run.partition(":")
-        # The id of a move may contain colons; the name of a site cannot.
+        # A move id may contain colons, a site name cannot.
         move, is_whole, source = rest.rpartition(":")
         return OnTheWay(move, source) if kind == _MOVING and is_whole else None
 
@@ -137,7 +139,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True):
     """A complete snapshot. ``serial`` increases with each snapshot; ``offsets`` is the vector C0 at which it was taken.
 
-    ``result_ends``: per result topic, an offset; all output of the unit since C0 is at or after it. Older releases did
+    ``result_ends``: for each result topic, an offset at or before all output of the unit since C0. Older releases did
     not write it.
     """
 
@@ -188,7 +190,7 @@ def encode(record: Checkpoint | Manifest) -> bytes:
 
 
 def decode_format(value: bytes) -> int:
-    """Decode only the version of a record, because a newer release may have changed the rest."""
+    """Decode only the format version of a record. A newer release may have changed the rest."""
     return _format.decode(value).format
 
 
@@ -219,7 +221,7 @@ def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: byte
 
 
 _SHOWN_MAX: Final = 5
-"""The most missing chunks that an error names."""
+"""Maximum number of missing chunks that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -231,15 +233,15 @@ class StateLog:
     end: int = 0
     """The offset up to which the partition was read."""
     checkpoint_at: int = -1
-    """The offset of the newest checkpoint; -1 without one."""
+    """The offset of the newest checkpoint, or -1 if there is none."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint; None if the unit was never started. Raises `UnitStopped`."""
+        """Return the newest checkpoint, or None if the unit was never started. Raises `UnitStopped`."""
         value = self.values.get(checkpoint_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def dangling_note(self) -> Checkpoint | None:
-        """Return the checkpoint up to which results may have been written; None without one (see `dangling`)."""
+        """Return the checkpoint up to which results may have been written, or None without one (see `dangling`)."""
         value = self.values.get(dangling_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
@@ -255,14 +257,14 @@ class StateLog:
         return replace(self, values={key: value for key, value in self.values.items() if key not in gone})
 
     def chunks_in(self, slot: int) -> int:
-        """Return the number of chunks in a slot, including those that no manifest counts."""
+        """Return the number of chunks in a slot, including those that belong to no manifest."""
         prefix = f"{self.unit}/{slot}/"
         return sum(key.startswith(prefix) and not key.endswith("/manifest") for key in self.values)
 
     def snapshot(self, manifest: Manifest) -> bytes:
         """Return the bytes of a snapshot. Raises `UnitStopped` if a chunk is missing or altered."""
         keys = (chunk_key(self.unit, manifest.slot, index) for index in range(manifest.chunks))
-        # Limited, because a damaged manifest may claim any number of chunks.
+        # Limited, because a damaged manifest may contain any number.
         missing = list(islice((key for key in keys if key not in self.values), _SHOWN_MAX))
         whole = b"" if missing else self._joined(manifest)
         if missing or hashlib.sha256(whole).hexdigest() != manifest.sha256:

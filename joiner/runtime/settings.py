@@ -1,7 +1,7 @@
 """The settings of an application of the joiner: its name, its joins, and the limits of its processes.
 
-Every setting that changes which results are written, or to which topic, is part of the `semantics`. Their hash, the
-fingerprint, is stored with the state. A unit that was started under another fingerprint is not continued.
+Every setting that affects which results are written, or to which topic, is part of the `semantics`. Their hash, the
+fingerprint, is stored with the state. A unit that was started under a different fingerprint is not continued.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from broker.times import parse_duration
 from joiner.functions import load_functions
 
 SEMANTICS_VERSION: Final = 1
-"""The version of the join's definition in docs/semantics.md. It changes if the same input may give a different
-output."""
+"""The version of the join's definition in docs/semantics.md. It changes whenever the same input may produce
+different output."""
 
 PROCESS: Final = "process"
 """The default site of a plain process."""
@@ -52,15 +52,15 @@ SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""The names within the semantics, which are those of the first release, and the current names of the settings."""
+"""Names in the semantics, which are those of the first release, mapped to the current names of the settings."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
 NAME_LENGTH_MAX: Final = 100
 
 Name = Annotated[str, plain_name(NAME_LENGTH_MAX)]
-"""The name of a join or an application. A join's name is part of every pair's id (``join:unit:left:right``), so it has
-no colon. Spark keeps states in a folder with the application's name, so it is no path.
+"""The name of a join or an application. A join's name is part of every pair's id (``join:unit:left:right``), so it must
+not contain a colon. Spark keeps states in a folder named after the application, so the name must not be a path.
 """
 
 
@@ -84,7 +84,7 @@ class Stream(Section):
 
 
 def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """Accept one duration for both sides, so that an error in it is reported once."""
+    """Accept a single duration for both sides. An error in it is then reported only once."""
     if isinstance(given, (list, tuple)):
         return validate(given)
     try:
@@ -116,7 +116,7 @@ class JoinSettings(Section):
 
 
 def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
-    """Return where two `JoinerSettings.semantics` differ: a setting's path, its value in ``then`` and in ``now``."""
+    """Return the differences between two `JoinerSettings.semantics`: the setting's path, and both values."""
     if not isinstance(then, dict) or not isinstance(now, dict):
         return [] if then == now else [(path, then, now)]
     return [
@@ -129,7 +129,7 @@ def semantic_differences(then: object, now: object, path: str = "") -> list[tupl
 
 
 def host_name() -> str:
-    """Return the host's name, with characters replaced that Kafka does not accept in an instance name."""
+    """Return the host name. Characters that Kafka does not accept in an instance name are replaced."""
     name = re.sub("[^a-zA-Z0-9._-]", "-", socket.gethostname()).lstrip("._-")
     return name[:NAME_LENGTH_MAX] or "host"
 
@@ -176,11 +176,11 @@ class SparkSettings(Section):
 
 
 _JoinSummary = tuple[object, object, dict[str, str | None] | None, dict[str, str | None] | None]
-"""The name and output of a join, and the selections of its left and right side; None if a side is invalid."""
+"""The name and output of a join, and the selections of its left and right side (None if the side is invalid)."""
 
 
 def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
-    """Return conflicts of joins: names and outputs used more than once, and joins whose two sides may share records."""
+    """Return conflicts between joins: names and outputs used more than once, and joins whose two sides may overlap."""
     mistakes = []
     for number, what in enumerate(("name", "output")):
         values = [str(join[number]) for join in joins if join[number] is not None]
@@ -194,7 +194,7 @@ def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
 
 
 def _summary_of(given: Mapping[str, Any]) -> _JoinSummary:
-    """Summarise a join that was not validated. A topic of None is the data topic."""
+    """Summarise a join that has not been validated. A topic of None means the data topic."""
     sides: list[dict[str, str | None] | None] = []
     for side in ("left", "right"):
         try:
@@ -242,7 +242,7 @@ class JoinerSettings(ServiceSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
-        """See `ServiceSettings`. Return clashes between joins, and joining functions that cannot be loaded."""
+        """See `ServiceSettings`. Return conflicts between joins, and joining functions that cannot be loaded."""
         tables = given.get("join")
         joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
         mistakes = [] if parts_are_right else _clashes([_summary_of(one) for one in joins])
@@ -287,20 +287,20 @@ class JoinerSettings(ServiceSettings):
     def membership_group(self, site: str) -> str:
         """Return the consumer group that assigns the units to the processes of a site.
 
-        No application's name contains ``@``, so no other application has this group. Offsets are always committed to
-        the group with the application's name.
+        Application names cannot contain ``@``, so no other application uses this group. Offsets are always committed to
+        the group named after the application.
         """
         name = self.application.name
         return name if site == PROCESS else f"{name}@{site}"
 
     def semantics(self) -> dict[str, Any]:
-        """Return every setting that changes which results are written, or where, as a JSON object.
+        """Return every setting that affects which results are written, or where, as a JSON object.
 
-        The names are those of the first release, because others would change the fingerprint of existing applications.
+        Names are those of the first release, because new names would change the fingerprint of existing applications.
         """
         return {
             "version": SEMANTICS_VERSION,
-            # Two processes that write to different topics would each leave half of the results.
+            # Otherwise, two processes with different topics would each write half of the results.
             "outputs": self.output_topics,
             "time_unit": self.events.time_unit,
             "ahead_max_ns": self.application.max_future_skew,

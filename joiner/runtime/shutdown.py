@@ -1,8 +1,8 @@
 """Shutdown within seconds: clean on Ctrl-C or SIGTERM, and forced if Kafka does not answer.
 
-A thread waits for the signals, because the main thread may be inside a call to Kafka that returns only after its
-timeout, and Python runs signal handlers only in the main thread. The interpreter's wake-up descriptor is written at
-once. A forced exit is safe at any moment, because the next claim of a unit aborts its open transaction.
+A separate thread waits for signals: Python runs signal handlers only in the main thread, which may be inside a call to
+Kafka that returns only after its timeout. The interpreter writes to its wake-up descriptor immediately. A forced exit
+is safe at any moment, because the next claim of a unit aborts its open transaction.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Callable
 from typing import Final
 
 GRACE_S: Final = 4.0
-"""The longest time from the signal to the exit."""
+"""The maximum time from the signal to the exit."""
 
 _log = logging.getLogger(__name__)
 
 
 def end_on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` on the first SIGINT or SIGTERM, and exit if the process is still running `GRACE_S` later.
+    """Call ``stop`` on the first SIGINT or SIGTERM, and force an exit if the process is still running `GRACE_S` later.
 
-    Call it from the main thread.
+    Must be called from the main thread.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -36,7 +36,7 @@ def end_on_signals(stop: Callable[[], None]) -> None:
 
 
 def leave(status: int) -> None:
-    """Exit at once, without waiting for threads inside calls to Kafka."""
+    """Exit immediately, without waiting for threads that are inside calls to Kafka."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(status)

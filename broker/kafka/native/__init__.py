@@ -1,6 +1,6 @@
-"""Reads and writes messages as columns, with the C library of confluent_kafka's clients, without an object a message.
+"""Reads and writes messages as columns by calling librdkafka directly, without creating an object per message.
 
-Clients are made, configured, assigned, polled and closed by confluent_kafka, as everywhere; so settings, TLS, SASL,
-statistics, logs and transactions are the same. Only the two calls that run for every message go past it. Begin reading
-at `reader` and `writer`; `library` says on what this relies, and when it is not available.
+confluent_kafka still creates, configures, assigns, polls and closes the clients, so settings, TLS, SASL, statistics,
+logs and transactions work as usual. Only the two calls that run for every message bypass it. Start with `reader` and
+`writer`; `library` describes what this relies on and when it is unavailable.
 """

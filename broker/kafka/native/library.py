@@ -1,8 +1,8 @@
-"""The C library that confluent_kafka ships, librdkafka: its public functions, and the handle of a client.
+"""librdkafka, as shipped with confluent_kafka: its public functions, and the handle of a client.
 
-The functions and structures are those of librdkafka's public header (rdkafka.h), whose ABI is stable within a major
-version. The handle is private to confluent_kafka: the first member of its objects. It is used only if the library
-itself confirms it: confluent_kafka registers the object's address as the handle's opaque pointer.
+The functions and structures are declared in librdkafka's public header (rdkafka.h), and their ABI is stable within a
+major version. The handle is private to confluent_kafka: it is the first member of a client object. It is used only if
+librdkafka confirms it: confluent_kafka registers the object's address as the handle's opaque pointer.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 }
 
 _COMPILED: Final = ("rd_kafka_message_destroy", "rd_kafka_message_timestamp")
-"""Functions that compiled loops call."""
+"""Functions that the compiled loops call."""
 
 
 _HANDLE_AT: Final = object.__basicsize__
-"""Where an object of confluent_kafka has its handle: after what every Python object begins with."""
+"""The offset of the handle in a confluent_kafka object: right after the Python object header."""
 
 _MAPS: Final = Path("/proc/self/maps")
 _PATH: Final = 5
-"""The column of a mapped file's path."""
+"""The column with the path of a mapped file."""
 
 
 class Unavailable(Exception):
-    """The native calls cannot be used here; the text says why."""
+    """The native calls cannot be used here. The message says why."""
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def path_of_library() -> str:
 
 
 def handle_of(client: Consumer | Producer) -> int:
-    """Return the address of a client's ``rd_kafka_t``. It is valid while the client is. Raises `Unavailable`."""
+    """Return the address of a client's ``rd_kafka_t``, valid for as long as the client. Raises `Unavailable`."""
     if not isinstance(client, Consumer | Producer):
         raise Unavailable(f"{type(client).__name__} is no client of confluent_kafka")
     loaded = library()
@@ -96,22 +96,22 @@ def handle_of(client: Consumer | Producer) -> int:
 
 
 def load_loops() -> ModuleType:
-    """Import the compiled loops, which need the library. Raises `Unavailable`."""
+    """Import the compiled loops, which need librdkafka. Raises `Unavailable`."""
     library()
     try:
         return importlib.import_module("broker.kafka.native.memory")
     except Exception as error:
-        # Another version of numba or llvmlite may raise anything.
+        # Other versions of numba or llvmlite may raise anything.
         raise Unavailable(f"the loops could not be compiled: {error}") from error
 
 
 def current_handle(client: Consumer | Producer) -> int | None:
-    """Return the handle of a client for which `handle_of` has succeeded; None if the client is closed."""
+    """Return the handle of a client for which `handle_of` has succeeded, or None if the client is closed."""
     return POINTER.from_address(id(client) + _HANDLE_AT).value
 
 
 def _is_mapped(address: int) -> bool:
-    """Return whether this process may read a page from ``address`` on."""
+    """Return whether this process may read one page of memory at ``address``."""
     for line in _mappings():
         begin, _, end = line.split(maxsplit=1)[0].partition("-")
         if int(begin, 16) <= address and address + mmap.PAGESIZE <= int(end, 16):

@@ -1,6 +1,6 @@
-"""Compiled loops over the messages of the library, which are structures in its memory.
+"""Compiled loops over librdkafka's messages, which are structures in its memory.
 
-A message is a ``rd_kafka_message_t`` (rdkafka.h): its members are at the offsets below, on every 64-bit platform.
+A message is a ``rd_kafka_message_t`` (rdkafka.h). On every 64-bit platform its members are at the offsets below.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int64]
 
-# The functions that the loops call must be known before any loop is loaded.
+# The functions that the loops call must be registered before any loop is loaded.
 library()
 
 _destroy: Any = types.ExternalFunction("rd_kafka_message_destroy", types.void(types.intp))
 _timestamp: Any = types.ExternalFunction("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
 
 ERROR, TOPIC, PARTITION, PAYLOAD, LENGTH, KEY, KEY_LENGTH, OFFSET, OPAQUE = range(9)
-"""The members of a message, each in a word of 8 bytes; `ERROR` and `PARTITION` use the lower half of theirs."""
+"""The members of a message, one 8-byte word each. `ERROR` and `PARTITION` use only the lower half."""
 
 WORDS: Final = 9
 
 READ_ERROR, READ_TOPIC, READ_PARTITION, READ_PAYLOAD, READ_LENGTH, READ_OFFSET, READ_TIME = range(7)
-"""The rows of what `describe` stores."""
+"""The rows of the array that `describe` fills."""
 
 ROWS: Final = 7
 
@@ -41,7 +41,7 @@ _WORD: Final = 8
 
 
 def _reading(bits: int, number: Any) -> Any:
-    """Make a compiled function that reads the integer at an address."""
+    """Create a compiled function that reads the integer at an address."""
 
     def read(_context: Any, _address: Any) -> Any:
         def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -58,9 +58,9 @@ _half_word_at: Any = _reading(32, types.int32)
 
 @compiled(types.void, INTS, types.Array(types.int64, 2, "C"), INTS_OUT)
 def describe(messages: Ints, found: Ints, kind: Ints) -> None:
-    """Store what the messages at these addresses are, a column for each.
+    """Store the members of the messages at these addresses in ``found``, one column per message.
 
-    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word, which the library overwrites.
+    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word of scratch space, which the library overwrites.
     """
     for at in range(len(messages)):
         message = messages[at]
@@ -82,6 +82,6 @@ def gather(address: Ints, start: Ints, end: Ints, data: Bytes) -> None:
 
 @compiled(types.void, INTS)
 def destroy(messages: Ints) -> None:
-    """Give messages back to the library; their addresses are invalid from now on."""
+    """Return messages to the library. Their addresses become invalid."""
     for message in messages:
         _destroy(message)

@@ -1,10 +1,10 @@
 """Reads the partitions of a consumer as columns.
 
-The library delivers the messages and errors of each partition to this reader's queue instead of the consumer's queue,
-which still gets everything else: logs, statistics, errors of brokers.
+librdkafka delivers the messages and errors of each partition to this reader's queue instead of the consumer's queue,
+which still gets everything else: logs, statistics and broker errors.
 
-**Memory.** The library owns a message until it is destroyed here, within the call that has read it. Everything that
-`read` returns is a copy.
+**Memory.** Messages are in librdkafka's memory, and are destroyed here before the call that has read them returns.
+Everything that `read` returns is a copy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_ERROR = 0
 class Fetched(NamedTuple):
     """n messages of one partition, in offset order.
 
-    ``append_ms``: their timestamps. ``is_null``: whether a value is null; None if no value is.
+    ``append_ms``: their timestamps. ``is_null``: which values are null, or None if none is.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class Fetched(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An error of a partition, or the end of its log, which is at ``offset``."""
+    """A partition error, or the end of a partition's log, which is at ``offset``."""
 
     error: KafkaError
     topic: str
@@ -54,46 +54,46 @@ class Event(NamedTuple):
 
 
 class NativeReader:
-    """Reads partitions of one consumer. For one thread at a time.
+    """Reads partitions of one consumer. Not thread-safe.
 
-    A consumer's own calls return no messages of these partitions any more, not even after the reader is closed.
-    It must be closed before the consumer, which waits for it otherwise; if it is not, that happens when it is collected
-    or the interpreter ends.
+    The consumer's own calls no longer return messages of these partitions, not even after the reader is closed. The
+    reader must be closed before the consumer, which otherwise waits for it. A reader that is not closed explicitly is
+    closed when it is garbage-collected or the interpreter exits.
     """
 
     def __init__(self, consumer: Consumer, count_max: int) -> None:
-        """``count_max``: the most messages of one `read`. Raises `Unavailable`."""
+        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable`."""
         self._memory, self._library = load_loops(), library()
         self._handle = handle_of(consumer)
         self._messages = np.empty(count_max, dtype=np.int64)
         self._found = np.empty((self._memory.ROWS, count_max), dtype=np.int64)
         self._kind = np.zeros(1, dtype=np.int64)
-        # The library calls it for errors of a partition, within `read`. That of confluent_kafka expects to be called
+        # librdkafka calls it for partition errors, within `read`. That of confluent_kafka expects to be called
         # from a method of the consumer, and would abort the process. Without it, the library logs such errors.
         self._library.rd_kafka_conf_set_error_cb(self._library.rd_kafka_conf(self._handle), None)
         self._queue: int = self._library.rd_kafka_queue_new(self._handle)
         self._added: set[tuple[str, int]] = set()
         self._fresh: set[tuple[str, int]] = set()
-        # The consumer is kept until the queue is gone.
+        # The consumer must outlive the queue.
         self._finalizer = weakref.finalize(self, _release, consumer, self._handle, self._queue, self._added)
 
     def add(self, topic: str, partition: int) -> None:
-        """Read a partition from here on. Call it each time before the consumer is assigned the partition.
+        """Start reading a partition. Call this each time before assigning the partition to the consumer.
 
         Raises KafkaException.
         """
         self._added.add((topic, partition))
         # Until something arrives: the library stops delivering to this queue when it ends an earlier assignment of the
-        # partition, which happens some time after the consumer was asked to.
+        # partition, which happens some time after it was requested.
         self._fresh.add((topic, partition))
         _forward(self._handle, topic, partition, self._queue)
 
     def remove(self, topic: str, partition: int) -> None:
-        """Note that a partition is no longer assigned to the consumer."""
+        """Stop reading a partition, which is no longer assigned to the consumer."""
         self._fresh.discard((topic, partition))
 
     def read(self, count_max: int, wait_s: float) -> tuple[list[Fetched], list[Event]]:
-        """Read what has arrived. Wait at most ``wait_s`` for ``count_max`` messages and events."""
+        """Return what has arrived. Wait up to ``wait_s`` for ``count_max`` messages and events."""
         for topic, partition in self._fresh:
             _forward(self._handle, topic, partition, self._queue)
         wait_ms = max(0, int(wait_s * 1000))
@@ -115,7 +115,7 @@ class NativeReader:
         self._finalizer()
 
     def _sort(self, count: int) -> tuple[list[Fetched], list[Event]]:
-        # Not kept, because the library may use the address of a topic again.
+        # Not cached across calls, because librdkafka may reuse the address of a topic.
         self._topics: dict[int, str] = {}
         found = self._found[:, :count]
         events, which = [], None
@@ -125,7 +125,7 @@ class NativeReader:
             which = (errors == _NO_ERROR).nonzero()[0]
             found = found.take(which, axis=1)
         topics, partitions = found[self._memory.READ_TOPIC], found[self._memory.READ_PARTITION]
-        # Messages of one partition come in long runs.
+        # Messages of one partition arrive in long runs.
         changes = np.flatnonzero((np.diff(topics) != 0) | (np.diff(partitions) != 0)) + 1
         runs: dict[tuple[str, int], list[Ints]] = {}
         for begin, end in pairwise([0, *changes.tolist(), found.shape[1]] if found.shape[1] else []):
@@ -158,7 +158,7 @@ class NativeReader:
         return Event(error, self._topic(topic), partition, offset)
 
     def _topic(self, handle: int) -> str:
-        """Return the name of a topic by its handle; empty for none."""
+        """Return the name of the topic with this handle, or an empty string if the handle is null."""
         if not handle:
             return ""
         name = self._topics.get(handle)
@@ -168,7 +168,7 @@ class NativeReader:
 
 
 def _forward(handle: int, topic: str, partition: int, queue: int | None) -> None:
-    """Deliver the messages of a partition to ``queue``; None: keep them in the partition's own."""
+    """Deliver the messages of a partition to ``queue``. None: leave them in the partition's own queue."""
     loaded = library()
     own = loaded.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
     if not own:

@@ -1,6 +1,6 @@
 """Writes columns with a producer.
 
-**Memory.** The library copies the bytes of every message within the call, so the columns may be freed after it.
+**Memory.** librdkafka copies the bytes of every message during the call, so the columns may be freed afterwards.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _CALL_MESSAGES: Final = 10_000
-"""Messages per call, for which one array is kept."""
+"""Messages per call. One array of this size is reused."""
 
 _FULL_WAIT_S: Final = 0.02
 
 
 class NativeWriter:
-    """Writes messages with one producer, without delivery reports: a transaction that lost one fails."""
+    """Writes messages with one producer, without delivery reports: if a message is lost, its transaction fails."""
 
     def __init__(self, producer: Producer) -> None:
-        """Raises `Unavailable`."""
+        """Prepare to write with ``producer``. Raises `Unavailable`."""
         self._memory, self._library = load_loops(), library()
         self._producer = producer
         self._handle = handle_of(producer)
@@ -55,7 +55,7 @@ class NativeWriter:
                     self._refer(messages, keys, rows, self._memory.KEY)
                 self._produce(handle, partition, messages)
         finally:
-            # Not kept: the producer could not be destroyed before it.
+            # Not kept, because the producer could not be destroyed before it.
             self._library.rd_kafka_topic_destroy(handle)
 
     @staticmethod

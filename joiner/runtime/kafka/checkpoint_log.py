@@ -1,4 +1,4 @@
-"""Reading the state topic: the newest checkpoint of a unit, and its newest complete snapshot."""
+"""Reads the state topic: a unit's newest checkpoint and newest complete snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, dangling_key, decode_checked, decode_checkpoint
 
 _TAIL: Final = 64
-"""Number of records at the end of a state partition that are read first: every transaction ends with its checkpoint."""
+"""How many records at the end of a state partition are read first. Every transaction ends with its checkpoint."""
 
 
 def read_state(readers: Readers, unit: int) -> StateLog:
@@ -21,10 +21,10 @@ def read_state(readers: Readers, unit: int) -> StateLog:
 
 
 def read_on(readers: Readers, state: StateLog) -> StateLog:
-    """Return ``state`` with the records appended since.
+    """Return ``state`` updated with the records appended since it was read.
 
-    This equals reading the whole log: compaction keeps the last record of each key, and it keeps tombstones far longer
-    than a standby waits for a unit.
+    The result is the same as reading the whole log: compaction keeps the last record of each key, and keeps tombstones
+    for much longer than a standby waits for a unit.
     """
     _, end = log_range(readers.log, readers.settings.state_topic, state.unit)
     values, checkpoint_at = dict(state.values), state.checkpoint_at
@@ -34,7 +34,7 @@ def read_on(readers: Readers, state: StateLog) -> StateLog:
 
 
 def read_newest(readers: Readers, unit: int) -> StateLog:
-    """Read the log back to the newest checkpoint, which is usually at the end of the partition."""
+    """Read enough of the log to include the newest checkpoint, which is usually at the end of the partition."""
     if readers.state is not None and readers.state.unit == unit:
         readers.state = read_on(readers, readers.state)
         return readers.state
@@ -43,7 +43,7 @@ def read_newest(readers: Readers, unit: int) -> StateLog:
 
 
 def read_checkpoint(readers: Readers, unit: int) -> Checkpoint | None:
-    """Read the newest checkpoint; None without one."""
+    """Return the newest checkpoint, or None if there is none."""
     return read_newest(readers, unit).checkpoint()
 
 
@@ -55,7 +55,7 @@ class AppendedCheckpoint(NamedTuple):
 
 
 def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
-    """Read the newest checkpoint of a unit and its append time; None without one."""
+    """Return the newest checkpoint of a unit and its append time, or None if there is none."""
     low, end = log_range(readers.log, readers.settings.state_topic, unit)
     for start in dict.fromkeys((max(low, end - _TAIL), low)):
         found = None
@@ -68,7 +68,7 @@ def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
 
 
 def read_tried(readers: Readers, unit: int, start: int, end: int) -> list[Checkpoint]:
-    """Read the checkpoints from ``start`` to ``end``, committed or not, and the notes (see `ownership.dangling`)."""
+    """Return the checkpoints from ``start`` to ``end``, committed or not, and the notes (see `ownership.dangling`)."""
     keys = {checkpoint_key(unit).encode(), dangling_key(unit).encode()}
     return [
         decode_checked(unit, decode_checkpoint, value)
@@ -85,10 +85,10 @@ def _read(readers: Readers, unit: int, last: int | None) -> StateLog:
 
 
 def _add_values(values: dict[str, bytes], readers: Readers, unit: int, start: int, end: int) -> int:
-    """Add the records up to ``end``. Return the offset of the last checkpoint, -1 without one."""
+    """Add the records up to ``end``. Return the offset of the last checkpoint, or -1 if there is none."""
     checkpoint, checkpoint_at = checkpoint_key(unit), -1
     for message in _messages(readers.log, readers, unit, start, end):
-        # With replacement: a key that is not UTF-8 was written by another program, and is never looked up.
+        # Decoded with replacement: a key that is not UTF-8 comes from another program and is never looked up.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
         if value is None:
             values.pop(key, None)

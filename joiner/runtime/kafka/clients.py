@@ -1,4 +1,4 @@
-"""librdkafka clients for the joiner: no auto-commit, committed data only, errors to the log."""
+"""The joiner's librdkafka clients: no auto-commit, read-committed, errors go to the log."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
 
 TIMEOUT_S: Final = 30.0
-"""Timeout of one request to Kafka, long enough for a broker to restart."""
+"""Timeout for a request to Kafka. A broker can restart within it."""
 
 READ_WAIT_S: Final = 0.01
-"""How long `Consumer.consume` waits for a full batch, even at the end of the log."""
+"""How long `Consumer.consume` waits for a batch to fill, even at the end of the log."""
 
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
 
@@ -43,26 +43,26 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Make a consumer that reports the end of a log, without the broker's usual wait for more data."""
+    """Create a consumer that reports the end of a log at once: the broker does not wait for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
-    """Make an idempotent producer; ``more`` may make it transactional."""
+    """Create an idempotent producer. ``more`` may add a transactional id."""
     return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
-    """Make a client that describes topics and groups."""
+    """Create a client for describing topics and groups."""
     return AdminClient(kafka.client_config(), logger=KAFKA_LOG)
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """Return the first offset of a partition and its end.
 
-    For a read-committed consumer the end is the last stable offset: that of the first open transaction, if any. For a
-    read-uncommitted one it is the high watermark. Raises KafkaException.
+    For a read-committed consumer the end is the last stable offset: where the first open transaction begins, if there
+    is one. For a read-uncommitted consumer it is the high watermark. Raises KafkaException.
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
@@ -71,9 +71,9 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 def read_to_end(
     consumer: Consumer, clock: Clock, topic: str, partition: int, start: int, end: int
 ) -> Iterator[Message]:
-    """Yield the messages of a partition from ``start`` up to ``end``; ``consumer`` is one of `make_reader`.
+    """Yield the messages of a partition from ``start`` up to ``end``. ``consumer`` must come from `make_reader`.
 
-    Stops at ``end``, even if the log grows. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
+    Stops at ``end`` even if the log has grown. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S
@@ -100,31 +100,31 @@ def raise_for(message: Message) -> None:
 
 
 def is_passing(error: KafkaError, partition: int | None) -> bool:
-    """Return whether an error event of a consumer only reports that brokers are currently unreachable.
+    """Return whether a consumer's error event only means that brokers are currently unreachable.
 
-    The client then recovers by itself and skips nothing. Any partition error may hide skipped records.
+    The client recovers from that by itself and skips nothing. Any partition error may mean skipped records.
     """
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
     return (partition is None or partition < 0) and not is_fatal
 
 
 def timed_out(what: str) -> KafkaException:
-    """Create the error for a request that Kafka does not answer, for calls without their own timeout."""
+    """Create the error for an unanswered request, for calls that have no timeout of their own."""
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
 def is_fenced(error: KafkaException) -> bool:
     """Return whether another producer has initialised the transactional id, or may have.
 
-    Once a client has been fenced, its further calls only report a fatal error. The caller then verifies the owner of
-    the unit, which is correct after any fatal error.
+    Only the first call after fencing reports it; later calls of the client report a fatal error. The caller then
+    verifies the unit's owner, which is the right reaction to any fatal error.
     """
     fault: Any = error.args[0]
     return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
 
 
 def names_fencing(error: KafkaException) -> bool:
-    """Return whether the error states that another producer has initialised the transactional id."""
+    """Return whether the error says explicitly that another producer has initialised the transactional id."""
     return error.args[0].code() in {
         KafkaError._FENCED,  # noqa: SLF001 - the public name of the constant
         KafkaError.INVALID_PRODUCER_EPOCH,
@@ -133,14 +133,14 @@ def names_fencing(error: KafkaException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return the text of an error of any kind."""
+    """Return the message of any kind of error."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error) or type(error).__name__
 
 
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
-    """Make a call, and abandon it after ``seconds``. Raises what the call raises, or KafkaException.
+    """Make a call and abandon it after ``seconds``. Raises the call's exception, or KafkaException on a timeout.
 
     In librdkafka 2.16, sending offsets blocks forever if Kafka is killed at the wrong moment, whatever the timeout. The
     thread of the call is abandoned together with its producer, which the unit's next claim fences.

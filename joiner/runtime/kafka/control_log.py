@@ -1,4 +1,4 @@
-"""Reading and writing the control topic."""
+"""Reads and writes the control topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_co
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
-"""Timeout for one record, after which the client keeps retrying in the background."""
+"""How long to wait for a record to be written. After that, the client keeps retrying in the background."""
 
 _RETRY_S: Final = 0.1
 
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class ControlLog:
-    """Reads the control topic from its end on, and writes to it. Only writing is thread-safe."""
+    """Reads new records of the control topic, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading at the end that the log has when Kafka first answers. Does not wait for the answer."""
+        """Start reading at the end of the log, as of Kafka's first answer. Does not wait for that answer."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
@@ -36,12 +36,12 @@ class ControlLog:
         self._begin_at(OFFSET_END)
 
     def begin_now(self, clock: Clock) -> None:
-        """Wait until the end of the log is known, so that no record is missed from now on. Raises KafkaException."""
+        """Wait until the end of the log is known, so that no later record is missed. Raises KafkaException."""
         deadline_s = clock.monotonic_s() + TIMEOUT_S
         while True:
             try:
                 self._begin_at(log_range(self._consumer, self._topic, 0)[1])
-            except KafkaException:  # a new topic has no leader for a moment
+            except KafkaException:  # a new topic briefly has no leader
                 if clock.monotonic_s() > deadline_s:
                     raise
                 clock.sleep(_RETRY_S)
@@ -65,7 +65,7 @@ class ControlLog:
         return found
 
     def write(self, record: msgspec.Struct) -> None:
-        """Append a record. If Kafka is unreachable, the record may be late or lost; nothing depends on it."""
+        """Append a record. It may be delayed or lost if Kafka is unreachable, which is harmless."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         try:
@@ -74,7 +74,7 @@ class ControlLog:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record that may be lost, and return at once."""
+        """Append a record that may be lost, without waiting."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):

@@ -1,9 +1,9 @@
 """Committed transactions of a unit whose end markers Kafka may not have written everywhere yet.
 
-After it has answered a commit, Kafka writes the markers partition by partition, and may fail to write some (see
-`ownership.dangling`). A partition's stable end is the first record of the oldest transaction open in it. So one of our
-transactions has ended in a partition once the stable end is past its first record. If the stable end *is* such a
-record, the open transaction is ours and not another program's.
+Kafka answers a commit first and then writes the markers partition by partition, and may fail to write some (see
+`ownership.dangling`). A partition's stable end is the first record of its oldest open transaction. So one of our
+transactions has ended in a partition once the stable end is past the transaction's first record. If the stable end *is*
+that record, the open transaction is ours and not another program's.
 
 No Kafka here: callers pass offsets.
 """
@@ -18,8 +18,8 @@ import msgspec
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
-"""Maximum number of offsets kept per topic. Beyond it, an old open transaction of ours may be mistaken for another
-program's."""
+"""Maximum number of offsets kept per topic. Beyond that, one of our own old transactions that is still open may be
+mistaken for another program's."""
 
 
 class _Named(msgspec.Struct):
@@ -31,9 +31,10 @@ class _Named(msgspec.Struct):
 
 
 def identity_of(value: bytes | None) -> str:
-    """Return a text that identifies a record in a result topic, across applications; empty if it has no id.
+    """Return a string that identifies a record in a result topic across applications, or an empty string without an id.
 
-    The ids of results include the names of their joins, which no two applications of a topic share.
+    Result ids include the name of the join, and no two applications that share a topic may have a join of the same
+    name.
     """
     try:
         named = msgspec.json.decode(value or b"", type=_Named)
@@ -50,7 +51,7 @@ class PendingMarkers:
         # Lower bounds of the next record's offset in each topic.
         self._bounds: dict[str, int] = {}
         self._last: dict[str, FirstRecord] = {}
-        # The last transactions before the newest snapshot, which a replay from it would not repeat.
+        # The last transactions before the newest snapshot. A replay from that snapshot would not repeat them.
         self._before_snapshot: dict[str, int] = {}
 
     def __bool__(self) -> bool:
@@ -61,7 +62,7 @@ class PendingMarkers:
         self._bounds = dict(fences)
 
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
-        """Return the first records for a transaction's checkpoint. ``identities``: of its own records, by topic."""
+        """Return the first records for a transaction's checkpoint. ``identities``: its own first records, by topic."""
         found = dict(self._last)
         for topic, identity in identities.items():
             found.pop(topic, None)
@@ -70,7 +71,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: a claim, or with a snapshot, so replays begin after it."""
+        """Record a committed transaction. ``is_base``: it is a claim or has a snapshot, so replays begin after it."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)

@@ -1,6 +1,6 @@
-"""A check that Kafka answers, which interactive commands make first.
+"""Checks that Kafka is reachable, before an interactive command sends its first request.
 
-Other requests fail after half a minute, with a reason in terms of the protocol. Services do not use this
+Otherwise the request would fail after half a minute, with an error in terms of the protocol. Services do not use this
 check: they wait for as long as Kafka is unreachable.
 """
 
@@ -17,10 +17,10 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 
 _SILENT_S: Final = 0.5
-"""A healthy Kafka answers within this time, and nothing is logged."""
+"""A healthy broker answers within this time; nothing is logged before it has passed."""
 
 _SLICE_S: Final = 3.0
-"""Longest wait of one call, which Ctrl-C does not interrupt."""
+"""Longest wait in one call, since Ctrl-C does not interrupt a call."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock)
         try:
             admin.list_topics(timeout=wait_s)
         except KafkaException as error:
-            admin.poll(0)  # passes the library's own lines to the log: they name the cause
+            admin.poll(0)  # forwards the library's own log lines, which name the cause
             wait_s = min(deadline_s - clock.monotonic_s(), _SLICE_S)
             if wait_s <= 0:
                 message = (

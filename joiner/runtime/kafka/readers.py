@@ -1,7 +1,7 @@
-"""The consumers that read a unit's logs for a claim: connected once, used for several requests.
+"""The consumers that read a unit's logs for a claim: connected once and used for several requests.
 
-Connecting takes some ten milliseconds, which is most of the time of a claim. Answers are never reused, except the state
-topic up to the offset to which it was read (see `checkpoint_log.read_on`).
+Connecting takes some ten milliseconds, which is most of the duration of a claim. Answers are not cached, except the
+part of the state topic that has already been read (see `checkpoint_log.read_on`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class ClaimCancelled(Exception):
 
 
 class Readers:
-    """Consumers for one unit, and its state log once it has been read. For one thread at a time."""
+    """Consumers for one unit, and its state log once that has been read. Not thread-safe."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
         self.is_over: Callable[[], bool] = lambda: False
         """Whether the claim is cancelled."""
         self.state: StateLog | None = None
-        """The unit's log in the state topic if it has been read completely, else None."""
+        """The unit's log in the state topic, or None if it has not been read completely."""
         self.begun_at: dict[str, int] | None = None
-        """The offsets at which the unit had been started at that time; a reset changes them."""
+        """The offsets at which the unit was started, as of that time. A reset changes them."""
 
     @cached_property
     def stable(self) -> Consumer:
@@ -43,7 +43,7 @@ class Readers:
 
     @cached_property
     def everything(self) -> Consumer:
-        """Reads uncommitted and aborted records, too."""
+        """Also reads uncommitted and aborted records."""
         more = {"isolation_level": "read_uncommitted"}
         return make_reader(self.settings.kafka, self.settings.application.name, **more)
 
@@ -54,7 +54,7 @@ class Readers:
 
     @cached_property
     def input(self) -> Consumer:
-        """Reads ranges of the input; used by `read_range` only, after which its own calls return nothing of them."""
+        """Reads ranges of the input. Only for `read_range`; its own calls return none of these messages afterwards."""
         return make_reader(self.settings.kafka, self.settings.application.name)
 
     def connect(self, unit: int) -> None:
@@ -64,7 +64,7 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Raise `ClaimCancelled` if the claim is cancelled. Must be called between the steps of long work."""
+        """Raise `ClaimCancelled` if the claim is cancelled. Long work must call this between its steps."""
         if self.is_over():
             raise ClaimCancelled
 

@@ -19,7 +19,7 @@ from joiner.runtime.model import (
 )
 
 Records = list[tuple[str, bytes | None]]
-"""Keys and values; None: a tombstone."""
+"""Keys and values. A value of None is a tombstone."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class SnapshotPlace:
 def snapshot_records(
     data: bytes, place: SnapshotPlace, checkpoint: Checkpoint, result_ends: Mapping[str, int]
 ) -> tuple[Records, SnapshotPlace]:
-    """Return the records of a snapshot at ``checkpoint``, the manifest last, and the place of the snapshot."""
+    """Return the records of a snapshot at ``checkpoint``, the manifest last, and the place of that snapshot."""
     unit, serial = checkpoint.unit, place.serial + 1
     slot = serial % SLOTS
     parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
@@ -63,7 +63,7 @@ def snapshot_records(
 
 
 def cut(records: Records, bytes_max: int) -> list[Records]:
-    """Split records into parts of at most ``bytes_max`` bytes, with at least one record each."""
+    """Split records into parts of at most ``bytes_max`` bytes, or of a single larger record."""
     parts: list[Records] = []
     size = bytes_max + 1
     for key, value in records:

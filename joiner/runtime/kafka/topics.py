@@ -1,8 +1,8 @@
 """The topics of an application, and a check that its input topics do not change while it runs.
 
-A consumer with explicit offsets does not notice new partitions, or that a topic was deleted, or that it was recreated
-and has grown past the consumer's offset. So the topics' ids and numbers of partitions are requested periodically. The
-request is asynchronous and polled by the process's loop; one that fails, because Kafka is unreachable, is repeated.
+A consumer with explicit offsets does not notice when partitions are added, when a topic is deleted, or when a topic is
+recreated and grows past the consumer's offset. So the joiner periodically requests the topics' ids and partition
+counts. The request is asynchronous, and the process's loop polls for the answer. A request that fails is repeated.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Time between two requests. Records of a recreated topic may be joined for that long before the process stops."""
+"""Time between two requests. Records of a recreated topic may be joined for this long before the process stops."""
 
 _ANSWER_S: Final = 10.0
 
 
 class TopicWatch:
-    """Compares topics with ``known``, their state at the start."""
+    """Compares topics with ``known``, their state at start-up."""
 
     def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
         self._admin, self._clock = admin, clock
@@ -53,10 +53,10 @@ class TopicWatch:
             self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
 
     def _judge(self, answers: Mapping[str, Any]) -> None:
-        # Passes on log lines of the library that wait in the client; otherwise they would appear only at the end.
+        # Forwards log lines queued in the client, which would otherwise appear only when it is closed.
         self._admin.poll(0)
         absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
-        # Only if reported twice in a row: a broker that has just started may not know every topic yet.
+        # Only counts if reported twice in a row: a broker that has just started may not know every topic yet.
         changes: list[str | None] = [_gone(topic) for topic in sorted(absent & self._absent)]
         self._absent = absent
         for topic, answer in answers.items():

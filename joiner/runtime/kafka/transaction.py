@@ -5,18 +5,20 @@ docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit.
 A large snapshot follows in separate transactions. If the unit is released, the checkpoint that releases it follows in
 one more.
 
-The offsets come first, because Kafka accepts nothing until it has ended the previous transaction in every partition.
-librdkafka retries offsets after `retry.backoff.ms`, 2 ms here, but records after 20 ms, whatever is configured.
+The offsets are sent first, because Kafka accepts nothing until it has ended the previous transaction in every
+partition. librdkafka retries offsets after `retry.backoff.ms`, here 2 ms, but retries records after 20 ms whatever the
+setting.
 
-Kafka may fail to end a committed transaction in some partition (see `ownership.dangling`). Later records of the unit
-in that partition share the outcome of that transaction, and only a commit repairs it. Therefore:
+Kafka may fail to end a committed transaction in some partition (see `ownership.dangling`). The unit's later records in
+that partition then share that transaction's outcome, and only a commit repairs it. Therefore:
 
- - The checkpoint names the first record of the last transaction in each result topic until the end marker has been
-   seen there. The next claim compares it with the visible log.
+ - For each result topic, the checkpoint names the first record of the last transaction until its end marker has been
+   seen. The next claim compares that record with the visible log.
  - An owner checks for open transactions after each snapshot, after a claim, and when Kafka may have restarted. If one
    of its own is open, it claims the unit again.
- - A snapshot replaces the older one only once everything before it is known to be ended, because a replay from the new
-   one could not repeat that. If another program's open transaction hides this, the snapshot is postponed.
+ - A snapshot replaces the older one only once all earlier transactions are known to have ended, because a replay from
+   the new snapshot could not repeat their output. While another program's open transaction hides this, the snapshot is
+   postponed.
 
 The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last one to initialise it owns the unit, and
 commits of all others fail.
@@ -47,14 +49,14 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest snapshot that is committed with a batch. A larger one is written in separate transactions, each of
-this size, so that no transaction times out. The batch is visible before it; the unit's next batch waits for it."""
+"""The largest snapshot that is committed with a batch. A larger one is written in separate transactions of this size,
+so that none times out. The batch becomes visible first; the unit's next batch waits for the snapshot."""
 
 _LONG_S: Final = 1.0
 """A transaction that spans a restart of Kafka takes longer than this; few others do."""
 
 _MARKERS_S: Final = 5.0
-"""Time allowed for Kafka to write the markers of a committed transaction, which it does after answering."""
+"""How long Kafka may take to write the markers of a committed transaction after it has answered the commit."""
 
 LOOK_S: Final = 0.05
 FIRST_LOOK_S: Final = 0.005
@@ -66,7 +68,7 @@ _log = logging.getLogger(__name__)
 class OwnershipInDoubt(Exception):
     """The process may have an outdated view of the unit: verify its owner, then claim it again.
 
-    For example, unconsumed input is gone: another owner may have consumed it before retention removed it.
+    For example, retention has removed input that this process has not consumed: another owner may have consumed it.
     """
 
 
@@ -77,8 +79,8 @@ class Fenced(OwnershipInDoubt):
 class Aborted(Exception):
     """The transaction failed, or its outcome is unknown: the unit must be claimed again.
 
-    The claim resolves it: `init_transactions` aborts an open transaction, and the checkpoint read after that shows what
-    was committed. Also raised if Kafka has left a committed transaction open, which a claim repairs as well.
+    The claim settles the outcome: `init_transactions` aborts an open transaction, and the checkpoint read after that
+    shows what was committed. Also raised if Kafka has left a committed transaction open, which a claim repairs as well.
     """
 
 
@@ -98,7 +100,7 @@ class UnitTransactions:
         self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
-        """Connect to Kafka without fencing any owner. Raises KafkaException."""
+        """Connect to Kafka without fencing the current owner. Raises KafkaException."""
         self._producer.connect(self._settings.state_topic)
 
     def init(self) -> None:
@@ -107,7 +109,7 @@ class UnitTransactions:
             self.connect()
             self._producer.init()
         except KafkaException as error:
-            # Other fatal errors (no authorisation for the id, for example) are raised as they are.
+            # Other fatal errors are raised unchanged, for example a missing authorisation for the id.
             if names_fencing(error):
                 raise Fenced from error
             raise
@@ -124,7 +126,7 @@ class UnitTransactions:
 
         ``removed``: keys of the state topic to write tombstones for.
 
-        A large snapshot takes further transactions, and the release of a unit after it one more.
+        A large snapshot needs further transactions, and releasing the unit after it needs one more.
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
@@ -171,14 +173,14 @@ class UnitTransactions:
 
     @property
     def has_pending_markers(self) -> bool:
-        """Whether some markers of committed transactions had not been seen at the last check."""
+        """Whether the last check left markers of committed transactions unseen."""
         return bool(self._pending)
 
     def check_ended(self) -> None:
         """Wait until none of our transactions is the oldest open one in any partition.
 
-        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Nothing is
-        visible after another program's open transaction, for which this does not wait.
+        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Does not
+        wait for another program's open transaction, although it hides everything after it.
         """
         deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:
@@ -235,9 +237,9 @@ class UnitTransactions:
         return stable
 
     def _may_replace_snapshot(self) -> bool:
-        """Return whether the older snapshot may be replaced: everything before the newer one is known to be ended."""
+        """Return whether the older snapshot may be replaced: all transactions before the newer one must have ended."""
         self.check_ended()
-        # A claim that replays from this snapshot searches for its results from these offsets on.
+        # A claim that replays from this snapshot starts its search for results at these offsets.
         self._note_stable_ends(self._settings.output_topics.values())
         in_doubt = self._pending.in_doubt()
         if in_doubt:
@@ -255,8 +257,8 @@ class UnitTransactions:
     def _delivered(self) -> dict[str, int]:
         """Return the offsets of the first records of the last transaction, by topic.
 
-        Raises `Aborted` if one is unknown: Kafka does not report the offset of a record that was sent twice, and the
-        next claim finds it in the log.
+        Raises `Aborted` if one is unknown: Kafka does not report the offset of a record that was sent twice. The next
+        claim finds the record in the log.
         """
         firsts = dict(self._producer.firsts)
         if unknown := sorted(topic for topic, at in firsts.items() if at < 0):
@@ -272,8 +274,8 @@ class UnitTransactions:
     def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
         """Write a snapshot in separate transactions, each of which repeats the checkpoint.
 
-        The manifest of the replaced chunks is removed first, and the new one written last: a crash in between leaves
-        the other snapshot, and everything before that one is known to be ended.
+        The manifest of the replaced chunks is removed first, and the new manifest is written last. A crash in between
+        leaves the other snapshot, and all transactions before that one are known to have ended.
         """
         records, after = snapshot_records(data, place, checkpoint, self._pending.ends())
         manifest_key, _ = records[-1]
@@ -309,12 +311,12 @@ def _identities(messages: Outgoing) -> dict[str, str]:
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:
-    """Return the error for a failed step. Nothing is aborted here: the next claim initialises the id, which aborts."""
+    """Return the error for a failed step. Aborts nothing: the next claim does, by initialising the id."""
     return Fenced() if is_fenced(error) else Aborted(error.args[0].str())
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
-    """Create a consumer that only provides its group's metadata, to commit offsets without being a member."""
+    """Create a consumer that only provides group metadata, for committing offsets without joining the group."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     consumer.assign([])
     return consumer

@@ -1,4 +1,4 @@
-"""The transactional producer of one unit: makes the calls of a transaction, and keeps the offsets of its first records.
+"""The transactional producer of one unit: makes the calls of a transaction and keeps the offsets of its first records.
 
 `transaction` decides what is written, and in what order.
 """
@@ -21,17 +21,17 @@ from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 
 _COMMIT_S: Final = 30.0
-"""Time limit of a commit. A client that hangs (see `broker.kafka`) is abandoned after it, and the unit continues with a
+"""Time limit for a commit. A client that hangs longer (see `broker.kafka`) is abandoned, and the unit continues with a
 new one."""
 
 _OFFSETS_S: Final = 10.0
-"""Time limit for sending the offsets, which are a few bytes."""
+"""Time limit for sending the offsets, which are only a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
 """Time allowed for the last step of a commit, even if the earlier steps have used up the limit."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Messages per call of the producer, which holds the interpreter lock. This many also fit into the CPU cache."""
+"""Messages per producer call, during which the GIL is held. This many also fit into the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -44,7 +44,7 @@ class UnitProducer:
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
         """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""
         self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
-        # Reused for every call: creating as many dicts costs as much as encoding the messages.
+        # Reused for every call, because creating these dicts would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
         """The offsets of the first records of the last transaction, by topic; -1 until they are delivered."""
@@ -54,7 +54,7 @@ class UnitProducer:
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
             transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-            # The send queue must not be held back. Kafka asks a client that commits right after another commit to
+            # Messages must be sent without delay. Kafka asks a client that commits right after another commit to
             # retry, by default after 100 ms, then 200 ms, and so on.
             queue_buffering_backpressure_threshold=1,
             retry_backoff_ms=2,
@@ -66,9 +66,9 @@ class UnitProducer:
         self._writer = _native_writer(self._client) if settings.application.native else None
 
     def connect(self, topic: str) -> None:
-        """Connect to Kafka without fencing any owner.
+        """Connect to Kafka without fencing the current owner.
 
-        `init` looks for the coordinator. Without a connection, the library retries that only half a second later.
+        `init` looks up the coordinator. Without a connection, the library would retry that only half a second later.
         """
         self._client.list_topics(topic, TIMEOUT_S)
 
@@ -102,7 +102,7 @@ class UnitProducer:
     def _write_columns(self, writer: NativeWriter, topic: str, batch: Batch) -> None:
         begin = 0
         if topic not in self.firsts and len(batch):
-            # Written with a delivery report, which has its offset.
+            # Written with a delivery report, to get its offset.
             self._write_one(topic, None if batch.keys is None else batch.keys[0], batch.values[0])
             begin = 1
         rest = batch.take(np.arange(begin, len(batch)))
@@ -118,7 +118,7 @@ class UnitProducer:
             head["callback"] = on_delivery
         # The producer copies the messages it accepts.
         while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-            # It does not raise: messages that the full queue has refused carry an error, and are sent again.
+            # Does not raise if the queue is full: refused messages carry an error and are sent again.
             waiting = [slot for slot in waiting if "_error" in slot]
             for slot in waiting:
                 fault: Any = slot.pop("_error")
@@ -152,7 +152,7 @@ class UnitProducer:
         self._client.abort_transaction(_COMMIT_S)
 
     def commit(self) -> None:
-        """Commit the transaction. A commit whose answer was lost is repeated, which is safe."""
+        """Commit the transaction. If the answer is lost, the commit is repeated, which is safe."""
         deadline_s = self._clock.monotonic_s() + _COMMIT_S
         self.was_asked_again = False
         while True:
@@ -167,7 +167,7 @@ class UnitProducer:
                 return
 
     def _first(self, topic: str) -> _OnDelivery | None:
-        """Return the delivery callback for a topic's next record; None except for the first one of a transaction."""
+        """Return the delivery callback for a topic's next record, or None unless it is the first of the transaction."""
         if topic in self.firsts:
             return None
         self.firsts[topic] = -1
@@ -178,15 +178,15 @@ def _native_writer(client: Producer) -> NativeWriter | None:
     try:
         return NativeWriter(client)
     except Unavailable:
-        # The consumer of the same process has logged why.
+        # The same process's consumer has logged why.
         return None
 
 
 def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
     """Create a delivery callback that stores the offset of a record in ``firsts``.
 
-    It refers to nothing else: the client keeps it while the record is in flight, and a callback that referred to the
-    client would keep it alive forever.
+    It must not refer to anything else. The client keeps the callback while the record is in flight, so a callback that
+    referred to the client would keep the client alive forever.
     """
 
     def note(_error: KafkaError | None, message: Message) -> None:

@@ -1,6 +1,6 @@
-"""Signals of long claims: the claiming runner writes to the control topic, and other runners wait for the unit.
+"""Signals for long claims: the claiming runner writes to the control topic, so that other runners wait for the unit.
 
-Without them, two runners that need the same unit would keep fencing each other if a claim takes longer than their
+Without them, two runners that need the same unit would keep fencing each other if a claim took longer than their
 back-off. Correctness does not depend on the signals. No Kafka here, no clock.
 """
 
@@ -15,11 +15,11 @@ REPEAT_S: Final = 0.5
 """A claim that takes longer is signalled repeatedly, at this interval. Most claims take about ten milliseconds."""
 
 LASTS_S: Final = 5.0
-"""A claim that has not been signalled for this long counts as ended."""
+"""A claim that has not been signalled for this long is taken to have ended."""
 
 
 class Claims:
-    """The claims of a runner, and those signalled by others. Times may come from any monotonic clock."""
+    """A runner's own claims, and those signalled by others. Times may come from any monotonic clock."""
 
     def __init__(self, site: str, run: str) -> None:
         self._site, self._run = site, run

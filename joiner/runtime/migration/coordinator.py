@@ -1,7 +1,7 @@
 """Drives both sides of moves: reads the control topic, passes records to `Source` and `Target`, and executes actions.
 
-A runner implements the five actions of `MoveActions`. None waits for its outcome, except that a release may wait for
-the unit's in-flight commit; the polling thread reports outcomes with the methods of `Coordinator`.
+A runner implements the five actions of `MoveActions`. None of them blocks, except that a release may wait for the
+unit's in-flight commit. The polling thread reports their outcomes by calling the methods of `Coordinator`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class MoveActions(Protocol):
-    """The actions of a move in a runner. The runner reports each outcome with the named method of `Coordinator`."""
+    """The actions of a move in a runner. The runner reports each outcome by calling the named `Coordinator` method."""
 
     def release(self, action: Release) -> None:
         """Write the unit's last transaction and then ``action.record``. Reports `released` or `kept`."""
@@ -64,7 +64,7 @@ class Coordinator:
 
     @property
     def arriving(self) -> set[int]:
-        """Units that are being claimed for a move and have not been reported as resumed."""
+        """Units that are being claimed for a move, or have been claimed but not yet reported as resumed."""
         return self._target.claiming
 
     @property
@@ -117,7 +117,7 @@ class Coordinator:
         self._do(self._target.resumed(unit, late_ms))
 
     def found(self, unit: int, checkpoint: Checkpoint) -> None:
-        """Record that the unit's checkpoint names another site, or that the unit is on its way there."""
+        """Record that the unit belongs to another site or is on its way there, according to its checkpoint."""
         way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)

@@ -1,7 +1,7 @@
 """The runner's side of moves: the units it warms up, releases, claims and waits for. `protocol` decides the next step.
 
-The runner's loop calls `poll`, and a moving unit must not delay the others: slow work runs in the pool. A release waits
-at most for the unit's in-flight commit; if that writes a large snapshot, the release is retried later.
+The runner's loop calls `poll`. A moving unit must not delay the others, so slow work runs in the pool. A release waits
+at most for the unit's in-flight commit; if that commit writes a large snapshot, the release is retried later.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 CHECK_S: Final = 2.0
-"""Interval between checks of the owners of units we wait for. A unit whose Released record was missed is claimed
+"""How often to check who owns the units that this runner waits for. If a Released record is missed, the unit is claimed
 with this delay."""
 
 _QUIET_S: Final = 0.5
 """A unit that has not committed for this long since its claim is reported as resumed at the claim.
 
-This ends the reported pause too early if the first batch takes longer: in Spark, a worker first builds the state."""
+The reported pause is then too short if the first batch takes longer: in Spark, a worker first builds the state."""
 
 _Outcome = TypeVar("_Outcome")
 
@@ -46,11 +46,11 @@ class Serving(Protocol):
     """A running unit."""
 
     first_commit_s: float
-    """Monotonic time at which the first transaction after the claim was found to be written; 0: not yet."""
+    """Monotonic time at which the first transaction after the claim was found to be written. 0: not yet."""
 
 
 class Host(Protocol):
-    """The runner, as used by moves: in its own thread, except `prepare`. See `runners.supervisor`."""
+    """The runner as seen by moves. Called in the runner's own thread, except `prepare`. See `runners.supervisor`."""
 
     @property
     def tasks(self) -> Mapping[int, Serving]:
@@ -89,12 +89,12 @@ class Host(Protocol):
         ...
 
     def why_failed(self, unit: int) -> str:
-        """Return why a unit cannot continue here; empty if it can."""
+        """Return why a unit cannot continue here, or an empty string if it can."""
         ...
 
 
 class Handover:
-    """The units of a runner that move in or out, and those it waits for."""
+    """The units that move to or from a runner, and those it waits for."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Handover:
         self._warming: dict[int, Future[Warm | None]] = {}
         self._releases: dict[int, Future[None]] = {}
         self._check: Future[dict[int, Checkpoint | None]] | None = None
-        # Units that were claimed and are not reported as resumed yet, and since when.
+        # Units that have been claimed but not yet reported as resumed, and since when.
         self._resumed_s: dict[int, float] = {}
 
     @property
@@ -196,12 +196,12 @@ class Handover:
         self._begin_claim(unit, replace(self._claimant, back=way))
 
     def warm_up(self, unit: int) -> None:
-        """See `coordinator.MoveActions`; in the pool."""
+        """See `coordinator.MoveActions`. Runs in the pool."""
         if unit not in self._warming:
             self._warming[unit] = self._services.pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
-        """See `coordinator.MoveActions`. The producer ends with its last reference."""
+        """See `coordinator.MoveActions`. The producer is destroyed with its last reference."""
         warm = self._warm.pop(unit, None)
         if warm is not None:
             warm.readers.close()
@@ -240,14 +240,14 @@ class Handover:
                 raise error
 
     def _after_release(self, number: int, release: Future[None]) -> None:
-        # From now on it waits for units to come back, even if the outcome of this release is unknown.
+        # From now on, wait for units to come back, even if the outcome of this release is unknown.
         self.is_standby = True
         error = release.exception()
         if error is None:
             self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
             self._mover.released(number)
             return
-        # The next claim reads whether it was written.
+        # The next claim finds out whether it was written.
         self._mover.kept(number)
         if not isinstance(error, Exception):
             raise error
@@ -267,7 +267,7 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """Read the checkpoints of some units with one consumer. Stop if Kafka does not answer."""
+        """Read the checkpoints of units with one consumer. Stop as soon as Kafka does not answer."""
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:

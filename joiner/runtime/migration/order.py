@@ -11,7 +11,7 @@ from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
 class Step(Enum):
-    """The step that a unit's move has reached, as known to the requesting side."""
+    """How far a unit's move has got, as far as the requesting side knows."""
 
     ASKED = auto()
     READY = auto()
@@ -24,8 +24,8 @@ class Step(Enum):
 class MoveStatus:
     """The move of a unit.
 
-    ``pause_ms``: from the report of the source's last commit to the target's first commit, or to its claim if no commit
-    followed soon (see `handover`). None: unknown.
+    ``pause_ms``: the time from the report of the source's last commit to the target's first commit, or to its claim if
+    no commit followed soon (see `handover`). None if unknown.
     """
 
     step: Step = Step.ASKED
@@ -45,7 +45,7 @@ class Order:
     """An order to move units. ``now_s`` may come from any monotonic clock."""
 
     def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
-        """Create an order. Units that are not released by ``until_s`` stay where they are."""
+        """Create an order. Units that have not been released by ``until_s`` stay where they are."""
         self.move, self.to = move, to
         self.units = {unit: MoveStatus() for unit in sorted(units)}
         self._until_s = until_s
@@ -76,7 +76,7 @@ class Order:
     def cancel(self, why: str) -> list[Record]:
         """Withdraw the order for units that are not known to be released.
 
-        A unit whose target was ready may be about to be released: the log will show the outcome.
+        A unit whose target is ready may be about to be released; the log will show the outcome.
         """
         cancelled = []
         for unit, one in self.units.items():
@@ -119,6 +119,6 @@ class Order:
         return record.unit if one.step is not before else None
 
     def finish(self, unit: int, step: Step, why: str) -> None:
-        """Set the outcome of a unit's move, as shown by its checkpoint, if no record has reported it."""
+        """Set the outcome of a unit's move from its checkpoint, unless a record has already reported it."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

@@ -1,7 +1,7 @@
 """The protocol of a move from one site to another: both sides as state machines. No Kafka here, no clock.
 
-Control records and times are the input, actions for the runner the output. Both kinds of runner drive it (see
-`coordinator`).
+The input is control records and times; the output is actions for the runner. Both kinds of runner drive it through
+`coordinator`.
 
     order     Request, repeated every `REPEAT_S`: a lease, which each side counts by its own clock
     target    WarmUp: build the state while the owner serves; then Ready, repeated with each Request
@@ -10,9 +10,10 @@ Control records and times are the input, actions for the runner the output. Both
     target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
     source    if no target reports for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
 
-The checkpoint decides, so records may be lost, delayed or duplicated. Each side also records the state it finds in the
-state topic (`Source.found`), and a target that missed Released finds the unit released to its site when it checks. A
-crash needs no separate rule: a restarted state machine gets all it needs from the repeated records.
+Only the checkpoint is authoritative, so control records may be lost, delayed or duplicated. Each side also takes into
+account what it finds in the state topic (`Source.found`): a target that missed Released finds at its next check that
+the unit was released to its site. Crashes need no special handling: a restarted state machine gets all it needs from
+the repeated records.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Ref
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
-"""Interval between the Requests of an order. A side that was away receives the order with at most this delay."""
+"""Interval between the Requests of an order. A side that was unavailable receives the order with at most this delay."""
 
 LEASE_S: Final = 5.0
-"""An order without a Request for this long has expired."""
+"""An order expires after this long without a Request."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
-"""Why a unit has stayed at its source."""
+"""The reason reported for a unit that stayed at its source."""
 
 RECLAIM_AFTER_S: Final = 5.0
-"""Time allowed for the target to claim or report. A target that is ready needs a fraction of it, and one that has
-just started checks more often."""
+"""How long the target may take to claim the unit or to report. A target that is ready needs a fraction of it, and one
+that has just started checks more often than this."""
 
 _DOUBLINGS_MAX: Final = 4
 
@@ -50,7 +51,7 @@ class Write(NamedTuple):
 class Release(NamedTuple):
     """Write the unit's last transaction, with a checkpoint of ``way``; then ``record``, and call `Source.released`.
 
-    If that fails: `Source.kept`; if the outcome is unknown, the log will show it (`Source.found`).
+    If that fails, call `Source.kept`. If the outcome is unknown, the log will show it (`Source.found`).
     """
 
     unit: int
@@ -103,11 +104,11 @@ class _Departure:
     step: _Leaving
     since_s: float
     reclaims: int = 0
-    """Number of failed attempts. The wait doubles with each, so that the target goes first."""
+    """Number of failed attempts. Each doubles the wait, to let the target go first."""
 
     @property
     def reclaim_at_s(self) -> float:
-        """The time at which the unit is reclaimed if no target reports."""
+        """When the unit is reclaimed if no target reports."""
         return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
@@ -263,7 +264,7 @@ class Target:
 
     @property
     def claiming(self) -> set[int]:
-        """Units that are being claimed for a move, or have been claimed and not reported as resumed."""
+        """Units that are being claimed for a move, or have been claimed but not yet reported as resumed."""
         return {unit for unit, one in self._units.items() if one.step is _Arriving.CLAIMING}
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
@@ -294,7 +295,7 @@ class Target:
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Record that warming up failed for now, or is not needed: the next Request starts it again."""
+        """Record that warming up failed for now or is not needed. The next Request starts it again."""
         one = self._units.get(unit)
         if one is not None and one.is_released:
             one.step = _Arriving.CLAIMING

@@ -1,7 +1,8 @@
-"""The assigned units that a runner does not serve: to be claimed, lost to another runner, or failed.
+"""Assigned units that a runner is not serving: to be claimed, lost to another runner, or failed.
 
-After a failed claim or batch, every kind of runner does the same: it claims the unit again from its last commit after a
-back-off, it verifies the owner first, or the unit fails with the reason. `retry_policy` lists the transient causes.
+Every kind of runner reacts to a failed claim or batch in the same way. It claims the unit again from its last commit
+after a back-off, or verifies the owner first, or marks the unit as failed with the reason. `retry_policy` lists the
+transient causes.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """The time of a unit's next claim. With ``runs``: only if its checkpoint still names one of these runs."""
+    """When to claim a unit next; with ``runs``, only if its checkpoint still names one of these runs."""
 
     not_before_s: float
     runs: frozenset[str] | None = None
 
 
 class AssignmentManager:
-    """Decides when units are claimed. Any thread may call `claim`, one at a time for each unit."""
+    """Decides when units are claimed. Any thread may call `claim`, but only one at a time per unit."""
 
     def __init__(
         self,
@@ -75,39 +76,39 @@ class AssignmentManager:
     ) -> None:
         """``in_group``: a consumer group assigns units to this runner, and may assign a lost one again.
 
-        ``found_elsewhere`` is called with units of other sites, and returns whether the runner waits for them.
-        ``fenced`` is called, by any thread, when another runner is found to have claimed a unit.
+        ``found_elsewhere`` is called with units of other sites and returns whether the runner waits for them.
+        ``fenced`` is called, from any thread, when another runner turns out to have claimed a unit.
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
         self._settings, self._clock = settings, clock
         self._claimant = claimant
         self._in_group = in_group
-        # Units that may be claimed by force: those assigned at the start. A later one must not be claimed from the
-        # site that it was moved to. None: no units have been assigned yet.
+        # Units that may be claimed by force: those assigned at start-up. A unit assigned later must not be claimed from
+        # the site that it was moved to. None: no units have been assigned yet.
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
         # Errors of claims in other threads, for the loop to handle.
         self._claim_errors: deque[tuple[int, Exception]] = deque()
         self.failed: dict[int, str] = {}
-        """Units that cannot continue here, with the reason."""
-        # Seeded with the run, so that runners differ and a simulated history can be repeated.
+        """Units that cannot continue here, with the reasons."""
+        # Seeded with the run id, so that runners differ and a simulated history is reproducible.
         self._troubles = RetryTracker(Random(claimant.run), clock)  # noqa: S311 - no secret
-        # Of the failed units, those another process has claimed: when to check whether they are still assigned to us.
+        # Failed units that another process has claimed: when to check whether they are still assigned to us.
         self._lost: dict[int, float] = {}
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue here, excluding those that another process has claimed and runs."""
+        """Units that cannot continue here, except those that another process has claimed and is running."""
         return self.failed.keys() - self._lost.keys()
 
     def due(
         self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
     ) -> list[int]:
-        """Return those of ``units`` to claim now. ``busy``: those served, or handled elsewhere.
+        """Return which of ``units`` to claim now. ``busy``: those that are served, or handled elsewhere.
 
-        ``claimed``: those that other runners are claiming; a fenced runner waits for them.
+        ``claimed``: those that other runners are claiming. A fenced runner waits for these.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
@@ -120,7 +121,7 @@ class AssignmentManager:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
         for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
-        # A copy, because another thread may remove one.
+        # A copy, because another thread may remove an entry.
         waiting = {
             number
             for number, then in list(self._waiting.items())
@@ -136,7 +137,7 @@ class AssignmentManager:
         readers: Readers,
         restore: Callable[[UnitTransactions, Checkpoint, Readers], _Claimed],
     ) -> _Claimed | None:
-        """Claim and restore a unit. Return None if that failed; `plan_retries` then decides the next step.
+        """Claim and restore a unit. Return None on failure; `plan_retries` then decides what to do next.
 
         ``claimant``: the claimant of a move; by default the runner's own. ``restore`` builds the runner's task.
         """
@@ -156,18 +157,18 @@ class AssignmentManager:
         return task
 
     def plan_retries(self, units: AbstractSet[int]) -> None:
-        """Decide the next step for units whose claim failed. ``units``: those assigned to this runner."""
+        """Decide what to do about failed claims. ``units``: those assigned to this runner."""
         while self._claim_errors:
             number, error = self._claim_errors.popleft()
             if number in units:
                 self._plan(number, error, _CLAIM)
 
     def handle_failure(self, number: int, error: Exception) -> None:
-        """Handle a failed batch, which has stopped its unit: schedule a new claim of the unit if a retry may help."""
+        """Handle a failed batch, which has stopped its unit: schedule a new claim if a retry may help."""
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
-        """Verify that a unit is still ours before it is claimed again, for the first time after ``wait_s``."""
+        """Verify that a unit is still ours before claiming it again. The first check is after ``wait_s``."""
         self._verify_first(number, OwnershipInDoubt(), wait_s)
 
     def schedule_claim(self, number: int) -> None:
@@ -195,7 +196,7 @@ class AssignmentManager:
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return why units are not served: the cause of their retry, or of their failure."""
+        """Return why units are not being served: the reason for the pending retry, or for the failure."""
         numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -223,7 +224,7 @@ class AssignmentManager:
         raise _Lost(why, checkpoint)
 
     def _plan(self, number: int, error: Exception, action: _Action) -> None:
-        """Decide the next step for a unit that is not served because of ``error``."""
+        """Decide what to do about a unit that is not served because of ``error``."""
         if isinstance(error, OwnedElsewhere):
             self._leave_elsewhere(number, error)
             return
@@ -248,7 +249,7 @@ class AssignmentManager:
     def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:
         """Wait, then read the checkpoint, because another runner may have claimed the unit.
 
-        The unit is still ours if the checkpoint names us, or, after a claim that was lost, the run before.
+        The unit is still ours if the checkpoint names us or, after a lost claim, the previous owner's run.
         """
         runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
@@ -274,7 +275,7 @@ class AssignmentManager:
 
 
 def _why(number: int, error: Exception, action: _Action) -> str:
-    """Return the text of an error, and for a defect what to do."""
+    """Return the error message; for a defect, also what to do."""
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):

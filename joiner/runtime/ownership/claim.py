@@ -1,13 +1,13 @@
-"""Claiming a unit, by one procedure after a start, a crash, a rebalance or a move. `restore` then builds its state.
+"""Claims a unit, in the same way after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. Read the checkpoint and check it, so that a process with other settings fences no owner.
-1. Initialise the transactional id, which fences the former owner.
+0. Read the checkpoint and check it, so that a process with different settings does not fence the owner.
+1. Initialise the transactional id, which fences the previous owner.
 2. Read the checkpoint again.
-3. Look for dangling transactions, which Kafka should have ended (see `dangling`).
+3. Look for dangling transactions, which Kafka has failed to end (see `dangling`).
 4. Check that this runner may continue the unit: site, fingerprint, topics, partitions, the range of the log.
-5. Without a dangling transaction: fence the partitions, so that no record of older owners can follow, and compare the
+5. If there is none: fence the partitions, so that no more records of earlier owners can be appended, and compare the
    visible results with the checkpoint, because Kafka may have ended a transaction wrongly.
-6. If a transaction is dangling or was ended wrongly: resolve it, which fences the partitions as well.
+6. If a transaction is dangling or was ended wrongly: resolve it, which also fences the partitions.
 7. Commit a transaction that writes the checkpoint back with our run id, and the results found missing in step 6.
 """
 
@@ -57,11 +57,11 @@ def claim(
     claimant: Claimant,
     readers: Readers,
 ) -> Checkpoint:
-    """Claim a unit (steps 0-7). Return the checkpoint written.
+    """Claim a unit (steps 0-7). Return the checkpoint that was written.
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
     """
-    # Requested each time, as a topic may have been recreated while this process runs.
+    # Requested each time, because a topic may have been recreated since this process started.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
@@ -73,7 +73,7 @@ def claim(
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
-    # Read again, because the former owner could still commit until the initialisation.
+    # Read again, because the previous owner could commit until the initialisation.
     log = read_newest(readers, unit)
     with unless_fenced(transactions):
         dangling = find_dangling(log, readers)
@@ -106,14 +106,14 @@ def _to_continue(
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
-    """Return the checkpoint to continue from, with us as owner. Raises `UnitStopped` if we may not continue it."""
+    """Return the checkpoint to continue from, with this runner as owner. Raises `UnitStopped` if it may not."""
     settings = readers.settings
     found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
         if known is not None:
             check_continues(settings, known, topics, claimant)
     if found is None and reached is not None:
-        # The very first transactions of the unit are dangling.
+        # The unit's very first transactions are dangling.
         found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
     if found is not None:
         return _owned(found, claimant)
@@ -123,7 +123,7 @@ def _to_continue(
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """Return the offsets the group has committed for a unit, by topic. They show whether the state topic was lost."""
+    """Return the offsets that the group has committed for a unit, by topic. They reveal the loss of the state topic."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
         places = [TopicPartition(topic, unit) for topic in settings.input_topics]
@@ -135,8 +135,8 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 def _check_never_begun(readers: Readers, unit: int) -> None:
     """Check that this is the first start of the unit. Raises `UnitStopped`.
 
-    A group offset without a checkpoint means that the state was deleted. Nor is it a first start if another unit was
-    started with a different number of units.
+    A group offset without a checkpoint means that the state was deleted. It is not a first start either if another unit
+    was started when the number of units was different.
     """
     settings = readers.settings
     other = read_checkpoint(readers, 0) if unit else None
@@ -152,9 +152,9 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
 
 
 def _log_existing_results(readers: Readers, unit: int) -> None:
-    """Warn if the result topic has results already.
+    """Warn if there are already results in the result topic.
 
-    A first start looks the same as a start after the loss of both state and group. The results may also be those of
+    A start after losing both the state and the group's offsets looks like a first start. The results may also belong to
     other applications.
     """
     settings = readers.settings
@@ -175,7 +175,7 @@ def _log_existing_results(readers: Readers, unit: int) -> None:
 def first_checkpoint(
     settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> Checkpoint:
-    """Return the first checkpoint of a unit, also after a reset: at ``application.start`` of the current logs."""
+    """Return the first checkpoint of a unit, new or after a reset: at ``application.start`` of the current logs."""
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
@@ -214,8 +214,8 @@ def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
 class ClaimLost(Fenced):
     """Another runner initialised the transactional id before our claim was written.
 
-    ``before``: the run in the checkpoint when we began, empty without one. While the checkpoint still names it, no
-    runner has claimed the unit since.
+    ``before``: the run that the checkpoint named when our claim began; empty without a checkpoint. As long as the
+    checkpoint still names it, no runner has claimed the unit since.
     """
 
     def __init__(self, before: str) -> None:

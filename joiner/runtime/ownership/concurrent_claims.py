@@ -1,7 +1,7 @@
 """Claims in progress, each in a thread of the runner's pool, while the other units keep running.
 
-Claiming and restoring a unit may take minutes if much has to be replayed. If the unit is assigned to another process in
-that time, or the runner is stopped, the claim is cancelled and its outcome discarded.
+Claiming and restoring a unit may take minutes if there is a lot to replay. If the unit is assigned to another process
+in the meantime, or the runner is stopped, the claim is cancelled and its outcome is discarded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Made_co = TypeVar("_Made_co", covariant=True)
 
 
 class ClaimFunction(Protocol[_Made_co]):
-    """Claims and restores a unit, in the pool. Returns None if that failed. ``is_over``: whether it is cancelled."""
+    """Claims and restores a unit, in the pool. Returns None on failure. ``is_over`` returns whether it is cancelled."""
 
     def __call__(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool], /
@@ -38,7 +38,7 @@ class _ClaimUnderWay(Generic[_Claimed]):
 
 
 class ConcurrentClaims(Generic[_Claimed]):
-    """The claims in progress. For the runner's thread."""
+    """The claims in progress. Used only by the runner's thread."""
 
     def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor, clock: Clock) -> None:
         self._claim, self._pool, self._clock = claim, pool, clock
@@ -50,7 +50,7 @@ class ConcurrentClaims(Generic[_Claimed]):
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim a unit, in a move with its claimant and state. Return False if a claim is in progress."""
+        """Begin to claim a unit; in a move, with its claimant and state. Return False if a claim is in progress."""
         if number in self._units:
             return False
         over = threading.Event()
@@ -70,9 +70,9 @@ class ConcurrentClaims(Generic[_Claimed]):
         return found
 
     def cancel(self, units: Collection[int], until_s: float) -> None:
-        """Cancel the claims of these units, and wait until they have ended, or until ``until_s`` (monotonic).
+        """Cancel the claims of these units, and wait until they end or the monotonic time ``until_s`` is reached.
 
-        A claim that has not ended may still fence the unit's next owner.
+        A claim that is still running after that may fence the unit's next owner.
         """
         ending = [self._units[number] for number in units if number in self._units]
         for one in ending:

@@ -1,17 +1,17 @@
 """Dangling transactions of a unit: ended by Kafka's coordinator, but open forever in some partitions.
 
-Initialising a transactional id should end every transaction under it, one way or the other. A broker can fail to do so:
-Kafka 4.3.1, killed and restarted, drops the markers of transactions that it ends during its start ("Couldn't find
-leader endpoint … can be skipped"), in all of their partitions or in some. Records without a marker stay open, and the
-*next* commit of the same producer commits them, too: aborted results would become visible in addition to those of their
-replay. An unclean leader election may lose markers as well (KIP-664).
+Initialising a transactional id should end every transaction under it, by a commit or an abort. A broker can fail to do
+so: when Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up
+("Couldn't find leader endpoint … can be skipped"), in some or all of their partitions. Records without a marker stay
+open, and the *next* commit of the same producer commits them too: aborted results would become visible in addition to
+those of their replay. An unclean leader election may also lose markers (KIP-664).
 
 So a claimant looks for open transactions in the partitions it writes to, and for transactions that were ended wrongly.
-A client cannot see the producer of an open transaction, and another program that writes to a result topic has one open
-most of the time. Therefore the outcome of a dangling transaction is not guessed. All output of the unit follows from
-its input, so:
+A client cannot see which producer an open transaction belongs to, and another program that writes to a result topic has
+one open most of the time. Therefore the outcome of a dangling transaction is not guessed. Since all output of the unit
+follows from its input, the claimant does this instead:
 
- 1. write a note to the state topic, outside any transaction: how far results may have been written, which is the
+ 1. write a note to the state topic, outside any transaction, that says how far results may have been written: the
     furthest checkpoint, committed or not
  2. fence the partitions (below), which aborts our dangling transactions
  3. replay from an earlier state up to the note; effects that are not visible are written with the claim, which also
@@ -19,27 +19,27 @@ its input, so:
 
 If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
 
-Partitions are fenced in every claim. A partition has the epoch of a producer only from its records: until it has a
-record or a marker of the new owner, it may still accept a request that the old owner's client had in flight, after the
-check, and the new owner's first commit would commit it. The fence is a record of the new owner in each partition,
-aborted. Nothing older is accepted after it, and everything before it has ended, including transactions of other
-programs, for which the claimant waits. (KIP-890 describes such requests; they belong to no committed transaction, so
-there is nothing to write again.)
+Every claim fences the partitions. A partition learns a producer's epoch only from the producer's records and markers.
+Until the new owner has one there, the partition may still accept, after the check, a request that the old owner's
+client had in flight, and the new owner's first commit would commit it. The fence is a record that the new owner writes
+to each partition and aborts. Nothing older is accepted after it, and everything before it has ended, including
+transactions of other programs, for which the claimant waits. (KIP-890 describes such requests. They belong to no
+committed transaction, so there is nothing to write again.)
 
-No transaction is open before the fences, but a dangling one may have been ended wrongly: the abort of the transaction
-that followed it has aborted it, too. Checkpoints name the first record of the last transaction in each topic. Those
-named by the newest visible checkpoint must be visible; those of later, aborted checkpoints must not. If this does not
-hold, the procedure above resolves it as well.
+No transaction is open before the fences, but a dangling one may have been ended wrongly, because aborting the
+transaction that followed it has aborted it too. For each topic, checkpoints name the first record of the last
+transaction. The records named by the newest visible checkpoint must be visible; those named by later, aborted
+checkpoints must not. Otherwise the procedure above resolves that as well.
 
-The search for visible results begins at the ends that the result topics had when the earlier state was saved, and stops
+The search for visible results starts at the ends that the result topics had when the earlier state was saved, and stops
 at the fences. It keeps only the results it looks for. Results are identified by their ids, which include the names of
 their joins; late and unmatched records and dead letters also name the application.
 
-An owner checks its own commits: see `kafka.transaction`.
+An owner checks its own commits (see `kafka.transaction`).
 
 Results that retention has removed are not written again: an aborted record is still in the log, a removed one is not.
-If a transaction was also in flight, whose results may never have reached the log, the two cases cannot be
-distinguished, and missing results are written: a consumer that had read the removed part may then see them twice.
+If, in addition, a transaction was in flight whose results may never have reached the log, the two cases cannot be told
+apart, and missing results are written. A consumer that had read the removed part may then see them twice.
 
 Not covered: retention that removes input after the earlier of the two snapshots before the transactions are resolved.
 """
@@ -72,10 +72,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DanglingTransaction:
-    """Dangling transactions of a unit, found now or by an earlier claimant that did not finish.
+    """Dangling transactions of a unit, found now or by an earlier claimant that did not finish resolving them.
 
-    ``open_from``: by topic, the first open offset, if a transaction is open. ``reached``: the furthest checkpoint that
-    was ever written, committed or not; None without one.
+    ``open_from``: the first open offset in each topic with an open transaction. ``reached``: the furthest checkpoint
+    that was ever written, committed or not; None without one.
     """
 
     unit: int
@@ -91,7 +91,7 @@ class DanglingTransaction:
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: per result topic, an offset; all written results among these effects are at or after it.
+    ``result_ends``: for each result topic, an offset. Those of the effects that were written are at or after it.
     """
 
     effects: Effects
@@ -99,7 +99,7 @@ class ReplayedEffects(NamedTuple):
 
 
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
-    """Find transactions that dangle after initialisation; None if there are none. ``log``: only committed records."""
+    """Return the transactions still dangling after initialisation, or None. ``log``: only committed records."""
     open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
     note = log.dangling_note()
     if not open_from and note is None:
@@ -109,7 +109,7 @@ def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None
 
 
 def find_wrongly_ended(log: StateLog, fences: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
-    """Compare the results visible before the fences with the checkpoints. Return None if they agree."""
+    """Compare the results that are visible before the fences with the checkpoints. Return None if they agree."""
     committed = log.checkpoint()
     named = committed.written if committed is not None else {}
     tried = _tried(log, readers)
@@ -144,11 +144,11 @@ def _dangling(log: StateLog, open_from: dict[str, int], tried: list[Checkpoint])
 
 
 def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
-    """Read the checkpoints after the newest visible one: those of aborted or dangling transactions."""
+    """Return the checkpoints after the newest visible one, which are from aborted or dangling transactions."""
     low, end = log_range(readers.everything, readers.settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
-        # Only the marker of the newest one's transaction follows.
+        # After the newest checkpoint comes only the marker of its transaction.
         return []
     found = read_tried(readers, log.unit, begin, end)
     return [one for one in found if one.run != RESET_RUN]
@@ -176,7 +176,7 @@ def resolve(
     clock: Clock,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
-    """Resolve dangling transactions. Return the missing effects up to ``reached``, which the claim must write.
+    """Resolve dangling transactions. Return the missing effects up to ``reached``, for the claim to write.
 
     ``checkpoint`` is the newest committed one. ``again`` replays the unit from an earlier state up to ``reached``, and
     is called once nothing dangles. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
@@ -221,7 +221,7 @@ def resolve(
 
 
 def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) -> None:
-    """Write a note with a separate producer, so that no abort of the unit's transactions removes it."""
+    """Write a note with a separate producer, so that aborting the unit's transactions does not remove it."""
     producer = make_producer(settings.kafka)
     outcome: list[KafkaError | None] = []
     producer.produce(
@@ -241,7 +241,7 @@ def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) ->
 def fence_partitions(
     readers: Readers, unit: int, transactions: UnitTransactions, checkpoint: Checkpoint
 ) -> dict[str, int]:
-    """Write and abort a record in each partition of the unit, and wait until every earlier transaction there has ended.
+    """Write and abort a record in each partition of the unit, and wait until all earlier transactions there have ended.
 
     Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
     """
@@ -260,7 +260,7 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """Return the error for a transaction that our abort did not end, because it has another transactional id."""
+    """Return the error for a transaction that our abort did not end because it belongs to another transactional id."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"

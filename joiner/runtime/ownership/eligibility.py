@@ -14,7 +14,7 @@ from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_difference
 
 @dataclass(frozen=True)
 class Claimant:
-    """The runner that claims. ``run`` is unique to each start of a process."""
+    """The claiming runner. ``run`` is unique to each start of a process."""
 
     run: str
     instance: str
@@ -22,17 +22,17 @@ class Claimant:
     force: bool = False
     """Whether to claim units of other sites (``--force-claim``)."""
     back: OnTheWay | None = None
-    """A release by this site that may be reclaimed."""
+    """A release by this site that this claimant may reclaim."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Return whether this runner may claim a unit: without an owner, of this site, or by force."""
+        """Return whether this runner may claim a unit: it has no owner or is of this site, or by force."""
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
 
 
 class OwnedElsewhere(UnitStopped):
-    """The unit belongs to another site, which ``checkpoint`` names."""
+    """The unit belongs to another site, named in ``checkpoint``."""
 
     def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
@@ -76,7 +76,7 @@ def check_continues(
 
 
 def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
-    """Check that the number of units has not changed since this one was started. Raises `UnitStopped`."""
+    """Check that the number of units has not changed since this unit was started. Raises `UnitStopped`."""
     if found.partitions != settings.topics.partitions:
         raise UnitStopped(
             f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
@@ -90,7 +90,7 @@ def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
 
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
-    """Check that the logs still contain the records from ``offsets`` on, and reach that far. Raises `UnitStopped`."""
+    """Check that the logs reach ``offsets`` and still contain all records from there on. Raises `UnitStopped`."""
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:

@@ -1,8 +1,8 @@
 """The units that the consumer group assigns to this process.
 
-The member subscribes to one input topic only to be assigned its partitions, which are paused and never read. Membership
-does not fence: the transactional id decides ownership. Membership is static, so a process that is back within the
-session timeout gets its units back at once.
+The member subscribes to one input topic only to have partitions assigned, which it pauses and never reads. Membership
+does not fence anyone: the transactional id decides ownership. Membership is static, so a process that returns within
+the session timeout gets its units back at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _FENCED_AGAIN_SESSIONS: Final = 3
-"""If the group fences a member twice within this many session timeouts, another process uses its name. Two
-processes with one name fence each other at every heartbeat, several times a session; a false alarm requires a whole
+"""If the group fences a member twice within this many session timeouts, another process is using its name. Two
+processes with the same name fence each other at every heartbeat, several times per session; a false alarm takes a whole
 session without Kafka."""
 
 _HEARTBEATS: Final = 6
-"""Heartbeats per session timeout. A living member learns of new units at its next heartbeat; the library's interval of
-3 s would be half of the shortest timeout."""
+"""Heartbeats per session timeout. A member learns of new units at its next heartbeat. The library's default interval
+of 3 s would be half of the shortest timeout."""
 
 _GIVING_BACK_S: Final = 1.0
-"""Time allowed for releasing the units at the end, which needs no answer from Kafka."""
+"""Time allowed for releasing the units at shutdown, which needs no answer from Kafka."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,12 +39,12 @@ class InstanceInUse(Exception):
 
 
 class Membership:
-    """The group membership of this process; `units` are assigned to it now."""
+    """The group membership of this process. `units` are those currently assigned to it."""
 
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
     ) -> None:
-        """``give_back(units, lost)`` is called on revocation. ``lost``: the units may already be assigned to others."""
+        """``give_back(units, lost)`` is called when units are revoked. ``lost``: others may already have them."""
         self.units: set[int] = set()
         self._settings, self._clock = settings, clock
         self._group = settings.membership_group(site)
@@ -67,7 +67,7 @@ class Membership:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether the group has assigned units, perhaps none, to this member."""
+        """Whether this member has received an assignment, which may be empty."""
         return self._is_assigned
 
     def close(self) -> None:
@@ -96,10 +96,11 @@ class Membership:
         return consumer
 
     def _subscribe(self, consumer: Consumer, *more: str) -> None:
-        """Subscribe. ``more``: a topic that does not exist, which triggers another rebalance of the group.
+        """Subscribe. ``more``: a topic that does not exist, to trigger another rebalance of the group.
 
-        A unit moves between members in two rebalances. If all members die between the two and come back under the same
-        names, Kafka assigns to each the units it had after the first, and a unit that was moving is assigned to none.
+        A unit moves between members in two rebalances. If all members die between the two and return under the same
+        names, each is assigned the units it had after the first rebalance, and a unit that was moving is assigned to
+        none.
         """
         consumer.subscribe(
             [self._settings.input_topics[0], *more],
@@ -111,8 +112,8 @@ class Membership:
     def _join_again(self, error: KafkaError) -> None:
         """Rejoin after the group has fenced this member, because of another process with its name or because of itself.
 
-        The library fences itself if its session has expired while Kafka was unreachable: it joins again under the
-        name, and then still sends a heartbeat as the former member.
+        The library fences itself if its session expired while Kafka was unreachable: it joins again under its name, and
+        then still sends a heartbeat as the old member.
         """
         application = self._settings.application
         if "instance" not in error.str():

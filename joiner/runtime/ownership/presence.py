@@ -1,8 +1,8 @@
-"""Determines whether the owner of a unit is running, as far as this can be known from outside.
+"""Determines whether the owner of a unit is running, as far as that is visible from outside.
 
-A plain process is a member of its site's group, which notices its end after a session timeout at the latest. A stage in
-Spark is in no group: its last checkpoint only shows whether it shut down cleanly. A recent commit shows that an owner
-is running, but an old one may only mean that there is no input.
+A plain process is a member of its site's group, which notices its end within a session timeout. A Spark stage is not in
+a group: its last checkpoint only shows whether it shut down cleanly. A recent commit shows that an owner is running,
+but an old one may just mean that there is no input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Members = Mapping[str, Mapping[str, frozenset[int]]]
 
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """Read the current members of the groups. A site whose group cannot be described is left out."""
+    """Return the current members of the groups. Sites whose group cannot be described are omitted."""
     groups = {settings.membership_group(site): site for site in sites if site != SPARK}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
@@ -65,7 +65,7 @@ def state_of(checkpoint: Checkpoint, members: Members) -> str:
         return UNKNOWN
     if checkpoint.unit in there.get(checkpoint.instance, ()):
         return RUNNING
-    # The group has assigned it to another process, which has not claimed it yet; the log of that process says why.
+    # The group has assigned it to another process, which has not claimed it yet. That process's log says why.
     others = sorted(name for name, units in there.items() if checkpoint.unit in units)
     if others:
         return f"given to {others[0]}"

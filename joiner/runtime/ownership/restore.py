@@ -1,4 +1,4 @@
-"""Restoring a claimed unit's state at C: the newest snapshot, at C0 <= C, and a silent replay up to C."""
+"""Restores a claimed unit's state at C, from the newest snapshot, at C0 <= C, and a silent replay up to C."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 
 _REPLAY_BATCH: Final = 50_000
-"""Messages per step of a replay. The cost of a step grows with the records that its keys hold, so few large steps are
-better; but all of their messages are in memory at once."""
+"""Messages per step of a replay. The cost of a step grows with the number of records that its keys hold, so a few large
+steps are better; but all messages of a step are in memory at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,23 +46,23 @@ def recover(
 ) -> Recovered:
     """Restore a claimed unit.
 
-    ``readers``: those of the claim; ``warm``: the unit at an earlier vector, if it was warmed up. Raises `UnitStopped`
+    ``readers``: those of the claim. ``warm``: the unit at an earlier vector, if it was warmed up. Raises `UnitStopped`
     if the state cannot be built, and `Fenced` if another runner has claimed the unit.
     """
     with unless_fenced(transactions):
-        # The claim has read it after its initialisation, and only this runner has written since.
+        # The claim has read it after initialisation, and only this runner has written to it since.
         state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
-        # A state built before a reset is useless, even if it is between the same vectors.
+        # A state built before a reset must not be used, even if its offsets are in range.
         usable = warm if readers.begun_at == checkpoint.start else None
         built = build_state(checkpoint, state, readers, usable)
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
 
 
 def build_state(checkpoint: Checkpoint, state: StateLog, readers: Readers, warm: Unit | None = None) -> Unit:
-    """Build the unit at the offsets of ``checkpoint``; ``state``: its log in the state topic.
+    """Build the unit at the offsets of ``checkpoint``. ``state``: its log in the state topic.
 
-    It starts from ``warm``, unless the newest snapshot is ahead of that: retention may have removed the input before
-    the snapshot. Raises `UnitStopped` if the state cannot be built.
+    Starts from ``warm`` unless the newest snapshot is ahead of it: retention may have removed the input before the
+    snapshot. Raises `UnitStopped` if the state cannot be built.
     """
     unit, clock = checkpoint.unit, readers.clock
     restored = _nearest(readers.settings, checkpoint, state, warm)
@@ -91,13 +91,13 @@ def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, 
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
-    """Return the offsets of the newest snapshot; without one, those at which the unit was started."""
+    """Return the offsets of the newest snapshot or, without one, those at which the unit was started."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 
 
 def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) -> ReplayedEffects:
-    """Replay the effects of the unit before ``until``, from the earliest state that can be built."""
+    """Return the effects of the unit up to ``until``, replayed from the earliest state that can be built."""
     with closing(Readers(settings, clock)) as readers:
         return _replay_effects(readers, until)
 
@@ -122,7 +122,7 @@ def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
 
 @contextmanager
 def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
-    """Pass on a `UnitStopped` only if the unit is still ours; otherwise raise `Fenced`.
+    """Propagate `UnitStopped` only if the unit is still ours. Otherwise raise `Fenced`.
 
     A process that hung for a while may read the state topic and the input logs at different times: a new owner may have
     written a newer snapshot, and retention may have removed the input before it.
@@ -155,8 +155,8 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
 def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
     """Replay the unit's input up to ``until``. Return the number of records.
 
-    The replay is silent unless ``effects`` is given; its effects are added to it. The limits of the buffer are not
-    checked, because a replay cannot pause one topic for the other, and may hold more than the unit did.
+    The replay is silent unless ``effects`` is given, to which it then adds its effects. Buffer limits are not checked:
+    a replay cannot pause one topic for another, so it may hold more records than the unit did.
     """
     if unit.offsets == until:
         return 0
@@ -180,5 +180,5 @@ def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -
     try:
         second.check(unit.number, unit.offsets, batches)
     except OwnershipInDoubt:
-        # The claim has verified the owner: retention removed input during the replay, which the next claim reports.
+        # The claim has verified the owner, so retention removed input during the replay. The next claim reports it.
         raise timed_out(f"unit {unit.number}: input was removed while it was replayed") from None

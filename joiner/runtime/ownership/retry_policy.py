@@ -1,7 +1,7 @@
-"""Causes of failures: which are transient, and how soon to retry.
+"""Causes of failure: which are transient, and how soon to retry.
 
-A transient cause is retried with exponential back-off and jitter for as long as it lasts. Other causes need an
-operator, because a retry would change nothing, or would change results.
+Transient causes are retried with exponential back-off and jitter for as long as they last. Other causes need an
+operator, because a retry would either not help or change the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Cause(NamedTuple):
     longest_s: float = 0.0
     """The longest back-off, before jitter."""
     lasts_s: float = math.inf
-    """If the cause lasts longer, it is no longer treated as transient."""
+    """A cause that lasts longer is no longer treated as transient."""
 
     @property
     def is_transient(self) -> bool:
@@ -40,12 +40,12 @@ CAUSES: Final = (
     # The first matching row counts.
     Cause("the unit belongs to another site", (OwnedElsewhere,)),
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
-    # Briefly after an election. Not for longer: a truncated log would grow past the offsets again.
+    # Happens briefly after an election. Not retried for longer: a truncated log would grow past the offsets again.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
     # Other settings, a damaged snapshot, missing records, a full buffer: the error states what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),
-    # Short, as the unit is needed as soon as Kafka is back.
+    # Short, because the unit is needed as soon as Kafka is back.
     Cause("Kafka does not answer", (Aborted, KafkaException), 1.0, 8.0),
     Cause("memory, files or threads are short", (MemoryError, OSError), 2.0, 120.0),
     Cause("a defect", (Exception,)),
@@ -55,7 +55,7 @@ JITTER: Final = (0.5, 1.5)
 """A back-off is multiplied by a random factor in this range, so that two runners do not stay in step."""
 
 _STEADY_S: Final = 60.0
-"""After a unit has been served for this long, its earlier failures are forgotten."""
+"""Once a unit has been served for this long, its earlier failures are forgotten."""
 
 
 def cause_of(error: Exception) -> Cause:
@@ -66,9 +66,9 @@ def cause_of(error: Exception) -> Cause:
 
 
 class Obstacle(NamedTuple):
-    """The reason why a unit is not served, for how many seconds so far, and in how many seconds it is retried.
+    """Why a unit is not served, for how many seconds it has not been, and in how many seconds it is retried.
 
-    ``retry_s`` None: the unit has failed and is not retried.
+    ``retry_s`` is None if the unit has failed and will not be retried.
     """
 
     why: str

@@ -1,4 +1,4 @@
-"""Services that the parts of a runner share: its threads, its clock, and clients that belong to no single unit."""
+"""Services shared by the parts of a runner: its threads, its clock, and clients that are not specific to a unit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Services(NamedTuple):
     clock: Clock
 
     def make_transactions(self, settings: JoinerSettings, unit: int) -> UnitTransactions:
-        """Create the transactions object of a unit, without claiming the unit."""
+        """Create the transactions of a unit without claiming it."""
         return UnitTransactions(settings, unit, self.group_metadata_consumer, self.clock)
 
 
 @contextmanager
 def open_services(settings: JoinerSettings, clock: Clock) -> Iterator[Services]:
-    """Open the services of a runner, and close them at the end. The topics must exist. Raises KafkaException."""
+    """Open the services of a runner and close them on exit. The topics must exist. Raises KafkaException."""
     admin = make_admin(settings.kafka)
     consumer = unsubscribed_consumer(settings)
     with closing(ControlLog(settings)) as control:

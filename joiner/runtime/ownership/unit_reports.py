@@ -1,7 +1,7 @@
 """Reports of units that a runner cannot serve, written to the control topic for ``joiner status``.
 
-A runner repeats a report while it is valid, so an old report comes from a runner that has ended. Nothing depends on
-reports.
+A runner repeats a report for as long as it applies, so an old report comes from a runner that has ended. The reports
+are informational only.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 REPEAT_S: Final = 10.0
 
 _LASTS_S: Final = 3 * REPEAT_S
-"""A report that has not been repeated for this long is no longer valid."""
+"""A report expires if it has not been repeated for this long."""
 
 _FIRST_S: Final = 2.0
-"""Shorter obstacles are not reported."""
+"""Obstacles that last for less than this are not reported."""
 
 _log = logging.getLogger(__name__)
 
 
 class UnitReports:
-    """Reports why a runner's units are not served. For one thread; writes in the pool."""
+    """Reports why a runner's units are not served. Not thread-safe; writes in the pool."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""
@@ -46,7 +46,7 @@ class UnitReports:
         self._writing: Future[None] | None = None
 
     def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
-        """Report new and resolved obstacles, and repeat the persistent ones."""
+        """Report new and resolved obstacles, and repeat those that persist."""
         if self._writing is not None and not self._writing.done():
             return
         now_s = self._clock.monotonic_s()
@@ -74,7 +74,7 @@ class UnitReports:
 
 
 def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
-    """Read the current reports, a line for each unit and runner. Raises KafkaException."""
+    """Return the current reports, one line per unit and runner. Raises KafkaException."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
@@ -87,7 +87,7 @@ def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
 
 
 def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
-    """Return a line for each unserved unit and runner. ``records``: control records with their append times in ms."""
+    """Return one line per unserved unit and runner. ``records``: control records with their append times in ms."""
     newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
     for value, at_ms in records:
         notice = decode(value)

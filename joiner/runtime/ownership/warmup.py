@@ -1,7 +1,7 @@
 """Warm-up: builds a unit's state while its owner is still running, so that a handover is short.
 
-Nothing is written, and the transactional id is not initialised. The state is built at some C', which the owner passes
-before the claim; a silent replay then brings it up to C (see `restore.recover`).
+Warm-up writes nothing and does not initialise the transactional id. It builds the state at some C', which the owner
+moves past before the claim. A silent replay then brings the state up to C (see `restore.recover`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
 
 _ATTEMPTS: Final = 2
-"""The owner may write a new snapshot while the previous one is being read and compacted away; the second attempt
-finds the new one."""
+"""The owner may write a new snapshot, and compaction may remove the old one, while the old one is being read. The
+second attempt finds the new one."""
 
 
 @dataclass
@@ -36,9 +36,9 @@ class Warm:
 
 
 def warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
-    """Build a unit's state before its claim. Return None if the unit may be claimed already.
+    """Build a unit's state before its claim. Return None if the unit can already be claimed.
 
-    Raises `UnitStopped` if the unit could not be continued here, and KafkaException if Kafka does not answer.
+    Raises `UnitStopped` if this runner could not continue the unit, and KafkaException if Kafka does not answer.
     """
     for attempt in range(_ATTEMPTS):
         try:

@@ -35,7 +35,7 @@ class ActiveTask(RunningTask):
     """The ends of the logs at the last check, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
-        """Return the offsets after a batch: after its last messages, or at the end of a log that was reached."""
+        """Return the offsets after a batch: one past its last messages, or the end of a log if it was reached."""
         ends = {topic: batch.last + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
@@ -53,7 +53,7 @@ class ActiveTask(RunningTask):
 
     @property
     def why_paused(self) -> str:
-        """The reason why topics are paused."""
+        """Why topics are paused."""
         return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
 
     def is_changed(self) -> bool:
@@ -70,9 +70,9 @@ class ActiveTask(RunningTask):
         return self.unit.snapshot(), self.place
 
     def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
-        """Return the checkpoint of this state; its owner is the one that the claim wrote into the last checkpoint.
+        """Return the checkpoint of this state. Its owner is copied from the last checkpoint, where the claim wrote it.
 
-        ``failed``: the pairs since then whose joining function failed, by join.
+        ``failed``: the pairs since that checkpoint whose joining function failed, by join.
         """
         unit, last = self.unit, self.checkpoint
         return msgspec.structs.replace(

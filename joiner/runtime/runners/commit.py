@@ -1,4 +1,4 @@
-"""An in-flight transaction of a unit, the same for every kind of runner."""
+"""An in-flight transaction of a unit, for every kind of runner."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Commit(NamedTuple):
     def failure(self) -> Exception | None:
         """Wait until it is written. Return the error if it failed.
 
-        The error is not raised, because a traceback keeps the frames it passes through. A frame refers to the future,
-        and the future to the error, so this cycle would keep the unit's producer alive until the next garbage
-        collection, which is rare (see `gc_tuning`).
+        The error is returned rather than raised, because a traceback keeps the frames it passes through alive. A frame
+        refers to the future and the future to the error, and this cycle would keep the unit's producer alive until the
+        next garbage collection, which is rare (see `gc_tuning`).
         """
         error = self.written.exception()
         if error is not None and not isinstance(error, Exception):
@@ -39,7 +39,7 @@ class Commit(NamedTuple):
 
     @property
     def may_last(self) -> bool:
-        """Whether it may take so long that no other work should wait for it."""
+        """Whether it may take too long for other work to wait for it."""
         return self.is_large and not self.written.done()
 
 
@@ -52,7 +52,7 @@ def write_commit(
     checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
-    """Commit as `UnitTransactions.commit` does, and count the written messages.
+    """Call `UnitTransactions.commit` and count the messages that were written.
 
     ``appended_ms``: the number of pairs by the append time of their later record. Nothing is counted if the commit
     raises, even if Kafka has committed the transaction.

@@ -1,4 +1,4 @@
-"""Garbage-collector settings: collections are rare, because batches leave almost no cycles."""
+"""Garbage-collector settings. Collections are made rare, because batches create almost no cycles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 from typing import Final
 
 _THRESHOLD: Final = (50_000, 20, 50)
-"""Objects and rounds between collections; a batch has tens of thousands of messages."""
+"""Collection thresholds of the three generations. A batch has tens of thousands of messages."""
 
 
 def tune_gc() -> None:

@@ -13,7 +13,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class InputConsumer:
-    """Reads the input of units from their offsets. For the runner's thread, except `connect`."""
+    """Reads the input of units from their offsets. Used only by the runner's thread, except `connect`."""
 
     def __init__(self, settings: JoinerSettings) -> None:
         application = settings.application
@@ -22,7 +22,7 @@ class InputConsumer:
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
-            # Reports positions past control records and aborted ones, which are never delivered as messages.
+            # Reports positions past control records and aborted records, which are never delivered as messages.
             enable_partition_eof=True,
             fetch_queue_backoff_ms=2,
             fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
@@ -42,7 +42,7 @@ class InputConsumer:
         self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
 
     def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
-        """Stop reading a unit; ``paused``: those of its topics that are paused."""
+        """Stop reading a unit. ``paused``: those of its topics that are paused."""
         if paused := list(paused):
             # A later claim of the unit must not find its partitions paused.
             self.resume(unit, paused)
@@ -60,7 +60,7 @@ class InputConsumer:
         self._consumer.resume(_places(unit, topics))
 
     def read(self, wait_s: float) -> Read:
-        """Read available messages; wait at most ``wait_s`` for them."""
+        """Return available messages, waiting up to ``wait_s`` for them."""
         return self._reader.read(self._most, wait_s)
 
     def log_ends(self, unit: int) -> dict[str, int]:

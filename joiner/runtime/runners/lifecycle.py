@@ -1,9 +1,9 @@
 """The states of a unit at one runner, and the transitions between them. No Kafka here, no clock.
 
 UNASSIGNED  it is not assigned to this runner, or this runner has not seen it yet
-PENDING     it will be claimed: at once, or after a back-off, whose reason `AssignmentManager.obstacles` has
+PENDING     it will be claimed, at once or after a back-off; `AssignmentManager.obstacles` has the reason
 CLAIMING    its transactional id is being initialised, its checkpoint read and written back as ours
-RESTORING   it is claimed, and its state is being built; in Spark only its task, as a worker builds the state later
+RESTORING   it is claimed and its state is being built (in Spark only its task; a worker builds the state later)
 RUNNING     its batches are joined and committed
 RELEASING   its last transaction is being written, for a move
 ELSEWHERE   it belongs to another site, or is on its way there; the runner waits for it
@@ -47,11 +47,11 @@ TRANSITIONS: Final[Mapping[UnitState, frozenset[UnitState]]] = {
 }
 
 OWNING: Final = frozenset({_U.CLAIMING, _U.RESTORING, _U.RUNNING, _U.RELEASING})
-"""States in which this runner holds the unit, or is about to: it is not claimed a second time."""
+"""States in which this runner owns the unit or is about to, so it must not be claimed again."""
 
 
 class IllegalTransition(Exception):
-    """A transition that is not in the table: a defect of this program."""
+    """A transition that is not in the table, which is a bug in this program."""
 
 
 class Lifecycle:
@@ -62,7 +62,7 @@ class Lifecycle:
         self._lock = threading.Lock()
 
     def state(self, unit: int) -> UnitState:
-        """Return the state of a unit; `UnitState.UNASSIGNED` for one never seen."""
+        """Return the state of a unit, `UnitState.UNASSIGNED` if it has never been seen."""
         return self._states.get(unit, UnitState.UNASSIGNED)
 
     def enter(self, unit: int, state: UnitState) -> None:

@@ -21,7 +21,7 @@ from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
-"""Time allowed for the last snapshots when units are released: a stop takes seconds, whatever Kafka does."""
+"""Time allowed for the last snapshots when units are released, so that a stop takes seconds whatever Kafka does."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,10 +70,10 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Before leaving the group, which releases failed units, too.
+            # Before leaving the group, which also releases failed units.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
-            # The last messages may come from a topic that was recreated: their state must not be saved.
+            # The last messages may be from a recreated topic, so the state they led to must not be saved.
             for number in list(self.tasks.tasks):
                 self.tasks.drop(number)
             raise
@@ -87,7 +87,7 @@ class ProcessLoop:
         self.tasks.report(held, last=True)
 
     def why_unready(self) -> str:
-        """Return why the process is not ready; empty if it serves every unit that the group has assigned to it."""
+        """Return why the process is not ready, or an empty string if it serves every unit assigned to it."""
         if not self._membership.is_assigned:
             return "the group has not assigned any units yet"
         missing = self._membership.units - self.tasks.tasks.keys()
@@ -97,7 +97,7 @@ class ProcessLoop:
         """Release revoked units. ``lost``: the group has already assigned them to others."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
-        # First, so that claims end while the running units write.
+        # First, so that claims end while the running units write their last transactions.
         self.supervisor.cancel_claims(units, 0.0)
         if not lost:
             self.tasks.write_last_snapshots(mine, until_s)
@@ -109,7 +109,7 @@ class ProcessLoop:
             _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
 
     def finish_all(self) -> dict[int, int]:
-        """Write last snapshots and stop all units. Return the number of records each unit held."""
+        """Write the last snapshots and stop all units. Return the number of records that each unit held."""
         until_s = self._clock.monotonic_s() + _LAST_COMMIT_S
         self.supervisor.cancel_claims(None, 0.0)
         self.tasks.write_last_snapshots(list(self.tasks.tasks), until_s, stopped=True)

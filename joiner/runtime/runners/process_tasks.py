@@ -45,7 +45,7 @@ class ProcessTasks:
         self._gaps = GapVerifier(settings, services.clock)
         self._throughput = Throughput(services.clock)
         self._function_failures = FailureLog(settings, services.clock)
-        # The result of the last poll, by unit and topic: messages, and ends of logs.
+        # The result of the last poll, by unit and topic: messages, and log ends.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._read_s = -math.inf
@@ -69,7 +69,7 @@ class ProcessTasks:
         self._throughput.report(held, last=last)
 
     def close(self) -> None:
-        """Close the consumers, and write the last progress lines."""
+        """Close the consumers and log the last progress lines."""
         self._input.close()
         self._gaps.close()
         self._function_failures.close()
@@ -102,9 +102,9 @@ class ProcessTasks:
     # Running
 
     def turn(self) -> None:
-        """Poll the input once, join what arrived, and begin the commits."""
+        """Poll the input once, join the messages that have arrived, and begin the commits."""
         interval_s = self._settings.application.commit_interval / 1e9
-        # The time spent on the last batch counts: the next one has filled during it.
+        # The time spent on the last batch counts, because the next batch has been filling up since.
         wait_s = max(0.0, self._read_s + interval_s - self._clock.monotonic_s())
         self._batches, self._ends, errors = self._input.read(wait_s)
         self._read_s = self._clock.monotonic_s()
@@ -122,7 +122,7 @@ class ProcessTasks:
         ends = task.ends(batches, self._ends.pop(number, {}))
         if task.commit is not None and task.commit.written.done() and not self._finish_commit(number, task):
             return
-        # Messages that were read before the topics were paused wait here.
+        # Messages that were read before their topics were paused wait here.
         if task.waiting is not None and (ends or task.commit is None) and not self._begin_waiting_commit(number, task):
             return
         if not ends and (task.commit is not None or not task.snapshot_due(application)):
@@ -201,7 +201,7 @@ class ProcessTasks:
         return error is None
 
     def _fail(self, number: int, error: Exception | None) -> None:
-        """Stop running a unit; ``error`` None: another runner may have claimed it."""
+        """Stop running a unit. ``error`` is None if another runner may have claimed it."""
         self.failures.append(Failure(number, error))
         self.drop(number)
 
@@ -209,13 +209,13 @@ class ProcessTasks:
         number = -1 if partition is None else partition
         task = self.tasks.get(number)
         if number < 0:
-            # Brokers are unreachable; the library logs that, and recovers by itself.
+            # Brokers are unreachable. The library logs that and recovers by itself.
             _log.debug("reading: %s", error.str())
         elif task is None:
             _log.debug("reading %s [%s], which is not served: %s", topic, number, error.str())
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             # The topic was deleted, or retention removed unread records. If the unit is still ours, the next claim
-            # reports which. If not, its new owner may have consumed the records before they were removed.
+            # reports the cause. If not, its new owner may have consumed the records before they were removed.
             _log.warning("unit %s: %s cannot be read at the committed offset: %s", number, topic, error.str())
             self._fail(number, None)
         elif task.is_writing_long or self._finish_commit(number, task):
@@ -227,7 +227,7 @@ class ProcessTasks:
         task = self.tasks.pop(number, None)
         if task is not None:
             self._input.remove(number, task.unit.offsets, task.paused)
-            # Messages of the last poll were read for a state that no longer exists.
+            # The messages of the last poll were read for a state that no longer exists.
             self._batches.pop(number, None)
             self._ends.pop(number, None)
 
@@ -254,9 +254,9 @@ class ProcessTasks:
         return self._pool.submit(write)
 
     def write_last_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
-        """Finish the commits of the units and write last snapshots, until ``until_s`` (monotonic).
+        """Finish the commits of the units and write their last snapshots, until ``until_s`` (monotonic).
 
-        ``stopped``: mark their checkpoints, because this process is shutting down cleanly.
+        ``stopped``: mark their checkpoints to show that this process has shut down cleanly.
         """
         self._finish_soon(units, until_s)
         for number in units:
@@ -272,7 +272,7 @@ class ProcessTasks:
                 _log.warning("unit %s: the last commit is not confirmed", number)
 
     def _finish_soon(self, units: list[int], until_s: float) -> None:
-        """Finish the commits that are written before ``until_s`` (monotonic)."""
+        """Finish those commits that complete before ``until_s`` (monotonic)."""
         under_way = {
             number: task.commit for number in units if (task := self.tasks.get(number)) is not None and task.commit
         }

@@ -1,4 +1,4 @@
-"""The interface of every kind of runner: construct it, `run` it until it is stopped, read the states of its units."""
+"""The interface of every kind of runner: construct it, `run` it until it is stopped, and read its units' states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
-    """The parts of a loop. ``watch``: of the input topics; ``standby``: wait for units of other sites."""
+    """The parts of a loop. ``watch``: watches the input topics. ``standby``: wait for units of other sites."""
 
     settings: JoinerSettings
     claimant: Claimant
@@ -79,7 +79,7 @@ class Runner(ABC, Generic[_Loop]):
         """Serve units until stopped. Return the exit status: 1 if a unit has failed.
 
         Raises KafkaException or `TopicError` if nothing can be served, `SettingsError` if metrics cannot be exposed,
-        and further errors that the kind of runner names.
+        and further errors that the kind of runner documents.
         """
         settings = self._settings
         with self._telemetry:

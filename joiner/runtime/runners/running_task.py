@@ -29,15 +29,15 @@ class RunningTask:
     snapshot_at_s: float
     """The time of the last snapshot, or of the claim."""
     records: int = 0
-    """Records since then."""
+    """Number of records since ``snapshot_at_s``."""
     commit: Commit | None = None
     """The in-flight transaction."""
     first_commit_s: float = 0.0
-    """The time at which the first transaction after the claim was found written (monotonic); 0: not yet."""
+    """Monotonic time at which the first transaction after the claim was found to be written. 0: not yet."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """The topics whose log was at its end at the last check, and since when."""
+    """The topics that had been read to the end of their log at the last check, and since when."""
     paused: set[str] = field(default_factory=set)
-    """The topics that are paused, because they run ahead of the others."""
+    """The topics that are paused because they are ahead of the others."""
 
     @property
     def is_writing_long(self) -> bool:
@@ -59,7 +59,7 @@ class RunningTask:
         return None
 
     def needs_snapshot(self, offsets: Mapping[str, int]) -> bool:
-        """Return whether a snapshot at ``offsets`` is useful, also to resolve pending markers."""
+        """Return whether a snapshot at ``offsets`` would be useful, if only to resolve pending markers."""
         return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
 
     def is_snapshot_time(self, application: ApplicationSettings) -> bool:
@@ -72,11 +72,11 @@ class RunningTask:
         self.snapshot_at_s, self.records = self.clock.monotonic_s(), 0
 
     def note_quiet(self, topic: str) -> None:
-        """Record that the log of a topic is at its end."""
+        """Record that a topic has been read to the end of its log."""
         self.quiet_since_s.setdefault(topic, self.clock.monotonic_s())
 
     def silent_topics(self) -> set[str]:
-        """Return the topics that have been quiet for so long that no other topic waits for them."""
+        """Return the topics that have been quiet for so long that other topics no longer wait for them."""
         latest_s = self.clock.monotonic_s() - SILENT_S
         return {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Claimed(NamedTuple):
-    """A unit this runner has claimed but not restored. ``warm``: the state built before the claim, if any."""
+    """A unit that this runner has claimed but not yet restored. ``warm``: the state built before the claim, if any."""
 
     unit: int
     transactions: UnitTransactions
@@ -47,7 +47,7 @@ class Claimed(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A unit that stopped running; ``error`` None: another runner may have claimed it, which is checked first."""
+    """A unit that stopped running. ``error`` is None if another runner may have claimed it, which is checked first."""
 
     unit: int
     error: Exception | None
@@ -57,10 +57,10 @@ _Task = TypeVar("_Task", bound=Serving)
 
 
 class Execution(Protocol[_Task]):
-    """The execution of units, supplied by a runner. `prepare` and `restore` run in the pool, the rest in its thread."""
+    """How a runner executes units. `prepare` and `restore` run in the pool, the rest in the runner's thread."""
 
     failures: deque[Failure]
-    """Units that stopped running, for the supervisor to collect; added here before they leave ``tasks``."""
+    """Units that stopped running, for the supervisor to collect. They are added here before they leave ``tasks``."""
 
     @property
     def tasks(self) -> Mapping[int, _Task]:
@@ -88,7 +88,7 @@ class Execution(Protocol[_Task]):
 
 
 class Supervisor(Generic[_Task]):
-    """Drives the units of a runner through their lifecycle. For the runner's thread."""
+    """Drives the units of a runner through their lifecycle. Used only by the runner's thread."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Supervisor(Generic[_Task]):
         self._lifecycle = Lifecycle()
         # The units assigned to this runner at the last poll.
         self._ours: set[int] = set()
-        # A forced claim is for the start only; moves do not need it.
+        # Claims are forced only at start-up; moves do not need that.
         self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
         claimer = Claimer(settings, services)
         self._assignment = AssignmentManager(
@@ -126,7 +126,7 @@ class Supervisor(Generic[_Task]):
     def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
         """Perform the actions that are due. ``units``: assigned to this runner; ``obstacles``: further ones to report.
 
-        Raises `IllegalTransition` on a defect of this program.
+        Raises `IllegalTransition` if there is a bug in this program.
         """
         self._ours = set(units)
         self.collect_failures()
@@ -209,7 +209,7 @@ class Supervisor(Generic[_Task]):
         return released
 
     def handle_failure(self, unit: int, error: Exception) -> None:
-        """Record that a unit stopped running because of ``error``, and retry it if that may help."""
+        """Record that a unit stopped running because of ``error``, and schedule a retry if that may help."""
         if unit in self._ours:
             self._assignment.handle_failure(unit, error)
         self._note_state(unit)
@@ -219,7 +219,7 @@ class Supervisor(Generic[_Task]):
         self._assignment.schedule_claim(unit)
 
     def why_failed(self, unit: int) -> str:
-        """Return the reason why a unit cannot continue here; empty if it can."""
+        """Return why a unit cannot continue here, or an empty string if it can."""
         return self._assignment.failed.get(unit, "")
 
     # Steps
@@ -227,7 +227,7 @@ class Supervisor(Generic[_Task]):
     def _claim(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
-        """Claim and restore a unit, in the pool. Return None if that failed; `AssignmentManager` then decides."""
+        """Claim and restore a unit, in the pool. Return None on failure; `AssignmentManager` then takes over."""
         began_s = self._clock.monotonic_s()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:
@@ -250,7 +250,7 @@ class Supervisor(Generic[_Task]):
         self._moves.adopted(number)
 
     def collect_failures(self) -> None:
-        """Decide the next step for units that have stopped running."""
+        """Decide what to do with units that have stopped running."""
         failures = self._execution.failures
         while failures:
             number, error = failures.popleft()
@@ -268,7 +268,7 @@ class Supervisor(Generic[_Task]):
         """Derive the state of a unit that is neither running nor being claimed."""
         if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
             return
-        # In this order: a task that another thread stops is among the failures before it leaves the tasks.
+        # In this order: when another thread stops a task, it adds the failure before it removes the task.
         if any(failure.unit == number for failure in self._execution.failures.copy()):
             return
         self._lifecycle.enter(number, self._idle_state(number))

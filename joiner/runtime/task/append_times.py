@@ -1,7 +1,7 @@
 """Append times of an input topic by offset, used only for the latency of results.
 
 They form a step function, because the records of a producer's batch are appended together. Only the newest steps are
-kept: an older record gets the time of the oldest step, so a very long wait is reported too short.
+kept. An older record gets the time of the oldest step, so very long waits are underreported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STEPS_MAX: Final = 16_384
-"""The minimum number of steps kept, of 16 bytes each. At most twice as many are kept."""
+"""At least this many of the newest steps are kept, and at most twice as many. A step takes 16 bytes."""
 
 
 class AppendTimes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """n messages of one topic: their values, and their keys; None if they have none."""
+    """n messages of one topic: their values, and their keys (None if they have none)."""
 
     keys: StringColumn | None
     values: StringColumn
@@ -52,7 +52,7 @@ class Batch:
 
     @classmethod
     def of(cls, keys: Sequence[bytes] | None, values: Sequence[bytes]) -> Self:
-        """Return the columns of lists. Raises ValueError if they are not of the same length."""
+        """Convert lists to columns. Raises ValueError if their lengths differ."""
         if keys is not None and len(keys) != len(values):
             message = f"{len(keys)} keys and {len(values)} values: a defect to report"
             raise ValueError(message)

@@ -45,7 +45,7 @@ RIGHT: Final = 1
 _NO_ROWS: Final = Rows.room(0)
 
 _SINGLY: Final = 16
-"""Up to this many messages are decoded one by one if one of them is not a plain record."""
+"""If one of at most this many messages is not a plain record, all of them are decoded one by one."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Messages:
 
     @classmethod
     def of(cls, offset: Sequence[int], append_ms: Sequence[int], value: Sequence[bytes | None]) -> Self:
-        """Return the columns of lists."""
+        """Convert lists to columns."""
         nulls = np.array([one is None for one in value], dtype=bool)
         values = StringColumn.of([one or b"" for one in value])
         return cls(_int64(offset), _int64(append_ms), values, nulls if nulls.any() else None)
@@ -115,7 +115,7 @@ class Records(NamedTuple):
 
 @dataclass
 class SideInput:
-    """The records, with hashes of their ids, and the watermarks of a batch for one side of a join, in log order.
+    """A batch for one side of a join, in log order: the records with hashes of their ids, and the watermarks.
 
     ``mixed``: the side selects several quantities, so an event may give it several records with one id.
     """
@@ -136,14 +136,14 @@ class SideInput:
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """Return keys, times, offsets and identities for the engine; None without records."""
+        """Return keys, times, offsets and identities for the engine, or None if there are no records."""
         if not self.parts:
             return None
         rows = self.rows()
         return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
     def watermarks(self) -> tuple[Ints, Ints, Ints] | None:
-        """Return keys, times and offsets of the watermarks; None without any."""
+        """Return keys, times and offsets of the watermarks, or None if there are none."""
         if not self.watermark_key:
             return None
         return _int64(self.watermark_key), _int64(self.watermark_ts_ns), _int64(self.watermark_seq)
@@ -161,7 +161,7 @@ class Intake:
 
 
 class Keys:
-    """The key dictionary of a unit: a thing has a number from its first record until no join refers to it."""
+    """The key dictionary of a unit. A thing has a number from its first record until no join refers to it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
@@ -173,7 +173,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
-        """Return the number of a thing, assigning one if it is new; None if the thing belongs to another partition."""
+        """Return the number of a thing, new or known, or None if the thing belongs to another partition."""
         number = self._number.get(thing)
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
@@ -188,7 +188,7 @@ class Keys:
         return number
 
     def numbers(self, things: StringColumn) -> Ints | None:
-        """Return the numbers of many things; None if any belongs to another partition."""
+        """Return the numbers of many things, or None if any of them belongs to another partition."""
         which, first = things.distinct()
         found = [self.number(thing.decode()) for thing in things.take(first).each()]
         return None if None in found else np.array(found, dtype=np.int64).take(which)
@@ -257,7 +257,7 @@ class TopicDecoder:
     def _decode_together(self, intake: Intake, messages: Messages) -> bool:
         """Decode messages if all are acceptable plain records. Otherwise change nothing and return False."""
         records = _read_together(messages, self._time_unit)
-        # One limit for all, stricter than each record's own: if it is exceeded, each is checked by itself.
+        # One limit for all records, stricter than each record's own. If it is exceeded, each is checked by itself.
         if (
             records is None
             or int(records.ts_ns.max()) > int(messages.append_ms.min()) * 1_000_000 + self._max_future_skew_ns
@@ -368,7 +368,7 @@ class TopicDecoder:
 
 
 def _read_together(messages: Messages, unit: str) -> Records | None:
-    """Return the records of messages, if all are plain records with times in whole units; else None."""
+    """Return the records if all messages are plain records with times in whole units, otherwise None."""
     seq = messages.offset
     plain = None if messages.is_null is not None else read_plain(messages.value)
     if plain is not None:
@@ -397,7 +397,7 @@ def _times_ns(times: Ints, unit: str) -> Ints | None:
 
 
 def records_of(seq: Ints, ts_ns: Ints, records: Sequence[Record]) -> Records:
-    """Return the columns of records that were decoded as objects."""
+    """Convert records that were decoded as objects to columns."""
     sides = [Side(one.quantity, one.phenomenonTime, one.result, one.id) for one in records]
     things, quantities, ids = (
         StringColumn.of([text.encode() for text in texts])

@@ -23,7 +23,7 @@ class Effects:
     """The effects of a batch, written in one transaction."""
 
     joined_parts: list[Batch] = field(default_factory=list)
-    """The results, in parts that are concatenated once they are read."""
+    """The results, in parts that are concatenated when they are read."""
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)

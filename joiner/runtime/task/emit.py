@@ -1,4 +1,4 @@
-"""Turns pairs into results by applying the joining function in batches. Pairs for which it fails are dead letters."""
+"""Turns pairs into results by applying the joining function in batches. A failed pair becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
 
 
 class _Reason(NamedTuple):
-    """The reason why a pair has no value, and the place in the user's program where the error was raised."""
+    """Why a pair has no value, and where in the user's program the error was raised."""
 
     text: str
     place: str = ""
@@ -166,9 +166,9 @@ def _evaluate(
 ) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
     """Return the value of each pair, and the reasons, by position, of the pairs that have none.
 
-    A function that raises on a batch is called again for each pair, so that one bad pair does not affect others. It
-    gets new columns each time, because the previous call may have changed its columns. ``with_place``: find the place
-    of an error, which takes longer than the call.
+    A function that raises on a batch is called again for each pair, so that one bad pair does not affect the others. It
+    gets fresh columns each time, because the previous call may have modified its own. ``with_place``: also find where
+    an error was raised, which takes longer than the call.
     """
     count = len(pairs)
     try:
@@ -205,6 +205,6 @@ def _evaluate_singly(
 def _columns(rows: Rows, things: Things, function: JoinFunction) -> Columns:
     result, time_ns = rows.result.copy(), rows.ts_ns.copy()
     if getattr(function, "__module__", "") == functions.__name__:
-        # The built-in functions use numbers only, and making the texts takes longer than everything else.
+        # The built-in functions use only numbers, and creating the strings takes longer than everything else.
         return Columns(result, time_ns, (), ())
     return Columns(result, time_ns, things.each(), [side.id for side in sides_of(rows)])

@@ -1,8 +1,8 @@
-"""Pausing of topics that run ahead of others in event time, and so fill a buffer.
+"""Pauses topics that run ahead of others in event time and so fill a buffer.
 
 Records later than all records of the other side are held because that side lags. If they are more than half of
 the records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up.
-It is not paused for a topic that has been silent for a while, because waiting would not help. This affects the memory
+It is not paused if the other topic has been silent for a while, because waiting would not help. This affects the memory
 used, never the results.
 """
 
@@ -24,8 +24,8 @@ SILENT_S: Final = 10.0
 class Lead(NamedTuple):
     """A side of a join whose topic may be ahead of the other side's.
 
-    ``fill``: the used share of the join's buffer; ``share``: the share of the held records that are of this side and
-    later than all records of the other side.
+    ``fill``: the used share of the join's buffer; ``share``: the share of the held records that belong to this side and
+    are later than all records of the other side.
     """
 
     topic: str
@@ -42,7 +42,7 @@ def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Coll
         if min(lead.fill, lead.share) > limit and lead.behind not in silent:
             waits_for.setdefault(lead.topic, set()).add(lead.behind)
     found: set[str] = set()
-    # A topic waits only for topics that are read, or that wait for such: never in a cycle.
+    # A topic waits only for topics that are being read, or that wait for such a topic, so there is never a cycle.
     while more := {topic for topic, others in waits_for.items() if others.isdisjoint(waits_for.keys() - found)} - found:
         found |= more
     return found

@@ -1,8 +1,8 @@
 """Failures of joining functions: counted in the checkpoint, and logged at a bounded rate.
 
 A failed pair becomes a dead letter. The checkpoint counts failed pairs as `failed`, for all joins, and as
-`<join>:failed`. The unit's state does not, because a silent replay calls no function; so each checkpoint continues the
-counts of the previous one, across restarts and moves.
+`<join>:failed`. The unit's state does not count them, because a silent replay calls no functions. So each checkpoint
+continues the counts of the previous one, across restarts and moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILED: Final = "failed"
 """The count of failed pairs in a checkpoint."""
 
 _FIRST_LENGTH_MAX: Final = 300
-"""Maximum length of a reason, because a user's error may have any text."""
+"""Maximum length of a reason, because a user's error message may be of any length."""
 
 _AGAIN_S: Final = 60.0
 """Minimum number of seconds between two log lines about a join, after the first line."""
@@ -68,7 +68,7 @@ def of_join(name: str) -> str | None:
 
 
 class FailureLog:
-    """Logs failures: the first one of a join at once, later ones as a sum once a minute."""
+    """Logs failures: the first one of a join at once, later ones as a total once a minute."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected
@@ -92,7 +92,7 @@ class FailureLog:
                 self._tell(join, f"{one.count + (before.count if before else 0):,} more pairs", one)
 
     def close(self) -> None:
-        """Log the failures that are not logged yet."""
+        """Log the failures that have not been logged yet."""
         for join, one in self._unreported.items():
             self._tell(join, f"{one.count:,} more pairs", one)
         self._unreported.clear()

@@ -74,7 +74,7 @@ class Payloads:
         return self._count
 
     def add(self, rows: Rows) -> None:
-        """Append rows, whose offsets exceed all earlier ones."""
+        """Append rows. Their offsets must be greater than all earlier ones."""
         more, shown = len(rows.seq), rows.shown.packed()
         if self._used + more > len(self._lives) or self._shown_bytes + len(shown.data) > len(self._rows.shown.data):
             self._compact(more, len(shown.data))
@@ -83,11 +83,11 @@ class Payloads:
         self.size += rows.bytes_held()
 
     def find(self, seq: Ints) -> Rows:
-        """Return the rows at these offsets, all of which are held."""
+        """Return the rows at these offsets. All must be held."""
         return self._rows.take(self._at(seq))
 
     def remove(self, seq: Ints) -> None:
-        """Remove the rows at these offsets, all of which are held, each given once."""
+        """Remove the rows at these offsets. All must be held, and none may be given twice."""
         at = self._at(seq)
         self._lives[at] = False
         self._count -= len(at)

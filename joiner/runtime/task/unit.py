@@ -1,4 +1,4 @@
-"""The state of one unit, and how a batch changes it. No Kafka here, so that every runner can use it.
+"""The state of one unit, and how a batch changes it. Independent of Kafka, so that every runner can use it.
 
 A unit is partition p of every input topic. It holds each join (`UnitJoin`), the key dictionary, and the vector C of
 consumed offsets. Its output is a function of C alone, so its state can be rebuilt from a snapshot and a silent
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _KEYS_MIN: Final = 10_000
-"""Up to this many things, idle ones are not searched for."""
+"""With at most this many things, the unit does not search for idle ones."""
 
 
 class Unit:
@@ -35,7 +35,7 @@ class Unit:
     def __init__(
         self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int], things: Sequence[str] = ()
     ) -> None:
-        """Start at ``offsets`` (by input topic) with no records held. ``things``: by key number, see `Keys`."""
+        """Start at ``offsets`` (by input topic) without any held records. ``things``: by key number, see `Keys`."""
         self.number = unit
         self.offsets = dict(offsets)
         self.counts: Counter[str] = Counter()
@@ -116,7 +116,7 @@ class Unit:
         except MemoryError:
             raise
         except Exception as error:
-            # The checksum was right, so another program may have written these bytes: any error may occur.
+            # The checksum is correct, so another program may have written these bytes, and any error may occur.
             message = f"the snapshot of unit {unit} cannot be read: {error}; start over with `joiner reset`"
             raise UnitStopped(message) from error
 
@@ -149,7 +149,7 @@ class Unit:
     def _forget_idle_keys(self) -> None:
         """Free the key numbers of things to which no join refers any longer, such as finished orders."""
         self._keys.keep(np.concatenate([join.known_keys() for join in self._joins]))
-        # Rarely enough that the cost per new key is small.
+        # Seldom enough for the cost per new key to be small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _check_room(self) -> None:

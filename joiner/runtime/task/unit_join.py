@@ -1,6 +1,6 @@
 """One join in one unit: its held records, and the effects of a batch.
 
-The engine has the keys and times of the held records, `Payloads` their other fields, both by offset.
+The engine holds the keys and times of the held records, `Payloads` their other fields, both by offset.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class UnitJoin:
         return JoinSummary(held_left, held_right, len(self._keys), left, right)
 
     def leads(self) -> list[Lead]:
-        """Return how far each side leads the other, if they have different topics and the buffer fills up."""
+        """Return how far each side leads the other, if their topics differ and the buffer is filling up."""
         fill = max(used / limit for used, limit in self.room().values())
         if self._topics[LEFT] == self._topics[RIGHT] or fill < RESUME_BELOW:
             return []

@@ -21,7 +21,7 @@ from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.payloads import Rows
 
 VERSION: Final = 4
-"""Version 2 had no free numbers among its things; 2 and 3 had the ids as a list. Both can still be read."""
+"""Version 2 had no free numbers among its things; versions 2 and 3 had a list of ids. Both can still be read."""
 
 _OLDEST: Final = 2
 

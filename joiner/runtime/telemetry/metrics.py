@@ -1,7 +1,7 @@
 """Metrics of a runner, the same for every kind of runner. docs/metrics.md defines each metric.
 
-Counters increase when a transaction commits, so a batch that is rolled back and joined again counts once. Gauges of a
-unit are computed from the checkpoint of its last commit when they are read.
+Counters increase when a transaction commits, so a batch that is rolled back and joined again is counted once. Gauges of
+a unit are computed from the checkpoint of its last commit when they are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SIZES: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 _RECOVERIES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LATENCIES_S: Final = (*DURATIONS_S, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""A pair may wait for the next record of a machine that pauses."""
+"""Long, because a pair may have to wait for the next record of a machine that pauses."""
 
 _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unmatched": "unmatched"}
 """The counted outputs, by the setting of their topic."""
@@ -115,7 +115,7 @@ class JoinerMetrics:
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """Record that a unit was claimed at ``checkpoint`` and is served from now on."""
+        """Record that a unit was claimed at ``checkpoint`` and is being served."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)

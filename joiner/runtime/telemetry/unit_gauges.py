@@ -1,6 +1,6 @@
 """Gauges of a runner's units: their owner, lag, snapshots, and the records their joins hold.
 
-They are computed from the checkpoints of the last commits only when they are read.
+They are computed when they are read, from the checkpoints of the last commits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UnitStatus(NamedTuple):
     """Approximate bytes held by the left and the right side, by join."""
     paused: Collection[str]
     lag: int
-    """Offsets of the input after the last commit, in all topics together."""
+    """Number of input offsets after the last commit, summed over all topics."""
     snapshot_age_s: float
 
 

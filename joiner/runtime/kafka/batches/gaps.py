@@ -1,6 +1,6 @@
-"""Gaps in the offsets of an input. A second consumer verifies them, because the client may have skipped records.
+"""Gaps in the offsets of an input. A second consumer re-reads them, in case the client has skipped records.
 
-Offsets are missing only if a producer of the input uses transactions.
+A log has gaps only if one of its producers uses transactions.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.01
-"""How long `Consumer.consume` waits for a full batch."""
+"""How long `Consumer.consume` waits for a batch to fill."""
 
 _log = logging.getLogger(__name__)
 
 
 class GapVerifier:
-    """Verifies gaps by reading them a second time.
+    """Verifies gaps by reading them again.
 
-    The consumer is created on first use and kept, because a producer that commits often leaves a gap before every
+    The consumer is created on first use and kept open: a producer that commits often leaves a gap before every
     batch.
     """
 
@@ -45,7 +45,7 @@ class GapVerifier:
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
         """Verify the gaps before and within the batches that follow the unit's ``offsets``.
 
-        Raises `UnitStopped` if there is a record in a gap, `OwnershipInDoubt` if the log now begins after the gap, and
+        Raises `UnitStopped` if a gap contains a record, `OwnershipInDoubt` if the log now begins after the gap, and
         KafkaException if Kafka does not answer.
         """
         for topic, batch in batches.items():
@@ -53,7 +53,7 @@ class GapVerifier:
                 self._check(topic, number, found, batch.offset)
 
     def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Ints) -> None:
-        """Verify all gaps in one pass, because one request for each of perhaps hundreds would be slow."""
+        """Verify all gaps in one pass. There may be hundreds, and a request for each would be slow."""
         if self._consumer is None:
             name = self._settings.application.name
             self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)
@@ -82,9 +82,9 @@ class GapVerifier:
 
 
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
-    """Return the gaps in increasing ``offsets`` that should begin at ``at``.
+    """Return the gaps in ``offsets``, which are increasing and should begin at ``at``.
 
-    A gap is a pair: its first missing offset, and the next offset that exists. Takes constant time without gaps.
+    A gap is a pair: the first missing offset and the next existing one. Takes constant time if there are no gaps.
     """
     if offsets[-1] - at < len(offsets):
         return []
@@ -94,7 +94,7 @@ def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
 
 
 def _offsets_of(consumer: Consumer, clock: Clock, topic: str, number: int, begin: int, last: int) -> list[int]:
-    """Return the offsets of the records from ``begin`` to ``last``, which is that of a record."""
+    """Return the offsets of the records from ``begin`` through ``last``. There must be a record at ``last``."""
     found: list[int] = []
     consumer.assign([TopicPartition(topic, number, begin)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S

@@ -16,9 +16,9 @@ from joiner.runtime.task.decode import Messages
 
 
 class Read(NamedTuple):
-    """The result of one poll, by unit and topic: messages, the ends of logs that were reached; and errors.
+    """The result of one poll: messages and the log ends that were reached, by unit and topic, and errors.
 
-    An error comes with its partition and its topic.
+    Each error comes with its partition and topic.
     """
 
     batches: dict[int, dict[str, Messages]]
@@ -27,9 +27,9 @@ class Read(NamedTuple):
 
 
 def messages_of(messages: Sequence[Message]) -> Messages:
-    """Return the columns of messages of one partition, none of which is an error event.
+    """Convert the messages of one partition to columns. None may be an error event.
 
-    The loops are minimal, because they run for every record.
+    The loops are kept minimal because they run for every record.
     """
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     has_gaps = last - first != len(messages) - 1
@@ -41,7 +41,7 @@ def messages_of(messages: Sequence[Message]) -> Messages:
 
 
 def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
-    """Sort what a native reader returned."""
+    """Sort the output of a native reader by unit and topic."""
     read = Read({}, {}, [])
     for topic, unit, offset, append_ms, value, is_null in fetched:
         read.batches.setdefault(unit, {})[topic] = Messages(offset, append_ms, value, is_null)
@@ -54,7 +54,7 @@ def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
 
 
 def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
-    """Sort messages of ``topics``."""
+    """Sort the messages of a consumer by unit and topic. ``topics``: the topics it reads."""
     ends: dict[int, dict[str, int]] = {}
     errors: list[tuple[KafkaError, int | None, str | None]] = []
     if any(faults := [message.error() for message in messages]):
@@ -64,7 +64,7 @@ def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
             elif error is not None:
                 errors.append((error, message.partition(), message.topic()))
         messages = [message for message, error in zip(messages, faults, strict=True) if error is None]
-    # Messages of one partition come in long runs. `Message.topic` makes a new string at each call.
+    # Messages of one partition arrive in long runs. `Message.topic` creates a new string on each call.
     units = np.array([message.partition() for message in messages], dtype=np.int64)
     changes = np.flatnonzero(np.diff(units)) + 1
     by_place: defaultdict[tuple[int, str], list[Message]] = defaultdict(list)

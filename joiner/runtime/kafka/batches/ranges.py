@@ -1,4 +1,4 @@
-"""Reads the range of a unit's input between two vectors, for replays and for runners that plan their batches."""
+"""Reads a unit's input between two offset vectors, for replays and for runners that plan their batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decode import Messages
 
 _MANY: Final = 10_000
-"""From so many messages on, a poll waits longer, so that it returns many at once."""
+"""If more messages than this are missing, a poll waits longer, so that it returns larger batches."""
 _MANY_WAIT_S: Final = 0.05
 
 
@@ -31,9 +31,9 @@ def read_range(
 ) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
     """Yield the messages of a unit from ``begin`` up to ``end`` in parts: messages by topic, and the next offsets.
 
-    Offsets are positions, with or without a message; those of the last part are ``end``. A part has at most
-    ``at_once`` messages. ``consumer`` is one of `make_reader`; it has no partitions afterwards. Raises KafkaException,
-    also if nothing arrives for `TIMEOUT_S`. ``native``: see `make_batch_reader`.
+    The next offsets are positions, which need not hold a message; those of the last part are ``end``. A part has at
+    most ``at_once`` messages. ``consumer`` must come from `make_reader`; it has no partitions assigned afterwards.
+    Raises KafkaException on an error, or if nothing arrives for `TIMEOUT_S`. ``native``: see `make_batch_reader`.
     """
     topics = [topic for topic, at in begin.items() if at < end[topic]]
     with closing(make_batch_reader(consumer, topics, at_once, native=native)) as reader:
@@ -68,14 +68,14 @@ def _read_range(
         before = dict(vector)
         vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
         if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
-            # The rest of its log must not be fetched while the others are read.
+            # Stop fetching this log while the others are read.
             consumer.incremental_unassign(through)
             for place in through:
                 reader.remove(place.topic, unit)
         if vector != before:
             wanted = {topic: part.part(0, int(part.offset.searchsorted(end[topic]))) for topic, part in found.items()}
             yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
-            # Counted from now on, because the caller may have taken long over the part.
+            # Restart the timeout here, because the caller may have taken a long time to process the part.
             deadline_s = clock.monotonic_s() + TIMEOUT_S
         elif clock.monotonic_s() > deadline_s:
             raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")

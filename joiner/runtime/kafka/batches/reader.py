@@ -1,6 +1,6 @@
-"""Reads batches of the input with a consumer: as columns where the native calls are available, else as objects.
+"""Reads batches of the input with a consumer: as columns if the native calls are available, otherwise as objects.
 
-Both readers return the same for the same log: tests/integration/test_batch_reader.py.
+Both readers return the same batches for the same log (tests/integration/test_batch_reader.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.kafka.native.reader import NativeReader
 from joiner.runtime.kafka.batches.messages import Read, sort_columns, sort_messages
 
 _EVENTS_MAX: Final = 100
-"""The most events of the client that one poll handles, besides messages."""
+"""Maximum number of client events, other than messages, that one poll handles."""
 
 _STRAY: Final = KafkaError(
     KafkaError._FAIL,  # noqa: SLF001 - the public name
@@ -28,22 +28,22 @@ _log = logging.getLogger(__name__)
 
 
 class BatchReader(Protocol):
-    """Reads the partitions that a consumer is assigned. For one thread at a time."""
+    """Reads the partitions assigned to a consumer. Not thread-safe."""
 
     def add(self, topic: str, unit: int) -> None:
-        """Read a partition from here on. Call it before the consumer is assigned the partition."""
+        """Start reading a partition. Call this before assigning the partition to the consumer."""
         ...
 
     def remove(self, topic: str, unit: int) -> None:
-        """Note that a partition is no longer assigned to the consumer."""
+        """Stop reading a partition, which is no longer assigned to the consumer."""
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
-        """Read what has arrived. Wait at most ``wait_s`` for ``count_max`` messages and events."""
+        """Return what has arrived. Wait up to ``wait_s`` for ``count_max`` messages and events."""
         ...
 
     def close(self) -> None:
-        """Stop reading. Call it before the consumer is closed."""
+        """Stop reading. Call this before closing the consumer."""
         ...
 
 
@@ -71,9 +71,9 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: the most messages of one `read`. Raises `Unavailable`."""
+        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable`."""
         self._native = NativeReader(consumer, count_max)
-        # Errors of brokers, and the client's log; no messages.
+        # Serves broker errors and the client's log lines; returns no messages.
         self._events = ObjectReader(consumer, topics)
 
     def add(self, topic: str, unit: int) -> None:
@@ -90,7 +90,7 @@ class ColumnReader:
         others = self._events.read(_EVENTS_MAX, 0)
         read.errors.extend(others.errors)
         for unit, topics in others.batches.items():
-            # Cannot be: every partition is added before it is assigned. The unit is claimed again.
+            # Should not happen: every partition is added before it is assigned. If it does, the unit is claimed again.
             read.errors.extend((_STRAY, unit, topic) for topic in topics)
         return read
 
@@ -100,8 +100,8 @@ class ColumnReader:
 
 
 def make_batch_reader(consumer: Consumer, topics: Sequence[str], count_max: int, *, native: bool) -> BatchReader:
-    """Make a reader of these topics. ``native``: read columns, if that is available."""
-    # A fake consumer has objects only; that is nothing to report.
+    """Create a reader for these topics. ``native``: read columns if the native calls are available."""
+    # A fake consumer supports only objects, so there is nothing to log.
     if native and isinstance(consumer, Consumer):
         try:
             return ColumnReader(consumer, topics, count_max)

@@ -1,4 +1,4 @@
-"""The driver's loop, in parallel with the query: the life cycle of units, and their transactions. No Spark here."""
+"""The driver's loop, which runs alongside the query: the life cycle of units and their transactions. No Spark here."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
-"""Time allowed for the last snapshots: a stop takes seconds, of which Spark needs some."""
+"""Time allowed for the last snapshots. A stop must take only seconds, and Spark needs some of them."""
 _CANCEL_S: Final = 0.5
-"""Time allowed for cancelling claims at the end."""
+"""Time allowed for cancelling claims at shutdown."""
 
 
 class RunningQuery(Protocol):
@@ -57,7 +57,7 @@ class Driver:
         try:
             while not is_over() and self.supervisor.failed_units < self._numbers:
                 query.keep_running(wait)
-                # Until Spark has completed a batch, other runners serve the units better.
+                # Until Spark has completed a batch, the units are better served by other runners.
                 if self.units.is_awake:
                     self.supervisor.poll(self._numbers, self.units.obstacles())
                 else:
@@ -71,7 +71,7 @@ class Driver:
             self.units.finish(self._clock.monotonic_s() + _LAST_S)
             self.supervisor.collect_failures()
         except TopicError:
-            # The last messages may come from a topic that was recreated: their state must not be saved.
+            # The last messages may be from a recreated topic, so the state they led to must not be saved.
             self.units.drop_all()
             raise
         return status
@@ -82,7 +82,7 @@ class Driver:
         self.units.close()
 
     def why_unready(self) -> str:
-        """Return the reason why the stage is not ready; empty if it serves every unit."""
+        """Return why the stage is not ready, or an empty string if it serves every unit."""
         if not self.units.is_awake:
             return "Spark is starting"
         missing = self._numbers - self.units.tasks.keys()

@@ -1,7 +1,7 @@
-"""The messages between driver and workers: plans and outcomes, one small row per unit and batch each way.
+"""The messages between driver and workers: plans and outcomes, one small row per unit and batch in each direction.
 
-Input records do not pass through Spark. Kafka has already partitioned them by unit, which is all a shuffle could do.
-So Spark shuffles ranges, and the worker that gets a range reads it from Kafka.
+Input records do not pass through Spark. Kafka has already partitioned them by unit, which is all that a shuffle would
+do. So Spark shuffles offset ranges, and the worker that gets a range reads its records from Kafka.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LENGTH_BYTES: Final = 8
 class Plan(msgspec.Struct, frozen=True):
     """A range of a unit's input: from the offsets ``begin`` up to ``end``, both by topic.
 
-    ``start``: the offsets at which the unit was started, which its state depends on; a reset changes them. ``claim``:
-    the number of the driver's claim, which distinguishes plans made before the unit was lost and claimed again.
+    ``start``: the offsets at which the unit was started. Its state depends on them, and a reset changes them.
+    ``claim``: the number of the driver's claim, to recognise plans from before the unit was lost and claimed again.
     ``snapshot``: return the state at the end. A plan without offsets only keeps the worker alive.
     """
 
@@ -45,9 +45,9 @@ class Plan(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct):
     """The outcome of a plan: messages to write, in parts (see `pack`), and figures of the unit at its end.
 
-    ``stopped``: why the unit cannot continue. ``failed``: why the plan failed, which may be retried. ``lost``: the
-    input no longer exists, so another runner may have claimed the unit. In these cases all else is empty, and the
-    unit's state is that before the plan.
+    ``stopped``: why the unit cannot continue. ``failed``: why the plan failed; it may be retried. ``lost``: the input
+    no longer exists, so another runner may have claimed the unit. In all three cases the other members are empty, and
+    the unit's state is the one before the plan.
     """
 
     plan: Plan
@@ -76,10 +76,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """Return how many of the ``waiting`` records of each place a batch reads, about ``room`` in all.
+    """Return how many of the ``waiting`` records of each place to read in a batch of about ``room`` records.
 
-    A place with few records gets all of them, so that it need not wait for others. The rest is shared in proportion, so
-    that all finish at the same time and no core idles.
+    All records of a place with few are read, so that it need not wait for others. The rest of the room is shared in
+    proportion, so that all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])
@@ -132,7 +132,7 @@ def pack(messages: Outgoing) -> bytes:
 
 
 def unpack(parts: Iterable[bytes]) -> Outgoing:
-    """Return the messages of packed parts, one part after the other."""
+    """Return the messages of packed parts, in order."""
     found: dict[str, list[Batch]] = {}
     for part in parts:
         data = memoryview(part)

@@ -1,4 +1,4 @@
-"""The streaming query that executes plans: started, watched, and restarted when it has ended."""
+"""The streaming query that executes plans. It is started, watched, and restarted if it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from joiner.runtime.settings import JoinerSettings
 
 _RETRY_WAIT_S: Final = 1.0
 _FAILURES_MAX: Final = 5
-"""The maximum number of queries that fail in a row without a batch between them."""
+"""How many queries in a row may fail without completing a batch."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Query:
     def __init__(
         self, settings: JoinerSettings, session: SparkSession, scratch: Path, units: Units, clock: Clock
     ) -> None:
-        """``scratch``: a folder that lasts as long as the stage. Raises `StageFailed` and `session.ForeignFolder`."""
+        """``scratch``: a folder with the lifetime of the stage. Raises `StageFailed` and `session.ForeignFolder`."""
         self._settings, self._session, self._units, self._clock = settings, session, units, clock
         checkpoint = settings.spark.checkpoint
         if checkpoint is None and not str(session.sparkContext.master).startswith("local"):
@@ -62,13 +62,13 @@ class Query:
         if self._running is not None and not self._running.isActive:
             failed, self._running = self._running, None
             self._note_failure(failed)
-            # Started in the next call, if there is one: a stop may have been requested in the meantime.
+            # Started by the next call, if any, because a stop may have been requested in the meantime.
             wait(_RETRY_WAIT_S)
         elif self._running is None:
             self._running = self._start()
 
     def close(self) -> None:
-        """Stop the query, and remove its folder. Raises Py4JError or ConnectionError if the JVM is gone."""
+        """Stop the query and remove its folder. Raises Py4JError or ConnectionError if the JVM is gone."""
         self._server.close()
         if self._running is not None and self._running.isActive:
             self._running.stop()
@@ -121,7 +121,7 @@ class Query:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of Spark's error, without the stack trace of the JVM."""
+    """Return the first line of a Spark error, without the JVM stack trace."""
     if isinstance(error, ConnectionError) or type(error) is Py4JError:
         return "Spark's JVM is gone: see its last words above, and start the stage again"
     return (str(error).splitlines() or [type(error).__name__])[0]

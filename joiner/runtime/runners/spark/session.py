@@ -21,9 +21,9 @@ from joiner.spark.request import PROVIDER, ROCKSDB
 _NEEDED: Final = {
     # The only store that supports this kind of operator.
     PROVIDER: ROCKSDB,
-    # A batch writes its changes instead of the files of the whole store.
+    # A batch then writes only its changes instead of the files of the whole store.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A task must not run twice; the second outcome would only be discarded.
+    # Tasks must not run twice, because the second outcome would only be discarded.
     "spark.task.maxFailures": "1",
     "spark.speculation": "false",
     # It would put several units into one task.
@@ -47,7 +47,7 @@ _LOCAL: Final = {
     # Nothing listens on other machines.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # The JVM has little to do here, and shares its cores with the workers: compiling it well took a tenth of them.
+    # The JVM has little to do and shares the cores with the workers. Optimised compilation took a tenth of them.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 """Settings for a master on this machine."""
@@ -56,15 +56,15 @@ _SCRATCH: Final = "joiner-spark-"
 _ALIVE: Final = "alive"
 
 MARKER: Final = "made-by-joiner"
-"""The file that marks a checkpoint folder as made by the joiner."""
+"""The file that marks a checkpoint folder as created by the joiner."""
 
 _KEYS_MAX: Final = 50_000
-"""This many numbers contain a key for each of 1,000 partitions, the largest number allowed."""
+"""Among this many numbers there is a key for each of 1,000 partitions, the maximum allowed."""
 
 
 def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
-    """Make the session. Under ``spark-submit``, which names the cluster, the setting ``spark.master`` is not used."""
-    # Driver and workers need the same Python; the one on the path may be another.
+    """Create the session. Under ``spark-submit``, which names the cluster, the setting ``spark.master`` is ignored."""
+    # Driver and workers need the same Python, which may not be the one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"joiner {settings.application.name}")
     chosen = dict(_PREFERRED)
@@ -86,7 +86,7 @@ def _is_submitted() -> bool:
 
 def grouping_keys(session: SparkSession, units: int) -> list[int]:
     """Return a key for each unit that Spark hashes to a separate partition, which spreads a batch evenly."""
-    # Constants only: evaluated during planning, without a job.
+    # Only constants, which are evaluated during planning, without a job.
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
     return [places.index(unit) for unit in range(units)]
@@ -99,8 +99,8 @@ class ForeignFolder(Exception):
 class StageFolder:
     """A folder in any file system Spark can write to, for the lifetime of a stage.
 
-    A marker file shows that a stage made it. A folder without the marker is never removed, because the path is
-    configurable.
+    A marker file shows that a stage created it. Because the path is configurable, a folder without the marker is never
+    removed.
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
@@ -112,7 +112,7 @@ class StageFolder:
         self._marker = self._path(name, MARKER)
 
     def begin(self) -> None:
-        """Create an empty folder, removing that of a killed stage. Raises `ForeignFolder`."""
+        """Create an empty folder, removing the folder of a killed stage first. Raises `ForeignFolder`."""
         self.remove()
         if self._files.exists(self._folder) and not (
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
@@ -142,7 +142,7 @@ class StageFolder:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a private temporary folder, and remove it at the end. Those of killed stages are removed first."""
+    """Yield a private temporary folder and remove it on exit. Folders of killed stages are removed first."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), (left / _ALIVE).open() as alive:
             # A living stage holds the lock.

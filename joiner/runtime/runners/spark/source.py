@@ -83,7 +83,7 @@ class _PlanReader(DataSourceStreamReader):
         return cast("dict[str, Any]", msgspec.json.decode(answer))
 
     def stop(self) -> None:
-        """Exit at once if Spark has closed the connection: pyspark would try to report it and print a stack trace."""
+        """Exit at once if Spark has closed the connection; pyspark would try to report that and print a stack trace."""
         if isinstance(sys.exception(), EOFError):
             os._exit(0)
 
@@ -105,7 +105,7 @@ def _as_offset(turn: Turn) -> dict[str, Any]:
 
 
 class PlanServer:
-    """Answers the source, in the driver. ``next_turn`` maps the last turn to the next one, or to itself."""
+    """Answers the source, in the driver. ``next_turn`` returns the turn after the last one, or the last one again."""
 
     def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn], clock: Clock) -> None:
         self.address = str(folder / "plans")
@@ -115,7 +115,7 @@ class PlanServer:
         threading.Thread(target=self._serve, name="plans", daemon=True).start()
 
     def _serve(self) -> None:
-        # One client after the other: Spark starts a planning process for each query.
+        # One client at a time: Spark starts a planning process for each query.
         while not self._is_closed:
             try:
                 with self._listener.accept() as client:
@@ -133,7 +133,7 @@ class PlanServer:
             client.send_bytes(msgspec.json.encode(self._next_turn(last)))
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop answering the source."""
         self._is_closed = True
         self._listener.close()
 

@@ -20,21 +20,21 @@ from joiner.runtime.task.function_failures import counts_with
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _SHORT_S: Final = 5.0
-"""How long a leader may report too low a stable end after an election."""
+"""How long a newly elected leader may report a stable end that is too low."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Leaving:
-    """A unit being released: the owner for its last checkpoint, and a function to call once that is written."""
+    """A unit that is being released: the owner for its last checkpoint, and a function to call once that is written."""
 
     run: str
     site: str
     then: Callable[[], None]
     written: Future[None] = field(default_factory=Future)
     plan: Plan | None = None
-    """The last plan, once made."""
+    """The last plan, once it has been made."""
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,7 @@ class SparkTask(RunningTask):
 
     number: int
     claim_number: int = 0
-    """The number of this claim among those of the driver. Outcomes of an earlier claim are discarded."""
+    """The number of this claim, counted by the driver. Outcomes of earlier claims are discarded."""
     held: int = 0
     held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     planned: Plan | None = None
@@ -51,9 +51,9 @@ class SparkTask(RunningTask):
     leaving: Leaving | None = None
     leads: list[Lead] = field(default_factory=list)
     not_before_s: float = 0.0
-    """The earliest time of the next plan (monotonic), after one that failed."""
+    """The earliest monotonic time of the next plan, after a plan has failed."""
     short_since_s: float | None = None
-    """The time since which a log has ended before the offset already read."""
+    """Since when a log has ended before the offset already read."""
 
     @property
     def reached(self) -> dict[str, int]:
@@ -84,7 +84,7 @@ class SparkTask(RunningTask):
 
     @property
     def is_short_for_long(self) -> bool:
-        """Whether a log has been short for so long that records must be missing."""
+        """Whether a log has been too short for so long that records must be missing."""
         return self.short_since_s is not None and self.clock.monotonic_s() - self.short_since_s > _SHORT_S
 
     def pause(self, ends: Mapping[str, int]) -> None:
@@ -100,7 +100,7 @@ class SparkTask(RunningTask):
         self.paused = ahead
 
     def waiting(self, ends: Mapping[str, int]) -> dict[tuple[int, str], int]:
-        """Return the number of offsets to read, by unit and topic, without topics that are paused."""
+        """Return the number of offsets to read, by unit and topic, excluding paused topics."""
         return {
             (self.number, topic): max(0, ends.get(topic, at) - at)
             for topic, at in self.reached.items()
@@ -110,10 +110,10 @@ class SparkTask(RunningTask):
     def plan(
         self, shares: Mapping[tuple[int, str], int], records_max: int, application: ApplicationSettings, *, last: bool
     ) -> Plan | None:
-        """Return the next plan; None if there is no work.
+        """Return the next plan, or None if there is no work.
 
-        ``shares``: offsets to read in this batch, by unit and topic; ``records_max``: the most per topic; ``last``: no
-        other plan follows.
+        ``shares``: the number of offsets to read in this batch, by unit and topic. ``records_max``: the maximum per
+        topic. ``last``: no other plan follows.
         """
         begin = self.reached
         end = {topic: at + min(records_max, shares.get((self.number, topic), 0)) for topic, at in begin.items()}

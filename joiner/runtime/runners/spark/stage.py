@@ -1,8 +1,8 @@
 """The join as a stage in Spark: the same application as the plain process, Kafka to Kafka, exactly once.
 
-Structured Streaming decides when and where a unit is executed. The driver owns the units, plans the range of each
-batch, and writes the transactions. Each start uses a new checkpoint folder: every kind of runner continues from the
-units' checkpoints in Kafka, and Spark's copy of the states lasts only as long as the query.
+Structured Streaming decides when and where a unit is executed. The driver owns the units, plans the offset range of
+each batch, and writes the transactions. Each start uses a new checkpoint folder, because every kind of runner continues
+from the units' checkpoints in Kafka. Spark's copy of the states lasts only as long as the query.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class SparkStage(Runner[Driver]):
 
     def _run_in(self, scratch: Path, driver: Driver) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
-        # It logs every call between Python and the JVM; failures are reported by the callers.
+        # It logs every call between Python and the JVM. Callers report failures.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         try:
             session = make_session(self._settings, scratch)
-            # Again, as Spark has set its own handlers.
+            # Set again, because Spark has installed its own handlers.
             end_on_signals(self._stop.set)
             try:
                 query = Query(self._settings, session, scratch, driver.units, self._clock)

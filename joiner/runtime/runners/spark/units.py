@@ -1,9 +1,9 @@
-"""The running units of a Spark driver: the plan of each, its outcome, and the in-flight transaction.
+"""The running units of a Spark driver: each with its plan, its outcome, and its in-flight transaction.
 
-Spark runs one batch after the other. For each batch it requests plans (`Units.next_turn`) and returns their outcomes
+Spark runs batches one at a time. For each batch it requests plans (`Units.next_turn`) and returns their outcomes
 (`Units.accept`). Transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant,
-because only the checkpoint in Kafka counts. Outcomes that are not in a checkpoint are discarded: the next claim has a
-new number. So a failed transaction never stops the query.
+because only the checkpoint in Kafka counts. Outcomes that do not get into a checkpoint are discarded, since the next
+claim has a new number. So a failed transaction never stops the query.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _LOOK_S: Final = 0.01
 _AWAKE_S: Final = 20.0
 
 _RETRY_WAIT_S: Final = 1.0
-"""Back-off before a failed request is repeated."""
+"""How long to wait before repeating a failed request."""
 
 _RECORD_BYTES: Final = 600
-"""Approximate bytes of a held record, including its id."""
+"""Approximate size of a held record, including its id."""
 
 
 class _InputEnds:
@@ -223,7 +223,7 @@ class Units:
             if not self._finish(number, task):
                 return
             if outcome.stopped:
-                # Checked in place of a transaction, and reported like a failed one.
+                # The check takes the place of a transaction and is reported like a failed one.
                 checked = self._pool.submit(_raise_unless_fenced, task.transactions, outcome.stopped)
                 task.commit = Commit(task.checkpoint, checked)
             elif outcome.lost:
@@ -291,7 +291,7 @@ class Units:
         return {number: task.held for number, task in self.tasks.items()}
 
     def finish(self, until_s: float) -> None:
-        """Plan last snapshots, and wait for them until ``until_s`` (monotonic)."""
+        """Plan the last snapshots and wait for them until ``until_s`` (monotonic)."""
         self._is_last = True
         while self._clock.monotonic_s() < until_s:
             self.poll()
@@ -307,7 +307,7 @@ class Units:
             _log.info("time spent by the workers: %s", spent or "none")
 
     def _log_stopped(self, until_s: float) -> None:
-        """Mark the units' checkpoints, because this driver is shutting down cleanly; until ``until_s`` (monotonic)."""
+        """Mark the units' checkpoints as cleanly shut down, until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
             for task in self.tasks.values():
@@ -327,14 +327,14 @@ class Units:
 
 
 def _records_max(settings: JoinerSettings) -> int:
-    """Return the maximum records of a topic per unit and batch, few enough that a side running ahead can be paused."""
+    """Return the maximum number of records per topic, unit and batch, small enough to pause a topic in time."""
     application = settings.application
     room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
     return max(1, room // (2 * len(settings.input_topics)))
 
 
 def _raise_unless_fenced(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
-    """Raise `UnitStopped` for a fault a worker has found, or `Fenced` if another runner has claimed the unit."""
+    """Raise `UnitStopped` for a fault that a worker has found, or `Fenced` if another runner has claimed the unit."""
     with unless_fenced(transactions):
         raise UnitStopped(fault)
 
@@ -347,5 +347,5 @@ def _finish_release(leaving: Leaving, last: Future[SnapshotPlace | None]) -> Non
     try:
         leaving.then()
     finally:
-        # Even if the record was not written: the unit is released.
+        # Even if the record was not written, the unit is released.
         leaving.written.set_result(None)

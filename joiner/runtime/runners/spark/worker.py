@@ -1,4 +1,4 @@
-"""Execution of a plan in a Spark worker: get the unit's state, read the range from Kafka, join.
+"""Executes a plan in a Spark worker: gets the unit's state, reads the range from Kafka, and joins.
 
 The state at given offsets is the same from every source, so the nearest one is used:
 
@@ -6,7 +6,7 @@ The state at given offsets is the same from every source, so the nearest one is 
  2. Spark's state store, which every batch writes to, because another worker may get the unit next.
  3. The newest snapshot in Kafka and a silent replay, as in every runner.
 
-A worker's copy of a unit is only a cache: a lost or stale copy does no harm.
+A worker's copy of a unit is only a cache. Losing it, or having a stale one, is harmless.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 OUTPUT_SCHEMA: Final = "outcome binary"
 
 _CHUNK_BYTES: Final = 256 * 1024
-"""Chunk size of a state in Spark's store, which is slow with large values (10 MB: 0.4 s in one, 8 ms in chunks)."""
+"""Chunk size of a state in Spark's store, which is slow with large values (10 MB: 0.4 s whole, 8 ms in chunks)."""
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 _AT_ONCE: Final = 20_000
-"""Number of messages joined at a time, few enough for their objects to fit into memory that is already allocated."""
+"""Number of messages joined at a time, small enough for their objects to fit into memory that is already allocated."""
 
 _HELD_MAX: Final = 1_000_000
-"""The most records held by the units that a process keeps between batches."""
+"""Maximum number of records in the units that a process keeps between batches."""
 
 _LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the public names
 
@@ -75,10 +75,10 @@ class WorkerMemory:
     """By application and number, the most recently used last."""
     gaps: GapVerifier | None = None
     reader: Consumer | None = None
-    """None also while it is in use, so that a new one is made after a failed read."""
+    """Also None while it is in use, so that a new one is created after a failed read."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
-        """Keep a unit for its next batch, in case it is assigned to this process again."""
+        """Keep a unit, in case its next batch is assigned to this process again."""
         self.units[place] = left
         while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
             del self.units[next(iter(self.units))]
@@ -119,7 +119,7 @@ class UnitProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: ARG002, N803 - Spark's signature
     ) -> Iterator[pd.DataFrame]:
-        """Execute the plan of each row; one row out for each row in."""
+        """Execute the plan in each row. Yields one output row per input row."""
         for frame in rows:
             for plan in frame["plan"]:
                 outcome = execute(self._settings, decode_plan(bytes(plan)), self._copy, _MEMORY)
@@ -129,7 +129,7 @@ class UnitProcessor(StatefulProcessor):
 class StateCopy:
     """The state of a unit in Spark's state store: its offsets, and its snapshot in chunks.
 
-    Spark may keep a partly failed write, so a checksum is verified.
+    Spark may keep part of a failed write, so a checksum is verified.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
@@ -137,7 +137,7 @@ class StateCopy:
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
     def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
-        """Return the snapshot at ``offsets`` of a unit started at ``start``; None if the store does not have it."""
+        """Return the snapshot at ``offsets`` of a unit started at ``start``, or None if it is not in the store."""
         head = self._head.get()
         if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
@@ -201,7 +201,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)
     spent.note("store")
-    # Only now: the state of a failed batch is useless.
+    # Only now, because the state of a failed batch is useless.
     memory.keep(place, _Left(plan.start, unit))
     found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
@@ -233,7 +233,7 @@ def _make_reader(settings: JoinerSettings) -> Consumer:
 
 
 class _Stopwatch:
-    """Measures the time of a batch by step."""
+    """Measures the time that each step of a batch takes."""
 
     def __init__(self, clock: Clock) -> None:
         self.seconds: dict[str, float] = {}
