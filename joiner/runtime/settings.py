@@ -268,7 +268,7 @@ class JoinerSettings(ServiceSettings):
 
     @property
     def output_topics(self) -> dict[str, str]:
-        """The topics that the joins write, by the name of their setting."""
+        """The topics that the joins write to, keyed by setting name."""
         names = ["out", "late", "rejected"]
         if any(join.emit_unmatched != "none" for join in self.join):
             names.append("unmatched")
