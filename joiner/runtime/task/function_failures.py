@@ -37,7 +37,7 @@ class Failures(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, count: int, reason: str, place: str) -> Failures:
-        """Return failures of ``count`` pairs, the first for ``reason``, which is shortened to one line."""
+        """Return the failures of ``count`` pairs. ``reason``: why the first one failed; truncated, on one line."""
         shown = reason if len(reason) <= _FIRST_LENGTH_MAX else f"{reason[:_FIRST_LENGTH_MAX]}..."
         shown = " ".join(shown.encode(errors="backslashreplace").decode().split())
         return cls(count, f"{shown} ({place})" if place else shown)

@@ -49,7 +49,7 @@ class ScriptedConsumer:
             waiting.insert(0, MemoryMessage((topic, UNIT), 0, fault=error))
 
     def tell(self, event: MemoryMessage) -> None:
-        """Deliver an event without a partition next."""
+        """Deliver ``event``, which has no partition, next."""
         self._waiting["left"].insert(0, event)
 
     def consume(self, count: int, _timeout_s: float) -> list[MemoryMessage]:
