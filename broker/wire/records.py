@@ -274,11 +274,6 @@ def encode_lines(values: Sequence[Any]) -> bytes:
     return _encoder.encode_lines(values)
 
 
-def cut_lines(lines: bytes) -> list[bytes]:
-    """Split the output of `encode_lines` at newlines, which is safe because JSON strings escape them."""
-    return lines.split(b"\n")[:-1]
-
-
 def decode_sides(lines: bytes) -> list[Side]:
     """Decode sides of results, as written by `encode_lines`. Times keep their exact text."""
     # The text of each time is copied, because a reference to it would keep all lines in memory.

@@ -21,7 +21,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
 from tests.integration.test_kafka_contract import RealCluster
-from tests.simulation.batch_reader_contract import BatchReaderContract, fill, read_until_ends
+from tests.simulation.batch_reader_contract import BatchReaderContract, assign, fill, opened, read_until_ends
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,17 +51,12 @@ class TestObjects(BatchReaderContract):
 def test_a_partition_that_does_not_exist_does_no_harm_to_the_others(cluster: RealCluster, *, native: bool) -> None:
     topic = cluster.make_topic()
     fill(cluster, topic, 0, b"1", b"2")
-    consumer = make_reader(cluster.kafka, "test")
-    reader = make_batch_reader(consumer, [topic], 100, native=native)
-    reader.add(topic, 7)
-    consumer.incremental_assign([TopicPartition(topic, 7, 0)])
-    for _ in range(20):
-        assert not reader.read(100, 0.1).batches
-    reader.add(topic, 0)
-    consumer.incremental_assign([TopicPartition(topic, 0, 0)])
-    assert read_until_ends(reader, [(topic, 0)]).of(topic, 0) == [(0, b"1"), (1, b"2")]
-    reader.close()
-    consumer.close()
+    with opened(cluster, [topic], native=native) as (consumer, reader):
+        assign(consumer, reader, [(topic, 7)])
+        for _ in range(20):
+            assert not reader.read(100, 0.1).batches
+        assign(consumer, reader, [(topic, 0)])
+        assert read_until_ends(reader, [(topic, 0)]).of(topic, 0) == [(0, b"1"), (1, b"2")]
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -70,18 +65,14 @@ def test_a_topic_that_is_recreated_with_fewer_partitions_does_not_end_the_proces
 ) -> None:
     topic = cluster.make_topic(2)
     fill(cluster, topic, 1, b"1", b"2")
-    consumer = make_reader(cluster.kafka, "test")
-    reader = make_batch_reader(consumer, [topic], 100, native=native)
-    reader.add(topic, 1)
-    consumer.assign([TopicPartition(topic, 1, 0)])
-    assert len(read_until_ends(reader, [(topic, 1)]).found) == 2
-    cluster.delete_topic(topic)
-    cluster.make_topic(1, topic)
-    until_s = time.monotonic() + 12
-    while time.monotonic() < until_s:
-        assert not reader.read(100, 0.1).batches
-    reader.close()
-    consumer.close()
+    with opened(cluster, [topic], native=native) as (consumer, reader):
+        assign(consumer, reader, [(topic, 1)])
+        assert len(read_until_ends(reader, [(topic, 1)]).found) == 2
+        cluster.delete_topic(topic)
+        cluster.make_topic(1, topic)
+        until_s = time.monotonic() + 12
+        while time.monotonic() < until_s:
+            assert not reader.read(100, 0.1).batches
 
 
 def written(cluster: RealCluster, topic: str) -> list[tuple[bytes | None, bytes | None]]:

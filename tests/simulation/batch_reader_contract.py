@@ -69,6 +69,25 @@ def read_until_ends(reader: BatchReader, places: list[tuple[str, int]], count_ma
     raise AssertionError(f"no ends of {places}: {lines.ends}, {lines.errors}")
 
 
+@contextmanager
+def opened(cluster: Cluster, topics: list[str], *, native: bool) -> Iterator[tuple[Any, BatchReader]]:
+    """Yield a consumer without partitions, and its reader; close both."""
+    consumer = make_reader(cluster.kafka, "contract")
+    reader = make_batch_reader(consumer, topics, 1000, native=native)
+    try:
+        yield consumer, reader
+    finally:
+        reader.close()
+        consumer.close()
+
+
+def assign(consumer: Any, reader: BatchReader, places: list[tuple[str, int]]) -> None:
+    """Read these partitions from their beginning."""
+    for topic, unit in places:
+        reader.add(topic, unit)
+    consumer.incremental_assign([TopicPartition(topic, unit, 0) for topic, unit in places])
+
+
 def fill(cluster: Cluster, topic: str, unit: int, *values: bytes | None) -> int:
     """Commit values, abort some others, and return the end of the log."""
     producer = producer_of(cluster, f"fill-{topic}-{unit}")
@@ -91,25 +110,14 @@ class BatchReaderContract:
 
     @contextmanager
     def reading(self, cluster: Cluster, topics: list[str], units: int) -> Iterator[tuple[Any, BatchReader]]:
-        """A consumer and its reader, from the beginning of these topics."""
-        consumer = make_reader(cluster.kafka, "contract")
-        reader = make_batch_reader(consumer, topics, 1000, native=self.native)
-        places = [(topic, unit) for topic in topics for unit in range(units)]
-        for topic, unit in places:
-            reader.add(topic, unit)
-        consumer.incremental_assign([TopicPartition(topic, unit, 0) for topic, unit in places])
-        try:
+        """Yield a consumer and its reader, from the beginning of these topics."""
+        with opened(cluster, topics, native=self.native) as (consumer, reader):
+            assign(consumer, reader, [(topic, unit) for topic in topics for unit in range(units)])
             yield consumer, reader
-        finally:
-            reader.close()
-            consumer.close()
 
     def test_it_is_of_the_kind_that_is_tested(self, cluster: Cluster) -> None:
-        consumer = make_reader(cluster.kafka, "contract")
-        reader = make_batch_reader(consumer, ["t"], 10, native=self.native)
-        assert type(reader).__name__ == ("ColumnReader" if self.native else "ObjectReader")
-        reader.close()
-        consumer.close()
+        with opened(cluster, ["t"], native=self.native) as (_, reader):
+            assert type(reader).__name__ == ("ColumnReader" if self.native else "ObjectReader")
 
     @pytest.mark.parametrize("count_max", [1, 3, 1000])
     def test_every_committed_message_is_read_once_and_in_order(self, cluster: Cluster, count_max: int) -> None:

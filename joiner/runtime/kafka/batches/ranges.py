@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.batches.reader import BatchReader, make_batch_reader
+from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import READ_WAIT_S, TIMEOUT_S, is_passing, timed_out
 from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decode import Messages
@@ -35,47 +35,36 @@ def read_range(
     most ``at_once`` messages. ``consumer`` must come from `make_reader`; it has no partitions assigned afterwards.
     Raises KafkaException on an error, or if nothing arrives for `TIMEOUT_S`. ``native``: see `make_batch_reader`.
     """
+    vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
     with closing(make_batch_reader(consumer, topics, at_once, native=native)) as reader:
         for topic in topics:
             reader.add(topic, unit)
-        yield from _read_range(consumer, reader, clock, unit, begin, end, at_once)
-
-
-def _read_range(
-    consumer: Consumer,
-    reader: BatchReader,
-    clock: Clock,
-    unit: int,
-    begin: Mapping[str, int],
-    end: Mapping[str, int],
-    at_once: int,
-) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    vector = dict(begin)
-    topics = [topic for topic, at in begin.items() if at < end[topic]]
-    consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])
-    deadline_s = clock.monotonic_s() + TIMEOUT_S
-    while missing := {topic: end[topic] - vector[topic] for topic in topics if vector[topic] < end[topic]}:
-        count = sum(missing.values())
-        parts, met, errors = reader.read(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
-        for error, partition, _ in errors:
-            if not is_passing(error, partition):
-                raise KafkaException(error)
-        found = {topic: part for topic, part in parts.get(unit, {}).items() if topic in missing}
-        reached = {topic: part.last + 1 for topic, part in found.items()}
-        for topic, position in met.get(unit, {}).items():
-            reached[topic] = max(reached.get(topic, 0), position)
-        before = dict(vector)
-        vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
-        if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
-            # Stop fetching this log while the others are read.
-            consumer.incremental_unassign(through)
-            for place in through:
-                reader.remove(place.topic, unit)
-        if vector != before:
-            wanted = {topic: part.part(0, int(part.offset.searchsorted(end[topic]))) for topic, part in found.items()}
-            yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
-            # Restart the timeout here, because the caller may have taken a long time to process the part.
-            deadline_s = clock.monotonic_s() + TIMEOUT_S
-        elif clock.monotonic_s() > deadline_s:
-            raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
+        consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])
+        deadline_s = clock.monotonic_s() + TIMEOUT_S
+        while missing := {topic: end[topic] - vector[topic] for topic in topics if vector[topic] < end[topic]}:
+            count = sum(missing.values())
+            parts, met, errors = reader.read(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
+            for error, partition, _ in errors:
+                if not is_passing(error, partition):
+                    raise KafkaException(error)
+            found = {topic: part for topic, part in parts.get(unit, {}).items() if topic in missing}
+            reached = {topic: part.last + 1 for topic, part in found.items()}
+            for topic, position in met.get(unit, {}).items():
+                reached[topic] = max(reached.get(topic, 0), position)
+            before = dict(vector)
+            vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
+            if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
+                # Stop fetching this log while the others are read.
+                consumer.incremental_unassign(through)
+                for place in through:
+                    reader.remove(place.topic, unit)
+            if vector != before:
+                wanted = {
+                    topic: part.part(0, int(part.offset.searchsorted(end[topic]))) for topic, part in found.items()
+                }
+                yield {topic: part for topic, part in wanted.items() if len(part)}, dict(vector)
+                # Restart the timeout here, because the caller may have taken a long time to process the part.
+                deadline_s = clock.monotonic_s() + TIMEOUT_S
+            elif clock.monotonic_s() > deadline_s:
+                raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
