@@ -16,7 +16,8 @@ from typing import Final
 
 import pytest
 
-from bench.contest.report import BEGIN, END, figure_lines, read_figures, with_figures
+from bench.contest.report.figures import read_figures
+from bench.contest.report.page import BEGIN, END, figure_lines, with_figures
 from tests.unit.project.documents import DOCS, ROOT, read, shown
 from tests.unit.project.figures import RESULTS, Figure, figures
 
