@@ -97,12 +97,14 @@ def _of_unit(readers: Readers, topic: str, unit: int) -> Iterator[State]:
             yield State(at_s, bytes=decode_manifest(value).length, part=unit)
 
 
-def reach_by_time(left: Ints, right: Ints, at_s: NDArray[np.float64]) -> Callable[[int], float | None]:
-    """Return a function from an input position, in rows, to the time at which the results had reached it."""
-    reach = np.maximum.accumulate(np.maximum(left, right))
+def time_of_position(position: Ints, at_s: NDArray[np.float64]) -> Callable[[int], float | None]:
+    """Return a function from an input position, in rows, to the time at which the results had reached it.
+
+    ``position``: how many rows had been processed when each result was written, at the times ``at_s``.
+    """
 
     def time_of(row: int) -> float | None:
-        place = int(np.searchsorted(reach, row))
+        place = int(np.searchsorted(position, row))
         return float(at_s[place]) if place < len(at_s) else None
 
     return time_of

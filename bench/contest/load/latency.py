@@ -39,8 +39,8 @@ _START_S: Final = 90.0
 _GROWTH: Final = 0.2
 """A contender keeps up if its latency grows by less than this, in seconds per second."""
 _DRAIN_S: Final = 3.0
-_SENDER_LATE_MS: Final = 100.0
-"""If the sender itself was later than this, it may have limited the rate."""
+_SENDER_BEHIND_MS: Final = 100.0
+"""If the sender itself is further behind than this at the end of a step, it limits the rate."""
 
 
 class Load:
@@ -164,7 +164,7 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
         "kafka_cores": float(cores[1]),
         "measuring_cores": float(cores[2]),
         "sender_late_ms": reported.get("late_ms"),
-        "is_limited_by_sender": reported.get("late_ms", 0.0) > _SENDER_LATE_MS,
+        "is_limited_by_sender": reported.get("behind_ms", 0.0) > _SENDER_BEHIND_MS,
     }
 
 

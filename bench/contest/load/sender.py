@@ -6,7 +6,7 @@ due meanwhile are sent late with their own times, so the delay counts in the lat
 left out. (Stamping with the time of sending would hide it: "coordinated omission".)
 
 ``python -m bench.contest.load.sender BOOTSTRAP TOPIC`` reads rates from standard input, one per line; 0 stops. After
-each rate it writes a JSON line: how many records it sent, and how late they were at most.
+each rate it writes a JSON line: how many records it sent, how late they were at most, and how far behind it is.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class Schedule:
         place = np.arange(first + 1, last + 1, dtype=np.float64)
         return self.began_ns + np.rint(place * (1e9 / self.rate)).astype(np.int64)
 
+    def behind_ms(self, sent: int, now_ns: int) -> float:
+        """Return how long ago the first record that has not been sent was due, in ms; 0 if none is due."""
+        return max(0.0, (now_ns - int(self.due_ns(sent, sent + 1)[0])) / 1e6)
+
     def count_between(self, first_ns: int, last_ns: int) -> int:
         """Return how many records are due after ``first_ns`` and up to ``last_ns``."""
         return self.due_by(last_ns) - self.due_by(first_ns)
@@ -72,7 +76,8 @@ def send(bootstrap: str, topic: str) -> None:
     while True:
         if select.select([sys.stdin], [], [], 0)[0]:
             if schedule.rate:
-                print(json.dumps({"rate": schedule.rate, "sent": sent, "late_ms": late_ns / 1e6}), flush=True)
+                report = {"sent": sent, "late_ms": late_ns / 1e6, "behind_ms": schedule.behind_ms(sent, time.time_ns())}
+                print(json.dumps(report), flush=True)
             rate = float(sys.stdin.readline() or 0)
             if not rate:
                 break

@@ -14,7 +14,7 @@ from bench.contest.running.arena import Arena, FailedError, at_work, last_words,
 from bench.contest.running.judging import judge, processed_of
 from bench.contest.running.outputs import Results, count_results, read_results
 from bench.contest.running.watch import Watch
-from bench.contest.states import printed, reach_by_time, summarise
+from bench.contest.states import printed, summarise, time_of_position
 from bench.contest.workload.expected import Expected, Window, compare
 from joiner.runtime.kafka.clients import make_consumer
 
@@ -108,5 +108,5 @@ def state_of(contender: Contender, job: Job, watch: Watch, results: Results, exp
         states = stored
     if not results.is_joined:
         return {}
-    time_of = reach_by_time(results.left, results.right, results.at_s)
+    time_of = time_of_position(expected.position(results.left, results.right), results.at_s)
     return {"state": summarise(states, len(expected.workload), time_of, expected.needed_rows)}

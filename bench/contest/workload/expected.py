@@ -87,6 +87,19 @@ class Expected:
         np.maximum.at(reach, partition[later], later)
         return bool((reach >= last).all())
 
+    def position(self, left: Ints, right: Ints) -> Ints:
+        """Return how many rows had been processed when each result was written (int64, shape (n,)).
+
+        In each partition, these are the rows up to the last one in a result so far. Partitions need not advance evenly.
+        """
+        partition, later = self.workload.partition, np.maximum(left, right)
+        grown = np.zeros(len(later), dtype=np.int64)
+        for place in range(self.workload.partitions):
+            rank = np.cumsum(partition == place)
+            here = np.flatnonzero(partition[later] == place)
+            grown[here] = np.diff(np.maximum.accumulate(rank[later[here]]), prepend=0)
+        return np.cumsum(grown)
+
     def needed_rows(self, at: int) -> int:
         """Return how many of the first ``at`` rows are in a pair with a row that follows: what must be held there."""
         earlier = np.minimum(*np.divmod(self.pairs, len(self.workload)))

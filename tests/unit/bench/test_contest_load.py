@@ -22,6 +22,8 @@ def test_a_record_is_due_at_a_time_that_depends_on_nothing_but_the_rate() -> Non
     assert schedule.due_by(6 * SECOND) == 1_000
     assert schedule.due_ns(0, 3).tolist() == [5 * SECOND + ms * 1_000_000 for ms in (1, 2, 3)]
     assert schedule.count_between(6 * SECOND, 8 * SECOND) == 2_000
+    assert schedule.behind_ms(900, 6 * SECOND) == 99.0
+    assert schedule.behind_ms(1_000, 6 * SECOND) == 0.0
 
 
 def test_a_sender_that_was_held_up_stamps_records_with_the_time_at_which_they_were_due() -> None:

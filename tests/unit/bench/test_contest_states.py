@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.contest.states import POSITIONS, State, printed, reach_by_time, summarise
+from bench.contest.states import POSITIONS, State, printed, summarise, time_of_position
 from bench.contest.workload.expected import expect
 from bench.contest.workload.inputs import make
 
@@ -57,8 +57,20 @@ def test_a_run_without_any_known_state_gives_none() -> None:
 
 
 def test_the_time_of_a_position_is_that_of_the_first_result_at_or_behind_it() -> None:
-    time_of = reach_by_time(np.array([0, 3, 2, 9]), np.array([1, 2, 4, 8]), np.array([1.0, 2.0, 3.0, 4.0]))
-    assert [time_of(row) for row in (0, 1, 2, 4, 5, 9, 10)] == [1.0, 1.0, 2.0, 3.0, 4.0, 4.0, None]
+    time_of = time_of_position(np.array([1, 2, 2, 9]), np.array([1.0, 2.0, 3.0, 4.0]))
+    assert [time_of(row) for row in (0, 1, 2, 3, 9, 10)] == [1.0, 1.0, 2.0, 4.0, 4.0, None]
+
+
+def test_a_partition_that_runs_ahead_does_not_make_the_position_that_of_the_whole_input() -> None:
+    expected = expect(make("alternating", 1_600))
+    left, right = np.divmod(expected.pairs, 1_600)
+    later = np.maximum(left, right)
+    in_order, by_partition = np.argsort(later), np.lexsort((later, expected.workload.partition[later]))
+    position = expected.position(left[in_order], right[in_order])
+    # Two of the eight things are in each partition; the first eight rows complete no pair.
+    assert np.abs(position - later[in_order]).max() <= 8
+    assert expected.position(left[by_partition], right[by_partition])[len(later) // 4 - 1] == 400
+    assert expected.position(left[in_order[::-1]], right[in_order[::-1]])[3] == pytest.approx(1_600, abs=8)
 
 
 def test_what_must_be_held_are_the_records_with_a_neighbour_to_come() -> None:
