@@ -46,7 +46,7 @@ class Limits:
     """The limits of a run, and how long it must be quiet before it ends without having reached the end."""
 
     budget_s: float = 90.0
-    start_s: float = 60.0
+    start_s: float = 120.0
     quiet_s: float = 6.0
 
 

@@ -53,6 +53,7 @@ data = "{data}"
 out = "{name}.out"
 late = "{name}.late"
 rejected = "{name}.rejected"
+unmatched = "{name}.unmatched"
 partitions = {partitions}
 
 [application]

@@ -27,7 +27,14 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
     drawn = {name: _relative(path, page) for name, path in draw(figures, plots).items()}
     text = page.read_text() if page.is_file() else _NEW_PAGE
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(with_figures(text, figure_lines(found, figures, drawn), str(page)))
+    page.write_text(with_figures(text, figure_lines(found, figures, not_shown(text, drawn)), str(page)))
+
+
+def not_shown(text: str, drawn: dict[str, str]) -> dict[str, str]:
+    """Return the plots that the page does not show outside its markers."""
+    before, _, rest = text.partition(BEGIN)
+    own = before + rest.partition(END)[2]
+    return {name: path for name, path in drawn.items() if f"]({path})" not in own}
 
 
 def with_figures(text: str, lines: list[str], name: str) -> str:

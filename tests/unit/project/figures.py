@@ -135,7 +135,7 @@ def _benchmarks_of_workloads() -> Iterable[Figure]:
         (_throughput(PROCESS, "state_rows"), held["100,000 keys"] / 100_000, held["rates 1:1000"]),
     )
     yield Figure(page, "{:.0f} for each of 1,000", (held["1,000 keys"] / 1_000,))
-    yield Figure(page, "all {:,.0f} of Nexmark", (held["like Nexmark"],))
+    yield Figure(page, "all {:,.0f} of the workload like Nexmark", (held["like Nexmark"],))
 
 
 def _benchmarks_of_others() -> Iterable[Figure]:
