@@ -77,12 +77,17 @@ class Watch:
         return self.is_quiet or is_late
 
     def _is_at_end_or_stuck(self, progress: _Progress, quiet_s: float) -> bool:
-        if quiet_s > _DONE_S and not self._is_busy(_DONE_S) and progress.looked_at != progress.count:
-            progress.looked_at = progress.count
-            if self._shows_end(*read_tail(self._job)):
-                return True
+        """Return whether the last results show the end of the input, or nothing happens any more.
+
+        An engine that is never idle, because it checkpoints or aligns its sources all the time, is given longer.
+        """
         wait_s = max(self._limits.quiet_s, 1.5 * progress.longest_s)
-        return quiet_s > wait_s and not self._is_busy(wait_s)
+        if quiet_s <= _DONE_S or (quiet_s <= wait_s and self._is_busy(_DONE_S)):
+            return False
+        if progress.looked_at != progress.count:
+            progress.looked_at = progress.count
+            progress.is_at_end = self._shows_end(*read_tail(self._job))
+        return progress.is_at_end or (quiet_s > wait_s and not self._is_busy(wait_s))
 
     def _look(self, tree: Tree) -> None:
         self.samples.append(Sample(time.time(), tree.look(), self._arena.kafka_cpu_s()))
@@ -114,6 +119,8 @@ class _Progress:
         """The longest pause between two results so far."""
         self.looked_at = -1
         """The count at which the last results were read."""
+        self.is_at_end = False
+        """Whether they showed the end of the input."""
 
     def update(self, count: int) -> None:
         """Note a new count."""

@@ -310,6 +310,13 @@ def test_a_run_ends_soon_after_its_last_results_show_the_end_of_the_input(monkey
     assert (watch.is_quiet, 14.0 < ended_s < 20.0) == (True, True)
 
 
+def test_an_engine_that_is_never_idle_is_given_longer_and_then_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, ended_s = observed(monkeypatch, [(5.0, 90)], 1e9, Limits(quiet_s=6.0), end_at=90)
+    assert (watch.is_quiet, 11.0 < ended_s < 12.0) == (True, True)
+    watch, ended_s = observed(monkeypatch, [(5.0, 90)], 1e9, Limits(budget_s=90.0), end_at=91)
+    assert (watch.is_quiet, ended_s > 95.0) == (False, True)
+
+
 def test_no_number_of_results_ends_a_run_before_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [(float(at_s), 1_000_000 * at_s) for at_s in range(1, 200)]
     watch, ended_s = observed(monkeypatch, many, 1e9, Limits(budget_s=90.0))
