@@ -20,10 +20,11 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS, PASS_THROUGH, NotHereError
-from bench.contest.kept import Kept
+from bench.contest.contenders import CONTENDERS, PASS_THROUGH
+from bench.contest.job import NotHereError
+from bench.contest.kept import Kept, Measurement
 from bench.contest.load.latency import climb, steady_load
-from bench.contest.plan import FULL, KINDS, QUICK, Measurement, Sizes, contender, plan
+from bench.contest.plan import FULL, KINDS, QUICK, Sizes, contender, plan
 from bench.contest.report.page import write_report
 from bench.contest.running.arena import Arena, FailedError
 from bench.contest.running.runs import Task, recovery, throughput
@@ -40,7 +41,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
     sizes = _sizes(options, sizes or (QUICK if options.quick else FULL))
     if not options.report_only:
         ran = about() | machine("pyspark", "pandas")
-        kept = Kept(options.results, ran, sizes, resume=options.resume)
+        kept = Kept(options.results, ran, sizes.recorded(), resume=options.resume)
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         every = list(plan(sizes, kinds, chosen))
         todo = [(place, one) for place, one in enumerate(every, 1) if not kept.has(one)]

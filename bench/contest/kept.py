@@ -1,24 +1,43 @@
-"""Stores the measurements, one file per kind."""
+"""The measurements, and the files that store them, one per kind."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.contest.plan import Measurement, Sizes
-from bench.contest.workload.inputs import SEED
 from bench.harness.report import json_text
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run. ``width_ms`` is 0 for no window, or if the narrowest that finds ``share`` of the neighbours is used.
+
+    ``curve`` and ``at`` are what changes along a curve, and its value.
+    """
+
+    kind: str
+    contender: str
+    workload: str
+    turn: int
+    width_ms: int = 0
+    share: float = 0.0
+    curve: str = ""
+    at: int = 0
+
+    def __str__(self) -> str:
+        width = f", {self.width_ms} ms" if self.width_ms else f", for {self.share:.0%}" if self.share else ""
+        return f"{self.kind} {self.turn}: {self.contender} on {self.workload}{width}"
 
 
 class Kept:
     """The result files, one per kind. Each measurement is saved immediately."""
 
-    def __init__(self, folder: Path, about: dict[str, Any], sizes: Sizes, *, resume: bool) -> None:
+    def __init__(self, folder: Path, about: dict[str, Any], settings: dict[str, Any], *, resume: bool) -> None:
         self._folder = folder
-        self._head = {"machine": about, "settings": asdict(sizes) | {"seed": SEED, "order_seed": sizes.seed}}
+        self._head = {"machine": about, "settings": settings}
         self._resume = resume
         self._begun: set[str] = set()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from bench.contest import engine
 from bench.contest.contenders import (
@@ -19,9 +19,9 @@ from bench.contest.contenders import (
     SPARK_BEST,
     SPARK_DEFAULT,
     SPARK_TUNED,
-    Contender,
-    Limits,
 )
+from bench.contest.job import Contender, Limits
+from bench.contest.kept import Measurement
 from bench.contest.workload.inputs import SEED, WORKLOADS, of_curve
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady", "trials")
@@ -81,6 +81,10 @@ class Sizes:
         short = {"workloads": self.workload_records, "widths": self.width_records, "curves": self.curve_records}
         return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
 
+    def recorded(self) -> dict[str, Any]:
+        """Return the sizes and the seeds as they are recorded; ``seed`` is that of the data."""
+        return asdict(self) | {"seed": SEED, "order_seed": self.seed}
+
 
 def _powers_of_two(largest: int) -> Iterator[int]:
     cores = 1
@@ -108,27 +112,6 @@ QUICK: Final = Sizes(
     kinds=("throughput", "latency", "workloads", "widths", "curves"),
     contenders=(*CORE, PASS_THROUGH.name, *(one.name for one in CEILINGS), FLINK, engine.NAME),
 )
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One run. ``width_ms`` is 0 for no window, or if the narrowest that finds ``share`` of the neighbours is used.
-
-    ``curve`` and ``at`` are what changes along a curve, and its value.
-    """
-
-    kind: str
-    contender: str
-    workload: str
-    turn: int
-    width_ms: int = 0
-    share: float = 0.0
-    curve: str = ""
-    at: int = 0
-
-    def __str__(self) -> str:
-        width = f", {self.width_ms} ms" if self.width_ms else f", for {self.share:.0%}" if self.share else ""
-        return f"{self.kind} {self.turn}: {self.contender} on {self.workload}{width}"
 
 
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.contest.__main__ import main
-from bench.contest.contenders import SPARK_BEST, Limits
+from bench.contest.contenders import SPARK_BEST
+from bench.contest.job import Limits
 from bench.contest.kept import read
 from bench.contest.plan import Sizes
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from bench.contest.contenders import Contender, Job
+from bench.contest.job import Contender, Job
 from bench.contest.load.receiver import Arrived, Receiver
 from bench.contest.load.sender import Schedule
 from bench.contest.running.arena import Arena, FailedError, at_work, last_words, settings_of, tidy

@@ -13,7 +13,7 @@ from broker.wire.columns import StringColumn
 from joiner.runtime.kafka.clients import make_consumer
 
 if TYPE_CHECKING:
-    from bench.contest.contenders import Job
+    from bench.contest.job import Job
 
 _AT_ONCE: Final = 5_000
 _WAIT_S: Final = 0.002

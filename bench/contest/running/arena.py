@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.contest.contenders import ROOT, Contender, Job
+from bench.contest.job import ROOT, Contender, Job
 from bench.contest.running.processes import Tree, folder_bytes, processes
 from bench.contest.workload.expected import Expected, expect
 from bench.contest.workload.inputs import make, produce, produce_sides

@@ -16,7 +16,7 @@ from joiner.runtime.kafka.clients import EOF_CODE, log_range, make_reader, raise
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.contest.contenders import Job
+    from bench.contest.job import Job
 
     Ints = NDArray[np.int64]
 

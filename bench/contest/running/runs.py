@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.contest.contenders import Contender, Job, Limits
+from bench.contest.job import Contender, Job, Limits
 from bench.contest.running.arena import Arena, FailedError, at_work, last_words, settings_of, tidy
 from bench.contest.running.judging import judge, processed_of
 from bench.contest.running.outputs import Results, count_results, read_results

@@ -18,7 +18,7 @@ from joiner.runtime.kafka.clients import make_consumer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bench.contest.contenders import Job, Limits
+    from bench.contest.job import Job, Limits
 
     Ints = NDArray[np.int64]
 

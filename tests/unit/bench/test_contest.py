@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS, Limits
+from bench.contest.contenders import CONTENDERS
+from bench.contest.job import Limits
 from bench.contest.kept import read
 from bench.contest.load.latency import drain_s
 from bench.contest.report.figures import is_through

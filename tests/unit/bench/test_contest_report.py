@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.contest.kept import Kept, read
-from bench.contest.plan import QUICK, Measurement
+from bench.contest.kept import Kept, Measurement, read
+from bench.contest.plan import QUICK
 from bench.contest.report.figures import percent
 from bench.contest.report.page import BEGIN, END, write_report
 from bench.harness.report import json_text
@@ -22,20 +22,20 @@ def measured(contender: str, **more: Any) -> dict[str, Any]:
 
 def test_results_are_kept_as_they_come_and_a_resumed_run_knows_them(tmp_path: Path) -> None:
     first, second = (Measurement("throughput", "plain process", "alternating", turn) for turn in (1, 2))
-    kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
+    kept = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False)
     kept.add(first, [{"records_per_s": 1.0}])
     assert not kept.has(first)
-    resumed = Kept(tmp_path, {"cores": 2}, QUICK, resume=True)
+    resumed = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=True)
     assert (resumed.has(first), resumed.has(second)) == (True, False)
     resumed.add(second, [{"records_per_s": 2.0}])
     assert [one["turn"] for one in read(tmp_path, "throughput")["measurements"]] == [1, 2]
-    Kept(tmp_path, {}, QUICK, resume=False).add(second, [{}])
+    Kept(tmp_path, {}, QUICK.recorded(), resume=False).add(second, [{}])
     assert [one["turn"] for one in read(tmp_path, "throughput")["measurements"]] == [2]
 
 
 def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     one = Measurement("throughput", "plain process", "alternating", 1)
-    kept = Kept(tmp_path, {}, QUICK, resume=True)
+    kept = Kept(tmp_path, {}, QUICK.recorded(), resume=True)
     kept.add(one, [{"reason": "out of memory"}])
     assert not kept.has(one)
     kept.add(one, [{"records_per_s": 1.0}])
@@ -44,7 +44,7 @@ def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> None:
-    kept, page = Kept(tmp_path, {"cores": 2}, QUICK, resume=False), tmp_path / "docs" / "page.md"
+    kept, page = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False), tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     page.write_text(f"# Title\n\nFindings.\n\n{BEGIN}\nold\n{END}\n\nThe end.\n")
     for contender, rate in (("plain process", 90_000.0), ("Spark range join, tuned", 30_000.0)):
@@ -68,7 +68,7 @@ def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> N
 
 def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
     """Write the page for runs of one kind, and return its text."""
-    kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
+    kept = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False)
     for turn, found in enumerate(figures, 1):
         kept.add(Measurement(kind, found.pop("contender"), "alternating", turn, found.pop("width_ms", 0)), [found])
     write_report(tmp_path, tmp_path / "page.md", tmp_path / "plots")
@@ -105,7 +105,7 @@ def test_a_run_that_was_cut_off_is_named_so_and_not_compared_for_completeness(tm
 def test_a_rate_that_a_contender_does_not_keep_up_with_is_where_it_is_saturated(tmp_path: Path) -> None:
     at = {"contender": "plain process", "contender_cores": 0.5, "kafka_cores": 0.25, "settings": []}
     one = Measurement("latency", "plain process", "alternating", 1)
-    kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
+    kept = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False)
     steps = [
         at | {"rate": 1_000, "results": 9, "ms": [20.0, 30.0, None], "keeps_up": True},
         at | {"rate": 5_000, "results": 9, "ms": [900.0, None, None], "keeps_up": False},
@@ -145,7 +145,7 @@ def test_a_file_of_an_earlier_version_is_read_and_resumed(tmp_path: Path) -> Non
     one = Measurement("throughput", "plain process", "alternating", 1)
     old = {name: value for name, value in asdict(one).items() if name not in {"curve", "at"}}
     (tmp_path / "throughput.json").write_text(json.dumps({"measurements": [old | {"records_per_s": 1.0}]}))
-    assert Kept(tmp_path, {}, QUICK, resume=True).has(one)
+    assert Kept(tmp_path, {}, QUICK.recorded(), resume=True).has(one)
 
 
 def test_no_share_is_rounded_to_all_or_nothing() -> None:
