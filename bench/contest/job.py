@@ -91,8 +91,11 @@ class Contender:
     for_latency: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int, lateness_ms: int = 0) -> Window:
-        """Return the window in which the contender finds pairs, for ``width_ms`` to each side."""
-        waits_ms = self.waits_ms + lateness_ms if self.waits_ms else 0
+        """Return the window in which the contender finds pairs, for ``width_ms`` to each side.
+
+        A contender that waits for event time to pass waits also for its lateness and for the end of its window.
+        """
+        waits_ms = self.waits_ms + lateness_ms + 2 * width_ms if self.waits_ms else 0
         if not self.has_window:
             return Window(waits_ms=waits_ms)
         return Window(self.widths * width_ms, is_grid=self.widths > 1, waits_ms=waits_ms)

@@ -102,7 +102,9 @@ def _end_of(expected: Expected, window: Window) -> Callable[[Ints, Ints], bool]:
 
 def state_of(contender: Contender, job: Job, watch: Watch, results: Results, expected: Expected) -> dict[str, Any]:
     """Return the state at the input positions that all contenders share."""
-    states = [*watch.on_disk, *printed(job.folder.glob("*.out"))]
+    # An engine that keeps nothing in its folder has its state elsewhere.
+    on_disk = watch.on_disk if any(one.bytes for one in watch.on_disk) else []
+    states = [*on_disk, *printed(job.folder.glob("*.out"))]
     if stored := contender.states(job):
         # Its folder holds no state.
         states = stored

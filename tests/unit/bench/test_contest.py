@@ -382,6 +382,12 @@ def test_a_retracted_pair_does_not_count() -> None:
     assert (found.left.tolist(), found.at_s.tolist(), found.withdrawn) == ([3, 1], [1.0, 3.0], 1)
 
 
+def test_a_contender_that_waits_for_event_time_waits_for_its_window_too() -> None:
+    nearest = CONTENDERS["Spark range join, nearest kept"]
+    assert nearest.window(8, lateness_ms=500).waits_ms == 10_000 + 500 + 16
+    assert CONTENDERS["Flink interval join"].window(8, lateness_ms=500).waits_ms == 0
+
+
 def test_the_steady_part_begins_behind_a_fifth_of_the_results() -> None:
     assert steady(np.array([0.0, 0.5, 0.6, 0.7, 0.8, 0.9])) == (4 / 6, 0.5, 0.9)
     assert steady(np.zeros(6)) is None
