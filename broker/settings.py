@@ -15,6 +15,7 @@ import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from broker.commandline import describe_missing
 from broker.former_names import with_present_names
 from broker.partitioner import PARTITIONER
 from broker.settings_errors import error_line, no_section, remedy_of, unknown_variables
@@ -312,9 +314,15 @@ class TopicSettings(Section):
     late: TopicName = "machine.late"
     rejected: TopicName = "machine.rejected"
     unmatched: TopicName = "machine.unmatched"
+    data_format: Literal["json", "arrow"] = "json"
     partitions: int = Field(default=5, ge=1, le=1000)
     replication_factor: int = Field(default=1, ge=1, le=10)
     retention: Duration = parse_duration("7d")
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a message of the data topics holds many records, so that a record's position includes a row."""
+        return self.data_format == "arrow"
 
 
 class EventSettings(Section):
@@ -355,6 +363,10 @@ class ServiceSettings(BaseSettings):
         valid.
         """
         return []
+
+    def needs_arrow(self) -> str | None:
+        """Return the setting that asks for Arrow, which needs pyarrow; None if none does."""
+        return None
 
 
 Service = TypeVar("Service", bound=ServiceSettings)
@@ -398,6 +410,8 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         errors += [error_line(found, path) for found in error.errors()]
         parts_are_right = any(not found["loc"] for found in error.errors())
         errors += [f"{path}: {one}" for one in model.further_errors(merged, parts_are_right=parts_are_right)]
+    if settings is not None and (name := settings.needs_arrow()) and find_spec("pyarrow") is None:
+        errors.append(f"{path}: {name}: {describe_missing('pyarrow', 'arrow')}")
     if errors or settings is None:
         raise SettingsError("\n".join(errors))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})

@@ -18,7 +18,7 @@ from numba import types
 
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compiled
-from broker.wire.records import NAME_LENGTH_MAX, encode, encode_lines
+from broker.wire.records import NAME_LENGTH_MAX, ROW_BITS, encode, encode_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,13 +104,13 @@ def encode_sides(
 
 
 class JoinedColumns(NamedTuple):
-    """n results (see `records.Joined`): their members as JSON, and the offsets and ordinals of both sides (int64)."""
+    """n results (see `records.Joined`): their members as JSON, and the positions and ordinals (int64) of both sides."""
 
     thing: StringColumn
     time: StringColumn
     result: StringColumn
-    left_seq: Ints
-    right_seq: Ints
+    left_position: StringColumn
+    right_position: StringColumn
     left: StringColumn
     right: StringColumn
     left_ordinal: Ints
@@ -127,9 +127,9 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         b',"result":',
         columns.result,
         b',"id":' + encode(f"{join}:{unit}:")[:-1],
-        decimals(columns.left_seq),
+        columns.left_position,
         b":",
-        decimals(columns.right_seq),
+        columns.right_position,
         b'","left":',
         columns.left,
         b',"right":',
@@ -138,6 +138,20 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         b"}",
     )
     return glue(*pieces)
+
+
+def position_texts(seq: Ints, *, has_rows: bool) -> StringColumn:
+    """Return `records.position_text` of n positions."""
+    return glue(decimals(seq >> ROW_BITS), b".", decimals(seq & (1 << ROW_BITS) - 1)) if has_rows else decimals(seq)
+
+
+def escape(texts: StringColumn) -> StringColumn:
+    """Return UTF-8 strings as JSON, without their quotes."""
+    data = texts.packed().data
+    if not len(data) or not ((data < _BLANK) | (data >= _DELETE) | (data == _QUOTE) | (data == _BACKSLASH)).any():
+        return texts
+    whole = StringColumn.of_lines(encode_lines([text.decode() for text in texts.each()]))
+    return StringColumn(whole.data, whole.start + 1, whole.end - 1)
 
 
 def _ties(left: Ints, right: Ints) -> StringColumn | bytes:

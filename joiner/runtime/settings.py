@@ -148,6 +148,7 @@ class ApplicationSettings(Section):
     start: Literal["earliest", "latest"] = "earliest"
     max_future_skew: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
+    results: Literal["full", "arrow"] = "full"
     native: bool = True
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
@@ -274,6 +275,12 @@ class JoinerSettings(ServiceSettings):
             names.append("unmatched")
         return {name: getattr(self.topics, name) for name in names}
 
+    def needs_arrow(self) -> str | None:
+        """See `ServiceSettings.needs_arrow`."""
+        if self.topics.has_rows:
+            return "topics.data_format"
+        return "application.results" if self.application.results == "arrow" else None
+
     @property
     def state_topic(self) -> str:
         """The application's state topic."""
@@ -304,6 +311,8 @@ class JoinerSettings(ServiceSettings):
             "outputs": self.output_topics,
             "time_unit": self.events.time_unit,
             "ahead_max_ns": self.application.max_future_skew,
+            # Only if it is not the default, so that the fingerprints of existing applications stay the same.
+            **({"data_format": self.topics.data_format} if self.topics.has_rows else {}),
             "joins": {
                 join.name: {
                     "left": self.stream(join.left),

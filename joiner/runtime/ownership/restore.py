@@ -172,7 +172,7 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
             produced = unit.apply(batches, end, silent=effects is None, is_part=True)
             if effects is not None:
                 effects.add(produced)
-            replayed += sum(map(len, batches.values()))
+            replayed += produced.records
     return replayed
 
 

@@ -143,7 +143,7 @@ class ProcessTasks:
         if not self._finish_commit(number, task):
             return False
         self._begin_commit(number, task, effects, with_snapshot=task.snapshot_due(self._settings.application))
-        self._throughput.count(count, len(effects.joined), effects.failed_pairs)
+        self._throughput.count(count, effects.pairs, effects.failed_pairs)
         return self.tasks.get(number) is task
 
     def _pause_what_runs_ahead(self, number: int, task: ActiveTask) -> None:
@@ -163,9 +163,9 @@ class ProcessTasks:
     ) -> tuple[Effects, int]:
         unit = task.unit
         self._gaps.check(number, unit.offsets, batches)
-        count = sum(map(len, batches.values()))
-        task.records += count
-        return unit.apply(batches, ends), count
+        effects = unit.apply(batches, ends)
+        task.records += effects.records
+        return effects, effects.records
 
     def _commit(
         self,

@@ -1,4 +1,9 @@
-"""The payloads of held records, from which results are composed: columns, in offset order."""
+"""The payloads of held records, from which results are composed: columns, in order of their positions.
+
+``shown`` of a record that came as JSON is its form in results. A record that came as Arrow is held in a compact form:
+``shown`` is its id, empty if it has none, and, if its side selects any quantity, that quantity and a NUL before it.
+`with_json` turns the compact form into the other one where it is needed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
-from broker.wire.columns import StringColumn
+from broker.times import UNIT_NS, mean_text
+from broker.wire.bulk import encode_sides, escape, position_texts
+from broker.wire.columns import StringColumn, decimals, glue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +30,11 @@ _RECORD_BYTES: Final = 240
 
 
 class Rows(NamedTuple):
-    """n records of one side, in offset order.
+    """n records of one side, in order of their positions.
 
-    Columns: offset, number of the thing, time in ns (int64), value (float64), and the record's form in results (a
-    `broker.wire.records.Side` as JSON).
+    Columns: position, number of the thing, time in ns (int64), value (float64), and the record's form in results (a
+    `broker.wire.records.Side` as JSON), or its compact form. A position is an offset, or an offset and a row (see
+    `broker.wire.records.ROW_BITS`).
     """
 
     seq: Ints
@@ -56,6 +64,34 @@ class Rows(NamedTuple):
         seq, key, ts_ns, result, shown = zip(*parts, strict=True)
         numbers = map(np.concatenate, (seq, key, ts_ns, result))
         return cls._make((*numbers, StringColumn.concat(shown)))
+
+
+def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
+    """Return rows in compact form with their form in results. ``quantity``: what their side selects (None: any)."""
+    if not len(rows.seq):
+        return rows
+    quantities, ids = split_compact(rows.shown, quantity)
+    positions = position_texts(rows.seq, has_rows=True)
+    ids = glue(ids, positions.where(ids.lengths() == 0))
+    shown = encode_sides(escape(quantities), _time_texts(rows.ts_ns, time_unit), rows.result, escape(ids))
+    return rows._replace(shown=shown)
+
+
+def split_compact(shown: StringColumn, quantity: str | None) -> tuple[StringColumn, StringColumn]:
+    """Return the quantities and the ids of rows in compact form. ``quantity``: see `with_json`."""
+    if quantity is not None:
+        return StringColumn.repeated(quantity.encode(), len(shown)), shown
+    split = np.array([text.index(b"\0") for text in shown.each()], dtype=np.int64)
+    ends = shown.start + split
+    return StringColumn(shown.data, shown.start, ends), StringColumn(shown.data, ends + 1, shown.end)
+
+
+def _time_texts(ts_ns: Ints, time_unit: str) -> StringColumn:
+    """Return times as exact numbers in ``time_unit``, as JSON."""
+    whole, rest = np.divmod(ts_ns, UNIT_NS[time_unit])
+    if not rest.any():
+        return decimals(whole)
+    return StringColumn.of([mean_text(one, one, time_unit).encode() for one in ts_ns.tolist()])
 
 
 class Payloads:

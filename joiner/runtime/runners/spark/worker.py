@@ -193,8 +193,8 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
         effects = unit.apply(batches, end, is_part=end != plan.end)
         spent.note("join")
         found.parts.append(pack(effects.messages(settings.topics)))
-        found.records += sum(map(len, batches.values()))
-        found.pairs += len(effects.joined)
+        found.records += effects.records
+        found.pairs += effects.pairs
         appended_ms += effects.appended_ms
         add_up(found.failed_pairs, effects.failed_pairs)
         spent.note("pack")

@@ -1,0 +1,228 @@
+"""Results as Arrow: one message holds many results of one join in one unit.
+
+    thing             dictionary of utf8
+    quantity          dictionary of utf8: the join's output
+    phenomenonTime    timestamp in ns, UTC: the mean time of the pair, rounded down
+    half              bool: whether half a nanosecond was cut off
+    result            float64; instead of it left and right, both float64, if the join keeps both values
+    join              dictionary of utf8
+    left_offset       int64: the offset of the left record's message
+    left_row          uint16: its row in that message; null if a message holds one record
+    right_offset, right_row
+    left_tie          int32: the ordinal among equal times of the left stream and key
+    right_tie
+
+The unit, which is also the message's partition, is in the metadata of the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from broker.wire.arrow.limits import check_limits
+from broker.wire.records import ROW_BITS, Unreadable, pair_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+MESSAGE_BYTES_MAX: Final = 512 * 1024
+"""About the largest size of a message of results, which is half of what Kafka accepts by default."""
+
+_ROW_BYTES: Final = 64
+"""About the size of a row, without its names."""
+
+_NAMES_BYTES: Final = 32 * 1024
+"""If all names together take at most this much, every message of a batch has the whole dictionary."""
+
+_UNIT: Final = b"unit"
+_NAMES: Final = pa.dictionary(pa.int32(), pa.string())
+_NAME: Final = pa.dictionary(pa.int8(), pa.string())
+
+
+class ResultColumns(NamedTuple):
+    """n results: indices into the names of things, positions, times in ns, ordinals (int64), and values.
+
+    ``value``: float64, shape (n,), or (n, 2) if the join keeps both values.
+    """
+
+    thing: Ints
+    value: NDArray[np.float64]
+    left_seq: Ints
+    right_seq: Ints
+    left_ns: Ints
+    right_ns: Ints
+    left_ordinal: Ints
+    right_ordinal: Ints
+
+    def part(self, begin: int, end: int) -> ResultColumns:
+        """Return the results from index ``begin`` up to ``end``."""
+        return ResultColumns._make(column[begin:end] for column in self)
+
+
+def encode_results(
+    things: Sequence[str], columns: ResultColumns, join: str, quantity: str, unit: int, *, has_rows: bool
+) -> list[bytes]:
+    """Return the messages of n results of one join in one unit.
+
+    ``has_rows``: whether positions have rows (see `broker.wire.records.ROW_BITS`).
+    """
+    lengths = np.array([len(thing.encode()) for thing in things], dtype=np.int64)
+    schema = _schema(unit, both=columns.value.ndim > 1)
+    messages = []
+    for begin, end in _parts(columns.thing, lengths, 0, len(columns.thing)):
+        part, names = columns.part(begin, end), things
+        if int(lengths.sum()) > _NAMES_BYTES:
+            used, number = np.unique(part.thing, return_inverse=True)
+            part, names = part._replace(thing=number), [things[at] for at in used.tolist()]
+        messages.append(_encode(schema, _arrays(names, part, join, quantity, has_rows=has_rows)))
+    return messages
+
+
+def _parts(thing: Ints, lengths: Ints, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Divide the results from ``begin`` up to ``end`` into parts of about `MESSAGE_BYTES_MAX`."""
+    names = int(lengths.sum())
+    if names > _NAMES_BYTES:
+        names = int(lengths.take(np.unique(thing[begin:end])).sum())
+    if end - begin > 1 and names + (end - begin) * _ROW_BYTES > MESSAGE_BYTES_MAX:
+        middle = (begin + end) // 2
+        yield from _parts(thing, lengths, begin, middle)
+        yield from _parts(thing, lengths, middle, end)
+    elif end > begin:
+        yield begin, end
+
+
+def _schema(unit: int, *, both: bool) -> Any:
+    values = [("left", pa.float64()), ("right", pa.float64())] if both else [("result", pa.float64())]
+    fields = [
+        ("thing", _NAMES),
+        ("quantity", _NAME),
+        ("phenomenonTime", pa.timestamp("ns", tz="UTC")),
+        ("half", pa.bool_()),
+        *values,
+        ("join", _NAME),
+        ("left_offset", pa.int64()),
+        ("left_row", pa.uint16()),
+        ("right_offset", pa.int64()),
+        ("right_row", pa.uint16()),
+        ("left_tie", pa.int32()),
+        ("right_tie", pa.int32()),
+    ]
+    return pa.schema(fields, metadata={_UNIT: str(unit).encode()})
+
+
+def _arrays(things: Sequence[str], columns: ResultColumns, join: str, quantity: str, *, has_rows: bool) -> list[Any]:
+    count = len(columns.thing)
+    differing = columns.left_ns ^ columns.right_ns
+    # The mean rounded down, without the sum, which may overflow an int64.
+    mean = (columns.left_ns & columns.right_ns) + (differing >> 1)
+    values = [columns.value] if columns.value.ndim == 1 else [*columns.value.T.copy()]
+    same = pa.array(np.zeros(count, dtype=np.int8))
+    return [
+        pa.DictionaryArray.from_arrays(pa.array(columns.thing.astype(np.int32)), pa.array(things, pa.string())),
+        pa.DictionaryArray.from_arrays(same, pa.array([quantity], pa.string())),
+        pa.array(mean).view(pa.timestamp("ns", tz="UTC")),
+        pa.array((differing & 1).astype(np.bool_)),
+        *map(pa.array, values),
+        pa.DictionaryArray.from_arrays(same, pa.array([join], pa.string())),
+        *_places(columns.left_seq, has_rows=has_rows),
+        *_places(columns.right_seq, has_rows=has_rows),
+        pa.array(columns.left_ordinal.astype(np.int32)),
+        pa.array(columns.right_ordinal.astype(np.int32)),
+    ]
+
+
+def _places(seq: Ints, *, has_rows: bool) -> tuple[Any, Any]:
+    """Return the offsets and the rows of positions."""
+    if not has_rows:
+        return pa.array(seq), pa.nulls(len(seq), pa.uint16())
+    return pa.array(seq >> ROW_BITS), pa.array(seq.astype(np.uint16))
+
+
+def _encode(schema: Any, arrays: list[Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+class Results(NamedTuple):
+    """n results as read from a message, as lists. ``value``: numbers, or both values as pairs of numbers.
+
+    ``time_ns``: rounded down to whole ns; ``half``: whether half a nanosecond was cut off. ``left``, ``right``: the
+    positions as ids contain them. ``tie``: as in `broker.wire.records.Joined`.
+    """
+
+    thing: list[str]
+    quantity: list[str]
+    time_ns: list[int]
+    half: list[bool]
+    value: list[float] | list[tuple[float, float]]
+    join: list[str]
+    left: list[str]
+    right: list[str]
+    tie: list[str]
+    unit: int
+
+    def ids(self) -> list[str]:
+        """Return the id of each result."""
+        places = zip(self.join, self.left, self.right, strict=True)
+        return [pair_id(join, self.unit, left, right) for join, left, right in places]
+
+
+def decode_results(value: bytes) -> Results:
+    """Decode a message of results. Raises `Unreadable` with the reason."""
+    check_limits(value)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        unit = int((table.schema.metadata or {})[_UNIT])
+        is_both = "result" not in table.schema.names
+        if not table.schema.equals(_schema(unit, both=is_both)):
+            raise Unreadable("its columns are not those of results")
+        columns = {name: table.column(name) for name in table.schema.names}
+        columns["phenomenonTime"] = columns["phenomenonTime"].cast(pa.int64())
+        lists = {name: column.to_pylist() for name, column in columns.items()}
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        message = reason if isinstance(error, Unreadable) else f"not a message of results: {reason}"
+        raise Unreadable(message) from error
+    if any(None in column for name, column in lists.items() if not name.endswith("_row")):
+        raise Unreadable("a result has an empty field")
+    values = [*zip(lists["left"], lists["right"], strict=True)] if is_both else lists["result"]
+    return Results(
+        lists["thing"],
+        lists["quantity"],
+        lists["phenomenonTime"],
+        lists["half"],
+        values,
+        lists["join"],
+        *(_positions(lists[f"{side}_offset"], lists[f"{side}_row"]) for side in ("left", "right")),
+        [f"{one}-{other}" if one or other else "" for one, other in zip(lists["left_tie"], lists["right_tie"], strict=True)],
+        unit,
+    )
+
+
+def _positions(offsets: list[int], rows: list[int | None]) -> list[str]:
+    return [str(offset) if row is None else f"{offset}.{row}" for offset, row in zip(offsets, rows, strict=True)]
+
+
+def first_id(value: bytes) -> str:
+    """Return the id of the first result of a message. Raises `Unreadable`."""
+    return decode_results(value).ids()[0]
+
+
+def select_results(value: bytes, rows: Sequence[int]) -> bytes:
+    """Return a message with only these rows of a message of results."""
+    with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+        batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
+    return _encode(batch.schema, batch.columns)
