@@ -198,6 +198,7 @@ def decode_results(value: bytes) -> Results:
         raise Unreadable(message) from error
     if any(None in column for name, column in lists.items() if not name.endswith("_row")):
         raise Unreadable("a result has an empty field")
+    ties = zip(lists["left_tie"], lists["right_tie"], strict=True)
     values = [*zip(lists["left"], lists["right"], strict=True)] if is_both else lists["result"]
     return Results(
         lists["thing"],
@@ -206,8 +207,9 @@ def decode_results(value: bytes) -> Results:
         lists["half"],
         values,
         lists["join"],
-        *(_positions(lists[f"{side}_offset"], lists[f"{side}_row"]) for side in ("left", "right")),
-        [f"{one}-{other}" if one or other else "" for one, other in zip(lists["left_tie"], lists["right_tie"], strict=True)],
+        _positions(lists["left_offset"], lists["left_row"]),
+        _positions(lists["right_offset"], lists["right_row"]),
+        [f"{one}-{other}" if one or other else "" for one, other in ties],
         unit,
     )
 

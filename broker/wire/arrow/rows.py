@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, mean_text
 from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
 from broker.wire.columns import StringColumn
-from broker.wire.records import NAME_LENGTH_MAX, Unreadable
+from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -242,15 +242,39 @@ def _time_number(value: Any) -> int:
     return number
 
 
-def encode_stream(batch: Any) -> bytes:
-    """Return one record batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
+def encode_records(records: Sequence[Record], times_ns: Sequence[int], time_unit: str) -> bytes:
+    """Return records as one message. ``times_ns``: their times in ns.
+
+    The times are integers in ``time_unit`` or, if one of them is finer, timestamps.
+    """
+    times, unit_ns = np.array(times_ns, dtype=np.int64), UNIT_NS[time_unit]
+    whole, rest = np.divmod(times, unit_ns)
+    return encode_columns(
+        [record.thing for record in records],
+        [record.quantity for record in records],
+        pa.array(times).view(pa.timestamp("ns", tz="UTC")) if rest.any() else whole,
+        [record.result for record in records],
+        [record.id for record in records],
+    )
+
+
+def encode_columns(thing: Any, quantity: Any, time: Any, result: Any, ids: Any = None) -> bytes:
+    """Return n records as one message, from columns of any kind that pyarrow accepts.
+
+    Strings are written as dictionaries, so that a reader looks up each distinct name once; ids are not.
+    """
+    columns = [_encoded_labels(thing), _encoded_labels(quantity), pa.array(time), pa.array(result, pa.float64())]
+    names = [*_REQUIRED]
+    if ids is not None:
+        columns.append(pa.array(ids, pa.string()))
+        names.append("id")
+    batch, sink = pa.record_batch(columns, names=names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     encoded: bytes = sink.getvalue().to_pybytes()
     return encoded
 
 
-def labels_array(names: Sequence[str], number: Any) -> Any:
-    """Return a dictionary column of strings: ``number`` (int8 or int32) refers to ``names``."""
-    return pa.DictionaryArray.from_arrays(pa.array(number), pa.array(names, pa.string()))
+def _encoded_labels(names: Any) -> Any:
+    column = pa.array(names)
+    return column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()

@@ -121,7 +121,7 @@ class Emitter:
             with_json(rows, quantity, self._time_unit)
             for rows, quantity in zip((pairs.left, pairs.right), self._quantities, strict=True)
         )
-        return pairs._replace(left=left, right=right)
+        return Pairs(left, right, pairs.things, pairs.left_ordinal, pairs.right_ordinal)
 
     def _as_json(self, pairs: Pairs, values: NDArray[np.float64]) -> Batch:
         numbers = values.tolist()

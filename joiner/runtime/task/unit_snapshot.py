@@ -142,7 +142,8 @@ def restore_compact(saved: SavedRows, quantity: str | None) -> Rows:
     try:
         if not saved.is_compact or isinstance(saved.ids, list):
             raise ValueError("they are not in compact form")
-        shown = StringColumn.of_lengths(saved.ids, columns["id_length"])
+        # A copy, because those of the held records are changed in place.
+        shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
         if quantity is None and len(shown):
             names = StringColumn.of([name.encode() for name in saved.quantities])
             shown = glue(names.take(columns["quantity"]), b"\0", shown)

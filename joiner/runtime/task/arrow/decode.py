@@ -38,6 +38,7 @@ class ArrowDecoder(TopicDecoder):
         columns = messages.offset.tolist(), messages.append_ms.tolist(), messages.values()
         for at, (offset, append_ms, value) in enumerate(zip(*columns, strict=True)):
             if value is None or not value or value.startswith(_JSON_STARTS_WITH):
+                intake.records += 1
                 self._decode_singly(intake, messages.part(at, at + 1))
                 continue
             try:
