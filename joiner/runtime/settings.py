@@ -51,6 +51,9 @@ PROCESS: Final = "process"
 SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
+MESSAGE_RECORDS: Final = 1_000
+"""A message that may hold many records counts as this many in limits of a batch."""
+
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
 """Names in the semantics, which are those of the first release, mapped to the current names of the settings."""
 
@@ -274,6 +277,10 @@ class JoinerSettings(ServiceSettings):
         if any(join.emit_unmatched != "none" for join in self.join):
             names.append("unmatched")
         return {name: getattr(self.topics, name) for name in names}
+
+    def messages_max(self, records: int) -> int:
+        """Return how many messages to read where about ``records`` records are wanted."""
+        return max(1, records // MESSAGE_RECORDS) if self.topics.has_rows else records
 
     def needs_arrow(self) -> str | None:
         """See `ServiceSettings.needs_arrow`."""

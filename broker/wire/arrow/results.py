@@ -178,12 +178,12 @@ class Results(NamedTuple):
         return [pair_id(join, self.unit, left, right) for join, left, right in places]
 
 
-def decode_results(value: bytes) -> Results:
-    """Decode a message of results. Raises `Unreadable` with the reason."""
+def decode_results(value: bytes, count: int | None = None) -> Results:
+    """Decode a message of results, or only its first ``count``. Raises `Unreadable` with the reason."""
     check_limits(value)
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            table = reader.read_all()
+            table = reader.read_all().slice(0, count)
         table.validate(full=True)
         unit = int((table.schema.metadata or {})[_UNIT])
         is_both = "result" not in table.schema.names
@@ -216,11 +216,6 @@ def decode_results(value: bytes) -> Results:
 
 def _positions(offsets: list[int], rows: list[int | None]) -> list[str]:
     return [str(offset) if row is None else f"{offset}.{row}" for offset, row in zip(offsets, rows, strict=True)]
-
-
-def first_id(value: bytes) -> str:
-    """Return the id of the first result of a message. Raises `Unreadable`."""
-    return decode_results(value).ids()[0]
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:

@@ -18,7 +18,7 @@ class InputConsumer:
     def __init__(self, settings: JoinerSettings) -> None:
         application = settings.application
         self._topics = settings.input_topics
-        self._most = application.batch_records_max
+        self._most = settings.messages_max(application.batch_records_max)
         self._consumer = make_consumer(
             settings.kafka,
             application.name,

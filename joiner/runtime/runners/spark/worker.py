@@ -88,8 +88,8 @@ class WorkerMemory:
         if plan.begin == plan.end:
             return
         consumer, self.reader = self.reader or _make_reader(settings), None
-        native = settings.application.native
-        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, _AT_ONCE, native=native)
+        native, most = settings.application.native, settings.messages_max(_AT_ONCE)
+        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, most, native=native)
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:

@@ -63,8 +63,8 @@ def as_json(rows: Sequence[Row]) -> Messages:
 
 def arrow_message(rows: Sequence[Row], *, with_ids: bool = True) -> bytes:
     names = ("thing", "quantity", "phenomenonTime", "result")
-    columns = [[row[name] for row in rows] for name in names]
-    return encode_columns(*columns, [row["id"] for row in rows] if with_ids else None)
+    thing, quantity, time, result = ([row[name] for row in rows] for name in names)
+    return encode_columns(thing, quantity, time, result, [row["id"] for row in rows] if with_ids else None)
 
 
 def as_arrow(rows: Sequence[Row], draw: random.Random, most: int) -> tuple[Messages, list[str]]:
@@ -232,8 +232,8 @@ def test_the_bad_rows_of_a_message_are_dead_letters_and_the_others_are_joined() 
     assert [json.loads(value)["id"] for value in effects.joined.values.each()] == ["power:0:7.0:7.12"]
     assert [(one.offset, one.row) for one in effects.rejected] == [(7, row) for row in range(1, 11)]
     assert [one.id for one in effects.rejected] == [f"{DATA}:0:7.{row}" for row in range(1, 11)]
-    reasons = ("thing is null", "quantity has 0", "phenomenonTime is null", "outside the years", "result is null")
-    reasons += ("NaN", "-Infinity", "id has 300", "belongs to partition 3, this is 0", "max_future_skew")
+    reasons = ["thing is null", "quantity has 0", "phenomenonTime is null", "outside the years", "result is null"]
+    reasons += ["NaN", "-Infinity", "id has 300", "belongs to partition 3, this is 0", "max_future_skew"]
     for dead_letter, reason in zip(effects.rejected, reasons, strict=True):
         assert reason in dead_letter.reason
     assert json.loads(effects.rejected[5].value) == fine | {"result": "NaN"}
