@@ -8,6 +8,7 @@ that are needed are read from the metadata (flatbuffers). pyarrow verifies the r
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from broker.wire.records import ROW_BITS, Unreadable
@@ -30,6 +31,7 @@ _IS_PLAIN: Final = -1
 """The size that marks a buffer which is stored as it is in a compressed batch."""
 
 _HEADER_BYTES: Final = 8
+_PAIR_BYTES: Final = 16
 
 
 class _Metadata:
@@ -59,6 +61,13 @@ class _Metadata:
         """Return an int64 member; 0 if the table does not have it."""
         at = self.member(table, index)
         return self.number("<q", at) if at else 0
+
+    def pairs(self, at: int, count: int) -> Iterator[tuple[int, int]]:
+        """Return ``count`` pairs of int64 from a position on."""
+        end = at + _PAIR_BYTES * count
+        if not 0 <= at <= end <= len(self._data):
+            raise Unreadable(_BROKEN)
+        return struct.iter_unpack("<qq", self._data[at:end])
 
     def target(self, table: int, index: int) -> int:
         """Return the position of the table or vector to which a member refers, or 0."""
@@ -121,13 +130,13 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
     if count > _BUFFERS_MAX:
         reason = f"a batch has more than {_BUFFERS_MAX} buffers"
         raise Unreadable(reason)
-    size = sum(_expanded(metadata, body, buffers + 4 + 16 * at, is_compressed) for at in range(count))
+    places = metadata.pairs(buffers + 4, count) if count else ()
+    size = sum(_expanded(body, offset, length, is_compressed=is_compressed) for offset, length in places)
     return (rows if kind == _BATCH else 0), size
 
 
-def _expanded(metadata: _Metadata, body: memoryview, buffer: int, is_compressed: bool) -> int:  # noqa: FBT001 - private
+def _expanded(body: memoryview, offset: int, length: int, *, is_compressed: bool) -> int:
     """Return the size of a buffer when expanded."""
-    offset, length = metadata.number("<q", buffer), metadata.number("<q", buffer + 8)
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not is_compressed or not length:

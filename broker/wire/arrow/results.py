@@ -7,16 +7,18 @@
     result            float64; instead of it left and right, both float64, if the join keeps both values
     join              dictionary of utf8
     left_offset       int64: the offset of the left record's message
-    left_row          uint16: its row in that message; null if a message holds one record
-    right_offset, right_row
+    right_offset
+    left_row          uint16: the left record's row in its message
+    right_row         both are not there if a message of the input holds one record
     left_tie          int32: the ordinal among equal times of the left stream and key
-    right_tie
+    right_tie         both are only there if some result of the message has one that is not 0
 
 The unit, which is also the message's partition, is in the metadata of the schema.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -75,14 +77,17 @@ def encode_results(
     ``has_rows``: whether positions have rows (see `broker.wire.records.ROW_BITS`).
     """
     lengths = np.array([len(thing.encode()) for thing in things], dtype=np.int64)
-    schema = _schema(unit, both=columns.value.ndim > 1)
-    messages = []
+    both, messages = columns.value.ndim > 1, []
     for begin, end in _parts(columns.thing, lengths, 0, len(columns.thing)):
         part, names = columns.part(begin, end), things
         if int(lengths.sum()) > _NAMES_BYTES:
             used, number = np.unique(part.thing, return_inverse=True)
             part, names = part._replace(thing=number), [things[at] for at in used.tolist()]
-        messages.append(_encode(schema, _arrays(names, part, join, quantity, has_rows=has_rows)))
+        has_ties = bool(part.left_ordinal.any() or part.right_ordinal.any())
+        arrays = _arrays(names, part, join, quantity, has_rows=has_rows)
+        if has_ties:
+            arrays += [pa.array(column.astype(np.int32)) for column in (part.left_ordinal, part.right_ordinal)]
+        messages.append(_encode(_schema(unit, both=both, has_rows=has_rows, has_ties=has_ties), arrays))
     return messages
 
 
@@ -99,7 +104,10 @@ def _parts(thing: Ints, lengths: Ints, begin: int, end: int) -> Iterator[tuple[i
         yield begin, end
 
 
-def _schema(unit: int, *, both: bool) -> Any:
+@functools.cache
+def _schema(unit: int, *, both: bool, has_rows: bool, has_ties: bool) -> Any:
+    rows = [("left_row", pa.uint16()), ("right_row", pa.uint16())] if has_rows else []
+    ties = [("left_tie", pa.int32()), ("right_tie", pa.int32())] if has_ties else []
     values = [("left", pa.float64()), ("right", pa.float64())] if both else [("result", pa.float64())]
     fields = [
         ("thing", _NAMES),
@@ -109,11 +117,9 @@ def _schema(unit: int, *, both: bool) -> Any:
         *values,
         ("join", _NAME),
         ("left_offset", pa.int64()),
-        ("left_row", pa.uint16()),
         ("right_offset", pa.int64()),
-        ("right_row", pa.uint16()),
-        ("left_tie", pa.int32()),
-        ("right_tie", pa.int32()),
+        *rows,
+        *ties,
     ]
     return pa.schema(fields, metadata={_UNIT: str(unit).encode()})
 
@@ -132,18 +138,16 @@ def _arrays(things: Sequence[str], columns: ResultColumns, join: str, quantity: 
         pa.array((differing & 1).astype(np.bool_)),
         *map(pa.array, values),
         pa.DictionaryArray.from_arrays(same, pa.array([join], pa.string())),
-        *_places(columns.left_seq, has_rows=has_rows),
-        *_places(columns.right_seq, has_rows=has_rows),
-        pa.array(columns.left_ordinal.astype(np.int32)),
-        pa.array(columns.right_ordinal.astype(np.int32)),
+        *_places(columns.left_seq, columns.right_seq, has_rows=has_rows),
     ]
 
 
-def _places(seq: Ints, *, has_rows: bool) -> tuple[Any, Any]:
+def _places(left: Ints, right: Ints, *, has_rows: bool) -> list[Any]:
     """Return the offsets and the rows of positions."""
     if not has_rows:
-        return pa.array(seq), pa.nulls(len(seq), pa.uint16())
-    return pa.array(seq >> ROW_BITS), pa.array(seq.astype(np.uint16))
+        return [pa.array(left), pa.array(right)]
+    offsets = [pa.array(seq >> ROW_BITS) for seq in (left, right)]
+    return offsets + [pa.array(seq.astype(np.uint16)) for seq in (left, right)]
 
 
 def _encode(schema: Any, arrays: list[Any]) -> bytes:
@@ -186,8 +190,10 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
             table = reader.read_all().slice(0, count)
         table.validate(full=True)
         unit = int((table.schema.metadata or {})[_UNIT])
-        is_both = "result" not in table.schema.names
-        if not table.schema.equals(_schema(unit, both=is_both)):
+        names = table.schema.names
+        is_both = "result" not in names
+        wanted = _schema(unit, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
+        if not table.schema.equals(wanted):
             raise Unreadable("its columns are not those of results")
         columns = {name: table.column(name) for name in table.schema.names}
         columns["phenomenonTime"] = columns["phenomenonTime"].cast(pa.int64())
@@ -196,9 +202,10 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         reason = str(error).partition("\n")[0]
         message = reason if isinstance(error, Unreadable) else f"not a message of results: {reason}"
         raise Unreadable(message) from error
-    if any(None in column for name, column in lists.items() if not name.endswith("_row")):
+    if any(None in column for column in lists.values()):
         raise Unreadable("a result has an empty field")
-    ties = zip(lists["left_tie"], lists["right_tie"], strict=True)
+    nothing = [0] * len(lists["join"])
+    ties = zip(lists.get("left_tie", nothing), lists.get("right_tie", nothing), strict=True)
     values = [*zip(lists["left"], lists["right"], strict=True)] if is_both else lists["result"]
     return Results(
         lists["thing"],
@@ -207,15 +214,17 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         lists["half"],
         values,
         lists["join"],
-        _positions(lists["left_offset"], lists["left_row"]),
-        _positions(lists["right_offset"], lists["right_row"]),
+        _positions(lists["left_offset"], lists.get("left_row")),
+        _positions(lists["right_offset"], lists.get("right_row")),
         [f"{one}-{other}" if one or other else "" for one, other in ties],
         unit,
     )
 
 
-def _positions(offsets: list[int], rows: list[int | None]) -> list[str]:
-    return [str(offset) if row is None else f"{offset}.{row}" for offset, row in zip(offsets, rows, strict=True)]
+def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
+    if rows is None:
+        return list(map(str, offsets))
+    return [f"{offset}.{row}" for offset, row in zip(offsets, rows, strict=True)]
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
+from numba import types
 
 from broker.times import UNIT_NS, mean_text
 from broker.wire.bulk import encode_sides, escape, position_texts
 from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.compiled import INTS, INTS_OUT, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,10 +126,10 @@ class Payloads:
 
     def remove(self, seq: Ints) -> None:
         """Remove the rows at these offsets. All must be held, and none may be given twice."""
-        at = self._at(seq)
+        at, shown = self._at(seq), self._rows.shown
         self._lives[at] = False
         self._count -= len(at)
-        self.size -= self._rows.take(at).bytes_held()
+        self.size -= int((shown.end.take(at) - shown.start.take(at)).sum()) + len(at) * _RECORD_BYTES
 
     def rows(self) -> Rows:
         """Return all rows."""
@@ -139,7 +141,9 @@ class Payloads:
         return int(np.count_nonzero(self._lives[used] & (self._rows.ts_ns[used] > ts_ns)))
 
     def _at(self, seq: Ints) -> Ints:
-        return self._rows.seq[: self._used].searchsorted(seq)
+        found = np.empty(len(seq), dtype=np.int64)
+        _find(self._rows.seq[: self._used], np.ascontiguousarray(seq), found)
+        return found
 
     def _compact(self, more: int, more_shown_bytes: int) -> None:
         rows = self.rows()
@@ -161,3 +165,32 @@ class Payloads:
         shown.data[self._shown_bytes : self._shown_bytes + len(more.data)] = more.data
         self._lives[here] = True
         self._used, self._shown_bytes = here.stop, self._shown_bytes + len(more.data)
+
+
+@compiled(types.void, INTS, INTS, INTS_OUT)
+def _find(held: Ints, wanted: Ints, found: Ints) -> None:
+    """Find the index of each wanted position among the held ones, which are increasing. All must be held.
+
+    The wanted positions of one key come in order, so each search starts at the last one's index, with growing steps.
+    """
+    low = 0
+    for row in range(len(wanted)):
+        position, step = wanted[row], 1
+        if held[low] <= position:
+            while low + step < len(held) and held[low + step] <= position:
+                low += step
+                step *= 2
+            high = min(low + step, len(held))
+        else:
+            high = low
+            while high - step > 0 and held[high - step] > position:
+                high -= step
+                step *= 2
+            low = max(high - step, 0)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if held[middle] <= position:
+                low = middle
+            else:
+                high = middle
+        found[row] = low

@@ -35,9 +35,11 @@ class ArrowDecoder(TopicDecoder):
     def decode(self, messages: Messages) -> Intake:
         """Decode a batch of messages, which are in offset order."""
         intake = Intake()
-        columns = messages.offset.tolist(), messages.append_ms.tolist(), messages.values()
-        for at, (offset, append_ms, value) in enumerate(zip(*columns, strict=True)):
-            if value is None or not value or value.startswith(_JSON_STARTS_WITH):
+        columns = messages.offset.tolist(), messages.append_ms.tolist()
+        for at, (offset, append_ms) in enumerate(zip(*columns, strict=True)):
+            # Copied, because Arrow wants its buffers aligned.
+            value = messages.value[at]
+            if not value or value.startswith(_JSON_STARTS_WITH):
                 intake.records += 1
                 self._decode_singly(intake, messages.part(at, at + 1))
                 continue
@@ -106,20 +108,29 @@ class ArrowDecoder(TopicDecoder):
     ) -> None:
         first = (offset << ROW_BITS) + rows.first
         seq = np.arange(first, first + len(rows), dtype=np.int64)
-        whole = Rows(seq, keys, rows.ts_ns, rows.result, rows.id or StringColumn.repeated(b"", len(rows)))
+        whole = Rows(seq, keys, rows.ts_ns, rows.result, StringColumn.repeated(b"", len(rows)))
         for target in sorted({target for sides in sides_of for target in sides}):
             mine = np.array([target in sides for sides in sides_of] + [False]).take(rows.quantity.number)
             mine &= wanted
             which = mine.nonzero()[0]
             if not len(which):
                 continue
-            part = whole if len(which) == len(rows) else whole.take(which)
+            part = whole if len(which) == len(rows) else _take(whole, which)
+            if rows.id is not None:
+                part = part._replace(shown=rows.id if part is whole else rows.id.take(which))
             side = self._side(intake, target)
             if side.mixed:
                 names = StringColumn.of([(name or "").encode() for name in rows.quantity.names])
                 part = part._replace(shown=glue(names.take(rows.quantity.number.take(which)), b"\0", part.shown))
             side.parts.append(part)
             side.identities.append(_identities(rows, part, which))
+
+
+def _take(rows: Rows, which: Ints) -> Rows:
+    """Return the rows at these indices. Their strings are all empty."""
+    seq, key, ts_ns, result, _ = rows
+    shown = StringColumn.repeated(b"", len(which))
+    return Rows(seq.take(which), key.take(which), ts_ns.take(which), result.take(which), shown)
 
 
 def _identities(rows: ArrowRows, part: Rows, which: Ints) -> Ints:
