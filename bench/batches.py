@@ -1,10 +1,10 @@
 """Measures the speed of the joiner from Kafka to Kafka with many records in each message, as Arrow.
 
-The ceiling are pass-throughs that copy the same messages, exactly once, without looking into them. All write to the same
-broker, one after the other in random order. Rates are records divided by the time between the first and the last message
-written, by the broker's clock; the start of a contender is not part of it.
+The ceilings are pass-throughs that copy the same messages, exactly once, without looking into them. All use the same
+broker, one after the other, in random order. A rate is the number of records divided by the time between the first and
+the last message written, by the broker's clock. The start of a contender is not part of it.
 
-The input is many records, so that a run takes some seconds: 20 million take half a gigabyte in Kafka.
+The input has many records, so that a run takes some seconds: 20 million take half a gigabyte in Kafka.
 """
 
 from __future__ import annotations
