@@ -42,6 +42,7 @@ from joiner.runtime.task.unit import Unit
 from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
+from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mutation import ODD, Mutator
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
@@ -440,6 +441,8 @@ TARGETS: Final = (
     *[_STATE] * 3,
     *[_CONTROL] * 5,
     *[_RESULTS] * 4,
+    Target("records in Arrow", arrow_message, read_arrow),
+    Target("results in Arrow", results_message, read_results),
     Target("lines of the simulator", _event, _replay_line),
     Target("offset metadata", _metadata, _read_metadata),
     Target("settings files", _settings_file, _load),
