@@ -125,22 +125,25 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
         what = "values in a dictionary" if kind == _DICTIONARY else "rows"
         reason = f"the message has more than {ROWS_MAX} {what}"
         raise Unreadable(reason)
-    buffers, is_compressed = metadata.target(batch, 2), bool(metadata.member(batch, 3))
+    if not metadata.member(batch, 3):
+        # Not compressed.
+        return (rows if kind == _BATCH else 0), len(body)
+    buffers = metadata.target(batch, 2)
     count = metadata.number("<I", buffers) if buffers else 0
     if count > _BUFFERS_MAX:
         reason = f"a batch has more than {_BUFFERS_MAX} buffers"
         raise Unreadable(reason)
     places = metadata.pairs(buffers + 4, count) if count else ()
-    size = sum(_expanded(body, offset, length, is_compressed=is_compressed) for offset, length in places)
+    size = sum(_expanded(body, offset, length) for offset, length in places)
     return (rows if kind == _BATCH else 0), size
 
 
-def _expanded(body: memoryview, offset: int, length: int, *, is_compressed: bool) -> int:
-    """Return the size of a buffer when expanded."""
+def _expanded(body: memoryview, offset: int, length: int) -> int:
+    """Return the size of a compressed buffer when expanded."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
-    if not is_compressed or not length:
-        return length
+    if not length:
+        return 0
     if length < _HEADER_BYTES:
         raise Unreadable(_BROKEN)
     (size,) = struct.unpack_from("<q", body, offset)

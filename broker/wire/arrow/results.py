@@ -6,7 +6,7 @@
     half              bool: whether half a nanosecond was cut off
     result            float64; instead of it left and right, both float64, if the join keeps both values
     join              dictionary of utf8
-    left_offset       int64: the offset of the left record's message
+    left_offset       dictionary of int64: the offset of the left record's message
     right_offset
     left_row          uint16: the left record's row in its message
     right_row         both are not there if a message of the input holds one record
@@ -38,14 +38,21 @@ if TYPE_CHECKING:
 MESSAGE_BYTES_MAX: Final = 512 * 1024
 """About the largest size of a message of results, which is half of what Kafka accepts by default."""
 
-_ROW_BYTES: Final = 64
+_ROW_BYTES: Final = 40
 """About the size of a row, without its names."""
+
+_ROWS_MAX: Final = 12_000
+"""Maximum number of rows of a message, so that indices into its dictionaries fit into an int16."""
 
 _NAMES_BYTES: Final = 32 * 1024
 """If all names together take at most this much, every message of a batch has the whole dictionary."""
 
+_SPAN_MAX: Final = 256
+"""Offsets that lie within this many are all in the dictionary, whether they occur or not."""
+
 _UNIT: Final = b"unit"
-_NAMES: Final = pa.dictionary(pa.int32(), pa.string())
+_NAMES: Final = pa.dictionary(pa.int16(), pa.string())
+_OFFSETS: Final = pa.dictionary(pa.int16(), pa.int64())
 _NAME: Final = pa.dictionary(pa.int8(), pa.string())
 
 
@@ -96,7 +103,8 @@ def _parts(thing: Ints, lengths: Ints, begin: int, end: int) -> Iterator[tuple[i
     names = int(lengths.sum())
     if names > _NAMES_BYTES:
         names = int(lengths.take(np.unique(thing[begin:end])).sum())
-    if end - begin > 1 and names + (end - begin) * _ROW_BYTES > MESSAGE_BYTES_MAX:
+    count = end - begin
+    if count > _ROWS_MAX or (count > 1 and names + count * _ROW_BYTES > MESSAGE_BYTES_MAX):
         middle = (begin + end) // 2
         yield from _parts(thing, lengths, begin, middle)
         yield from _parts(thing, lengths, middle, end)
@@ -116,8 +124,8 @@ def _schema(unit: int, *, both: bool, has_rows: bool, has_ties: bool) -> Any:
         ("half", pa.bool_()),
         *values,
         ("join", _NAME),
-        ("left_offset", pa.int64()),
-        ("right_offset", pa.int64()),
+        ("left_offset", _OFFSETS),
+        ("right_offset", _OFFSETS),
         *rows,
         *ties,
     ]
@@ -132,7 +140,7 @@ def _arrays(things: Sequence[str], columns: ResultColumns, join: str, quantity: 
     values = [columns.value] if columns.value.ndim == 1 else [*columns.value.T.copy()]
     same = pa.array(np.zeros(count, dtype=np.int8))
     return [
-        pa.DictionaryArray.from_arrays(pa.array(columns.thing.astype(np.int32)), pa.array(things, pa.string())),
+        pa.DictionaryArray.from_arrays(pa.array(columns.thing.astype(np.int16)), pa.array(things, pa.string())),
         pa.DictionaryArray.from_arrays(same, pa.array([quantity], pa.string())),
         pa.array(mean).view(pa.timestamp("ns", tz="UTC")),
         pa.array((differing & 1).astype(np.bool_)),
@@ -145,9 +153,20 @@ def _arrays(things: Sequence[str], columns: ResultColumns, join: str, quantity: 
 def _places(left: Ints, right: Ints, *, has_rows: bool) -> list[Any]:
     """Return the offsets and the rows of positions."""
     if not has_rows:
-        return [pa.array(left), pa.array(right)]
-    offsets = [pa.array(seq >> ROW_BITS) for seq in (left, right)]
+        return [_offsets(left), _offsets(right)]
+    offsets = [_offsets(seq >> ROW_BITS) for seq in (left, right)]
     return offsets + [pa.array(seq.astype(np.uint16)) for seq in (left, right)]
+
+
+def _offsets(offset: Ints) -> Any:
+    """Return offsets as a dictionary, because most of the records of a batch come from few messages."""
+    low = int(offset.min())
+    span = int(offset.max()) - low + 1
+    if span <= _SPAN_MAX:
+        distinct, number = np.arange(low, low + span), offset - low
+    else:
+        distinct, number = np.unique(offset, return_inverse=True)
+    return pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int16)), pa.array(distinct))
 
 
 def _encode(schema: Any, arrays: list[Any]) -> bytes:

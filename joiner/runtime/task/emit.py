@@ -94,11 +94,16 @@ class Emitter:
         self._topic = settings.topics.out
         self._time_unit = settings.events.time_unit
         self._function = load_function(join.function)
+        self.needs_strings = encode_pairs is None or not _is_built_in(self._function)
+        """Whether `results` needs the strings of all records; if not, it needs those of pairs that fail."""
         self.failures: Failures | None = None
         """The pairs of the last `results` whose joining function failed."""
 
-    def results(self, pairs: Pairs) -> tuple[Batch, list[Rejected]]:
-        """Return one result for each pair, in order, or a dead letter if the joining function failed for it."""
+    def results(self, pairs: Pairs, with_strings: Callable[[], Pairs] | None = None) -> tuple[Batch, list[Rejected]]:
+        """Return one result for each pair, in order, or a dead letter if the joining function failed for it.
+
+        ``with_strings`` returns the same pairs with their strings, if ``pairs`` has none.
+        """
         is_compact = self._has_rows
         if is_compact and not _is_built_in(self._function):
             pairs, is_compact = self._shown(pairs), False
@@ -107,7 +112,11 @@ class Emitter:
         self.failures = None
         if reasons:
             which = np.array(sorted(reasons), dtype=np.int64)
-            failed = self._dead_letters(self._shown(pairs.take(which)) if is_compact else pairs.take(which), reasons)
+            complete = pairs if self.needs_strings or with_strings is None else with_strings()
+            wrong = complete.take(which)
+            failed = self._dead_letters(self._shown(wrong) if is_compact else wrong, reasons)
+            if complete is not pairs:
+                pairs = complete
             self.failures = Failures.of(len(failed), *reasons[int(which[0])])
             which = np.setdiff1d(np.arange(len(pairs)), which)
             pairs, values = pairs.take(which), values.take(which, axis=0)

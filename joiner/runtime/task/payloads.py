@@ -112,7 +112,7 @@ class Payloads:
         return self._count
 
     def add(self, rows: Rows) -> None:
-        """Append rows. Their offsets must be greater than all earlier ones."""
+        """Append rows. Their positions must be greater than all earlier ones."""
         more, shown = len(rows.seq), rows.shown.packed()
         if self._used + more > len(self._lives) or self._shown_bytes + len(shown.data) > len(self._rows.shown.data):
             self._compact(more, len(shown.data))
@@ -121,11 +121,17 @@ class Payloads:
         self.size += rows.bytes_held()
 
     def find(self, seq: Ints) -> Rows:
-        """Return the rows at these offsets. All must be held."""
+        """Return the rows at these positions. All must be held."""
         return self._rows.take(self._at(seq))
 
+    def find_numbers(self, seq: Ints) -> Rows:
+        """Return the rows at these positions without their strings, which are empty. All must be held."""
+        at, rows = self._at(seq), self._rows
+        nothing = StringColumn.repeated(b"", 0)
+        return Rows(seq, rows.key.take(at), rows.ts_ns.take(at), rows.result.take(at), nothing)
+
     def remove(self, seq: Ints) -> None:
-        """Remove the rows at these offsets. All must be held, and none may be given twice."""
+        """Remove the rows at these positions. All must be held, and none may be given twice."""
         at, shown = self._at(seq), self._rows.shown
         self._lives[at] = False
         self._count -= len(at)

@@ -166,10 +166,8 @@ class UnitJoin:
     def _emit_pairs(self, step: Step, effects: Effects) -> None:
         if not len(step.left_seq):
             return
-        left, right = self._payloads
-        lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
-        pairs = Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
-        joined, failed = self._emitter.results(pairs)
+        pairs = self._pairs(step, with_strings=self._emitter.needs_strings)
+        joined, failed = self._emitter.results(pairs, lambda: self._pairs(step, with_strings=True))
         effects.joined_parts.append(joined)
         effects.pairs += len(pairs) - len(failed)
         effects.rejected += failed
@@ -177,6 +175,13 @@ class UnitJoin:
             add_up(effects.failed_pairs, {self.name: failures})
         if self._appended:
             self._note_append_times(step, effects)
+
+    def _pairs(self, step: Step, *, with_strings: bool) -> Pairs:
+        left, right = (
+            side.find(seq) if with_strings else side.find_numbers(seq)
+            for side, seq in zip(self._payloads, (step.left_seq, step.right_seq), strict=True)
+        )
+        return Pairs(left, right, self._things_of(left.key), step.left_ordinal, step.right_ordinal)
 
     def _note_append_times(self, step: Step, effects: Effects) -> None:
         left, right = (
