@@ -140,7 +140,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
     return glue(*pieces)
 
 
-def position_texts(seq: Ints, *, has_rows: bool) -> StringColumn:
+def position_column(seq: Ints, *, has_rows: bool) -> StringColumn:
     """Return `records.position_text` of n positions."""
     return glue(decimals(seq >> ROW_BITS), b".", decimals(seq & (1 << ROW_BITS) - 1)) if has_rows else decimals(seq)
 

@@ -21,7 +21,7 @@ import msgspec
 from broker.settings import ServiceSettings, SettingsError, load_settings
 from broker.wire.records import decode_joined, encode
 from connector.events import Parser, dead_letter
-from connector.settings import ConnectorSettings
+from connector.settings import Settings as ConnectorSettings
 from db_connector.kafka.target import origin_of, target_of
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings

@@ -150,7 +150,7 @@ def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJo
     if not message.value or message.value.startswith(b"{"):
         return [_decode_result(message)]
     try:
-        from joiner.check.verify.rows import results_of  # noqa: PLC0415 - pyarrow is an extra
+        from joiner.check.verify.arrow_results import results_of  # noqa: PLC0415 - pyarrow is an extra
 
         return [(found.id, found, "") for found in results_of(message.value, time_unit)]
     except (ImportError, Unreadable) as error:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire.bulk import JoinedColumns, encode_joined, position_texts
+from broker.wire.bulk import JoinedColumns, encode_joined, position_column
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.records import (
     Record,
@@ -139,8 +139,8 @@ class Emitter:
             pairs.things.texts(),
             mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit),
             StringColumn.of_lines(encode_lines(results)),
-            position_texts(pairs.left.seq, has_rows=self._has_rows),
-            position_texts(pairs.right.seq, has_rows=self._has_rows),
+            position_column(pairs.left.seq, has_rows=self._has_rows),
+            position_column(pairs.right.seq, has_rows=self._has_rows),
             pairs.left.shown,
             pairs.right.shown,
             pairs.left_ordinal,

@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire.bulk import encode_sides, escape, position_texts
+from broker.wire.bulk import encode_sides, escape, position_column
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.compiled import INTS, INTS_OUT, compiled
 
@@ -73,7 +73,7 @@ def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
     if not len(rows.seq):
         return rows
     quantities, ids = split_compact(rows.shown, quantity)
-    positions = position_texts(rows.seq, has_rows=True)
+    positions = position_column(rows.seq, has_rows=True)
     ids = glue(ids, positions.where(ids.lengths() == 0))
     shown = encode_sides(escape(quantities), _time_texts(rows.ts_ns, time_unit), rows.result, escape(ids))
     return rows._replace(shown=shown)
