@@ -1,6 +1,6 @@
 """Writes the report of chaos runs: a row per run as JSON, and the rows, their totals and all faults as Markdown.
 
-Timelines are not kept: the seed reproduces a run, and the Markdown counts the events of the timelines.
+Timelines are not kept, because the seed reproduces a run. The Markdown counts their events.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class ServerFaults:
         except StackError:
             if act.fault != "fill":
                 raise
-            # The server was exiting because of the full disk.
+            # The server was already exiting because its disk was full.
             server.start()
             server.wait_ready()
 

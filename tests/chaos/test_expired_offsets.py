@@ -1,6 +1,6 @@
-"""Group offsets that Kafka has deleted because the group was empty for longer than their retention.
+"""Nothing is lost or duplicated after Kafka has deleted the offsets of a group that was empty for too long.
 
-The shortest possible retention is one minute, so this runs only with LSB_CHAOS_FULL=1.
+Kafka retains such offsets for at least one minute, so this runs only with LSB_CHAOS_FULL=1.
 """
 
 from __future__ import annotations
