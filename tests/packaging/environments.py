@@ -1,4 +1,4 @@
-"""The wheel, and virtual environments that contain only it and the packages of one lock.
+"""Builds the wheel, and virtual environments that contain only the wheel and the packages of one lock file.
 
 The packages of a lock are downloaded once, checked against its hashes, and kept with the other downloaded parts, so
 that later runs need no network. Spark's packages would add 400 MB, so they are linked from the development environment,
@@ -71,7 +71,7 @@ class Environment:
         return {one["name"].lower().replace("_", "-") for one in found}
 
     def missing(self, requirement: str) -> list[str]:
-        """Return what pip would have to install for ``requirement``, or why it cannot."""
+        """Return the packages that pip would still have to install for ``requirement``, or why it cannot."""
         try:
             report: dict[str, Any] = json.loads(
                 _pip(self, "install", "--dry-run", "--quiet", "--no-index", "--report", "-", requirement)
