@@ -20,7 +20,7 @@ class Actor:
     def __init__(self, process: SimulatedProcess, live: Callable[[], None]) -> None:
         self.process = process
         self.ready: Callable[[], bool] = lambda: True
-        """Whether the thread can continue, unless its process is dead."""
+        """Returns whether the thread can continue. Not called once its process is dead."""
         self._gate = threading.Lock()
         self._gate.acquire()
         self._live = live

@@ -1,7 +1,7 @@
-"""Defects of the runner, each planted by a small change of the production code. The simulation must find all of them.
+"""Defects in the runner, each planted by a small change to the production code. The simulation must find all of them.
 
-Each is a context manager whose docstring describes the defect. They show that the histories reach the intended cases,
-and that the verdict detects the errors.
+Each is a context manager whose docstring describes the defect. They show that the histories reach the cases in
+question, and that the verdict detects the errors.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
-    """The checkpoint holds the vector from before the batch."""
+    """The checkpoint contains the vector at the start of the batch, not at its end."""
     of = ActiveTask.next_checkpoint
 
     def wrong(self: Any, *failed: Any) -> Any:
@@ -158,7 +158,7 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
 
 
 def last_record_is_the_end() -> AbstractContextManager[None]:
-    """The vector ends after the last record that was read; positions after control records are ignored."""
+    """The vector ends after the last record that was read, even if control records follow it."""
 
     def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
         return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
@@ -306,7 +306,7 @@ def snapshot_is_one_ahead() -> AbstractContextManager[None]:
 
 
 def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
-    """A restored unit renumbers its keys from zero."""
+    """A restored unit numbers its keys from zero again."""
     init = Keys.__init__
 
     def wrong(self: Any, unit: int, partitions: int, _things: Any = ()) -> None:
@@ -407,7 +407,7 @@ def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
 
 
 def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
-    """A fenced owner claims its unit again at once, every time."""
+    """A fenced owner claims its unit again immediately, every time."""
     return changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
 
 

@@ -17,14 +17,14 @@ from tests.simulation.memory_kafka import kafka_error
 from tests.simulation.temper import CALM
 
 WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
-"""The steps of claims and commits, where most faults are injected."""
+"""The steps of claims and commits. Most faults are injected there."""
 _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
 _ANSWER_S: Final = 30.1
 """Longer than the joiner waits for a response."""
 _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
-"""Shorter than every timeout, about a session, longer than a session, longer than the transaction timeout."""
+"""Shorter than every timeout; about the session timeout; longer than that; longer than the transaction timeout."""
 
 
 class Victim(Protocol):
@@ -67,7 +67,7 @@ class Faults:
         self._late: list[Callable[[], object]] = []
 
     def befall(self, process: Victim, call: str, effect: Callable[[], object]) -> None:
-        """Perhaps inject a fault: raise `Dead`, or the caller's error. ``effect``: what the call does at the broker."""
+        """Inject a fault or none. Raises `Dead` or the caller's error. ``effect`` applies the call at the broker."""
         temper = self.temper
         share = 1.0 if call in WRITES else temper.other
         chance = self._draw.random()
@@ -87,7 +87,7 @@ class Faults:
             raise _failure(call)
 
     def let_late_request_arrive(self) -> None:
-        """Deliver one of the in-flight requests, with some probability."""
+        """With some probability, deliver one of the in-flight requests."""
         if self._late and self._draw.random() < 0.2:
             self._arrive(self._late.pop(self._draw.randrange(len(self._late))))
 

@@ -13,7 +13,7 @@ from broker.partitioner import partition_of
 from joiner.runtime.settings import JoinerSettings
 
 BASE_MS: Final = 1_554_096_460_000
-"""The wall-clock time at which a history begins; event times start near it."""
+"""The wall-clock time at which a history begins. Event times start near it."""
 QUANTITIES: Final = ("speed", "torque", "command")
 APPLICATION: Final = "sim"
 

@@ -15,7 +15,7 @@ from tests.simulation.world import World
 
 _FORGETS_MAX: Final = 3
 _BELATED_STEPS_MAX: Final = 60
-"""The maximum number of steps by which a record arrives after the next owner's initialisation: about two claims."""
+"""The maximum delay of a record after the next owner's initialisation, in steps: as long as about two claims."""
 _STATE: Final = f"{APPLICATION}.state"
 
 
@@ -28,7 +28,7 @@ class Incidents:
         self.strangers: Strangers | None = None
         """Other programs that write to the result topics, once they have started."""
         self.kill_behind: int | None = None
-        """Once markers have been forgotten more often than this, the next process to commit soon dies. None: never."""
+        """If markers are forgotten more often than this, the next process that commits soon dies. None: never."""
         self._leaves_behind = False
         # In-flight requests of older owners, with the step at which each arrives.
         self._belated: list[tuple[int, Callable[[], None]]] = []
@@ -75,7 +75,7 @@ class Incidents:
         self._did("compaction")
 
     def skew_clock(self) -> None:
-        """Make the broker's clock jump, or set it right again."""
+        """Make the broker's clock jump, or correct it again."""
         self._world.kafka.skew_ms = self._draw.choice([0, -(2 * 10**8), 2 * 10**8, -3_600_000])
         self._did("clock jump")
 
@@ -86,7 +86,7 @@ class Incidents:
         self._did("outsider")
 
     def forget_markers(self) -> None:
-        """Make the broker omit all or some of the markers of the next transaction that ends."""
+        """Make the broker omit some or all markers of the next transaction that ends."""
         if self._world.counts["markers forgotten"] >= _FORGETS_MAX:
             return
         share = self._draw.choice([1.0, 0.5, 0.5])

@@ -1,4 +1,4 @@
-"""Contract tests of the Kafka behaviour that the joiner relies on, passed by a real broker and the in-memory one.
+"""Contract tests for the Kafka behaviour that the joiner relies on. A real broker and the in-memory one pass them.
 
 They use the joiner's own clients. `test_memory_contract` runs them on the in-memory broker and
 tests/integration/test_kafka_contract on a real server, each through a `Cluster`.
@@ -50,7 +50,7 @@ class Cluster(Protocol):
         ...
 
     def commit_without_answer(self, producer: Any) -> None:
-        """Commit, with the response lost or too late. Raises KafkaException."""
+        """Commit, but lose or delay the response. Raises KafkaException."""
         ...
 
 
@@ -101,7 +101,7 @@ def ends(cluster: Cluster, topic: str) -> tuple[int, int]:
 
 
 class Member:
-    """A member of a group, with its assigned units and the errors it received."""
+    """A member of a group, its assigned units, and the errors that it has received."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, instance: str) -> None:
         self.units: set[int] = set()

@@ -37,7 +37,7 @@ class Link(Protocol):
     draw: random.Random | None
 
     def act(self, call: str, effect: Callable[[], Result]) -> Result:
-        """Apply ``effect`` at the broker, now, later or not at all. Raise the error for the caller, if any."""
+        """Apply ``effect`` at the broker, now, later or not at all. Raises the error that the caller gets, if any."""
         ...
 
     def pass_time(self, seconds: float) -> None:
@@ -294,7 +294,7 @@ class MemoryProducer:
         before = self._kafka.times_forgotten
         self._tell(call, end)
         if self._kafka.times_forgotten != before and self._kafka.restart_s:
-            # The broker forgets markers because it was killed. Its response comes after its restart.
+            # The broker forgets markers because it was killed, so it responds only after its restart.
             self._link.pass_time(self._kafka.restart_s)
         self._is_open = False
 

@@ -1,4 +1,4 @@
-"""A consumer of `MemoryKafka`, either with assigned partitions or as a member of a group."""
+"""A consumer of `MemoryKafka`. It either has assigned partitions or is a member of a group."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class MemoryConsumer:
             self._positions[place.topic, place.partition].is_paused = False
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
-        """Return available records, of one or more partitions."""
+        """Return available records from one or more partitions."""
         try:
             found = self._link.act("consume", lambda: self._fetch(num_messages))
         except KafkaException as error:
-            # A client that reaches no broker reports that as an event.
+            # A client that cannot reach any broker reports this as an event.
             found = [MemoryMessage((None, -1), -1, fault=error.args[0])]
         if not found:
             self._link.pass_time(timeout)
@@ -108,7 +108,7 @@ class MemoryConsumer:
         return self._pending.pop(0) if self._pending else None
 
     def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
-        """Return the first offset, and the end up to which this consumer may read."""
+        """Return the first offset, and the end offset up to which this consumer may read."""
 
         def look() -> tuple[int, int]:
             log = self._kafka.log(place.topic, place.partition)
@@ -129,7 +129,7 @@ class MemoryConsumer:
         return self._link.act("committed", look)
 
     def consumer_group_metadata(self) -> Any:
-        """Return the group metadata for committing offsets: the name alone, because the group fences nothing here."""
+        """Return the group metadata for committing offsets: only the name, because these groups do not fence."""
         return self._group
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from tests.simulation.spark import MemoryCopy
 
 
 def what_was_planned_before_is_taken() -> AbstractContextManager[None]:
-    """The outcome of a plan is written even if its unit has been planned again since."""
+    """The outcome of a plan is written even if the unit has been planned again since."""
     accept = Units.accept
 
     def wrong(self: Any, outcome: Outcome) -> None:
@@ -81,7 +81,7 @@ _before: dict[int, Any] = {}
 
 
 def next_plan_does_not_wait_for_what_is_on_its_way() -> AbstractContextManager[None]:
-    """The next plan starts at the last checkpoint that is known to be written, not after the one in flight."""
+    """The next plan starts at the last checkpoint known to be written, not after the one in flight."""
     return changed(SparkTask, "reached", property(lambda self: self.checkpoint.offsets))
 
 
@@ -94,7 +94,7 @@ SPARK_BUGS: Final[dict[str, Bug]] = {
         worker_believes_its_memory,
         checkpoint_is_that_of_the_begin,
         next_plan_does_not_wait_for_what_is_on_its_way,
-        # Defects of all runners that the driver reaches by a separate code path.
+        # Defects common to all runners that the driver reaches through code of its own.
         bugs.offsets_before_results,
         bugs.results_before_offsets,
         bugs.fenced_state_goes_on,

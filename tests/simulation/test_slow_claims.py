@@ -80,7 +80,7 @@ class Move:
         return process is not None and unit in running(process.joiner)
 
     def _order(self) -> None:
-        """Order the move, repeatedly until the unit is released, as `joiner move` does."""
+        """Order the move, and repeat the order until the unit is released, as `joiner move` does."""
         if self.world.clock_s >= self._next_s and self._released_s is None:
             self._next_s = self.world.clock_s + REPEAT_S
             record = encode(Request(move="m", units=[0], to="green"))

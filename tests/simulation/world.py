@@ -36,7 +36,7 @@ _LOOK_EVERY_S: Final = 0.3
 
 
 class Director(Protocol):
-    """Decides what else happens in a history, besides the work of its processes."""
+    """Decides what happens in a history besides the work of its processes."""
 
     def step(self) -> None:
         """Act. Called before every client call."""
@@ -132,7 +132,7 @@ class World:
         self.faults = Faults(self)
         self.steps = 0
         self.haste = 1
-        """The factor by which waits are lengthened, to take fewer steps through phases in which nothing happens."""
+        """The factor by which waits are lengthened, so that phases in which nothing happens take fewer steps."""
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
@@ -249,14 +249,14 @@ class World:
             raise Dead
 
     def pass_time(self, process: SimulatedProcess, seconds: float) -> None:
-        """Let the process wait, possibly longer than requested."""
+        """Make the process wait, possibly longer than requested."""
         if process.is_dead:
             raise Dead
         self.clock_s += seconds * self.draw.choice((1, 1, 2, 8)) * self.haste
         self._tick(process, switch=0.4)
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
-        """Report the end of a process's loop, and pass the turn to another thread."""
+        """Report that a process's loop has ended, and pass the turn to another thread."""
         try:
             self.processes.remove(process)
             if self.director is not None and not self._is_over:
@@ -334,5 +334,5 @@ class World:
 
 
 def ended_well(status: int | BaseException) -> bool:
-    """Return whether a process ended in an allowed way: on request, killed, or with an error for its user."""
+    """Return whether a process ended in a way that is allowed: on request, by a kill, or with an error for its user."""
     return isinstance(status, int | Dead | KafkaException | InstanceInUse)
