@@ -68,7 +68,7 @@ def _started(work: Callable[..., None], *sockets: socket.socket) -> threading.Th
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
-    """Forward one direction of a connection until its source ends. A broken side breaks both."""
+    """Forward one direction of a connection until its source is closed. If one side breaks, break the other as well."""
     try:
         while block := source.recv(65_536):
             sink.sendall(block)

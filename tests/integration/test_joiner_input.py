@@ -1,4 +1,4 @@
-"""Invalid input, transactional input, and outages of Kafka."""
+"""How the joiner handles invalid input, transactional input and Kafka outages."""
 
 from __future__ import annotations
 

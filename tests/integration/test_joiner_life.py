@@ -48,7 +48,7 @@ def test_input_is_joined_once_and_a_restart_continues_without_replay(app: Applic
 
 
 def test_a_killed_joiner_replays_without_output_and_continues(app: Application) -> None:
-    # Rare snapshots, so that there are records to replay.
+    # Snapshots are rare, so that there are records to replay.
     app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
     app.create_topics()
     first = app.start()

@@ -98,7 +98,7 @@ def test_a_second_application_under_the_same_name_fences_no_runner(app: Applicat
     first = app.start(instance="first")
     first.wait_for_units()
     app.produce(seeded_entries(81, 600))
-    # The second application reads another topic, so that the group also assigns it units of the first one.
+    # The second application reads another topic, so the group also assigns it units of the first one.
     elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("elsewhere")}
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
@@ -161,7 +161,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
         producer = outsider(app, unit)
         producer.begin_transaction()
-        # A key that is not valid UTF-8 must not disturb any reader of the topic.
+        # A key that is not valid UTF-8 must not break any reader of the topic.
         producer.produce(topic, b"junk", b"\xff\xfe", unit)
         if change is None:
             manifest = json.dumps({"format": FORMAT_VERSION + 1, "serial": "of another kind"}).encode()

@@ -1,4 +1,4 @@
-"""The stage in Spark on a standalone cluster with a master and two workers, each with its own executor."""
+"""The Spark stage on a standalone cluster with a master and two workers, each with its own executor."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_records_deleted_by_retention_do_not_matter_before_the_snapshot_and_are_
     app.wait_until_through()
     assert joiner.stop() == 0
     assert sorted(app.values("out")) == results_of(app, [*first, *second])
-    # Records that are consumed and committed, but not in a snapshot.
+    # These records are consumed and committed, but not in a snapshot.
     joiner = app.start(**RARE_SNAPSHOTS)
     app.produce(third)
     app.wait_until_through()
@@ -145,7 +145,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
         run_to_the_end(one, seeded_entries(96, 600))
     grown, renewed, gone = apps
     add_partition(grown, grown.topic("data"))
-    # Recreated, with end offsets far beyond the consumed ones.
+    # The topic is recreated, with end offsets far beyond the consumed ones.
     delete_topic(renewed, renewed.topic("data"))
     renewed.create_topics()
     renewed.produce(seeded_entries(97, 1800))

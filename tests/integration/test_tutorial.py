@@ -87,7 +87,7 @@ def test_the_tutorial_s_own_blocks_do_what_the_page_shows(kafka: str, mqtt: Mqtt
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
-        # The variables set by the code block about the servers.
+        # The variables that the code block about the servers sets.
         "LSB_KAFKA__BOOTSTRAP_SERVERS": kafka,
         "LSB_MQTT__HOST": mqtt.host,
         "LSB_MQTT__PORT": str(mqtt.port),
