@@ -34,7 +34,7 @@ class Feed:
 
 
 def options() -> st.SearchStrategy[Options]:
-    """Generate options whose tolerance and lateness are about as large as the times."""
+    """Generate options in which tolerance and lateness are about as large as the times."""
     lateness = st.integers(0, 6)
     return st.builds(
         Options,

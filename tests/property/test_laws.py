@@ -232,7 +232,7 @@ def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
-            # Anything that needs the second record also needs all records after it.
+            # Whatever needs the second record also needs all records after it.
             of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
             for one in of_key[1:2]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])
