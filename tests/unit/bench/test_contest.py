@@ -127,7 +127,7 @@ def test_the_pairs_of_a_window_are_counted_as_they_are_listed(name: str, window:
 
 
 def pairs_within(workload: Workload, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all pairs that a windowed join writes, ordered by their later record."""
+    """Return all pairs that a windowed join writes, ordered by the later record of each."""
     left, right = (
         rows.ravel() for rows in np.meshgrid(*(np.flatnonzero(workload.side == side) for side in (0, 1)), indexing="ij")
     )
@@ -146,7 +146,7 @@ NARROW = Window(10)
 def judged(
     expected: Expected, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], *, is_quiet: bool, window: Window = WIDE
 ) -> dict[str, Any]:
-    """Judge a run whose results are evenly spaced and end just before the run does. Return its figures."""
+    """Judge a run whose results are spaced evenly, up to just before its end. Return its figures."""
     left, right = pairs
     watch = Watch(*IDLE, Limits(), 0)
     watch.is_quiet = is_quiet

@@ -1,4 +1,4 @@
-"""When a producer is replaced, and which records are sent again, with a stand-in for the client library."""
+"""When a producer is replaced, and which records it sends again, tested with a stand-in for the client library."""
 
 from __future__ import annotations
 

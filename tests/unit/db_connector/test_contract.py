@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Stand(Protocol):
-    """A database under test, with a short-lived bucket and a missing one. Its points can be read back."""
+    """A database under test, with one short-lived bucket and one that does not exist. Its points can be read back."""
 
     database: Database
     short_lived: Database

@@ -241,7 +241,8 @@ def test_every_limit_of_the_wire_is_in_the_formats() -> None:
 
 
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
-    # How each example is read, the type whose members it must all show, and members that are described in prose.
+    # How each example is read, the type whose members it must show, and the members that are described in prose
+    # instead.
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
     "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),

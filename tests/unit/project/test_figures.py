@@ -225,7 +225,7 @@ def test_every_figure_of_a_page_is_that_of_its_recorded_runs() -> None:
 def test_every_number_that_looks_measured_is_recorded_or_none(page: Path) -> None:
     text, covered = read(page), list[Span]()
     for figure in figures():
-        # The test above reports a figure that is not there as recorded.
+        # The test above reports a figure that is missing or differs from the recorded runs.
         with suppress(LookupError):
             covered += spans_of(text, figure) if figure.page == shown(page) else []
     assert unexplained(shown(page), text, [*covered, *not_measured(shown(page), text)]) == []

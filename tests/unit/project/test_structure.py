@@ -24,7 +24,7 @@ PARAMETERS_MAX: Final = 8
 """Not counting ``self``."""
 
 LARGE: Final = {
-    # Classes and functions above these limits, each with the reason.
+    # Classes and functions that exceed these limits, each with the reason.
     "joiner/library/join.py join": "a public operator: most of it is the documentation of its arguments",
     "joiner/spark/frames.py neighbour_join": "a public operator: most of it is the documentation of its arguments",
 }

@@ -230,7 +230,7 @@ def test_a_session_that_is_still_known_is_continued_where_it_was() -> None:
             publisher.send(payload)
         turn_until(publisher, lambda: publisher.connected and not publisher.unacknowledged)
         publisher.close()
-    # "a" had arrived, so only its PUBREL is repeated. The others are sent again with the DUP flag.
+    # "a" had been received, so only its PUBREL is repeated. The others are sent again with the DUP flag.
     assert lines[1].seen[1].kind == PUBREL
     assert lines[1].published() == [b"b", b"c"]
     assert all(packet.flags & 8 for packet in lines[1].seen if packet.kind == PUBLISH)

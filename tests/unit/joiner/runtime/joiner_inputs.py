@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 def batch(messages: Sequence[Message]) -> Messages:
-    """Return the messages as columns, as they are read from Kafka."""
+    """Return the messages as columns, in the form in which they are read from Kafka."""
     offsets, times, values = ([one[column] for one in messages] for column in range(3))
     return Messages.of(offsets, times, values)  # type: ignore[arg-type] # the columns differ in type
 

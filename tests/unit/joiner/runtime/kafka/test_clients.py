@@ -1,4 +1,4 @@
-"""Does reading a log stop at the requested end, whatever others write after it?"""
+"""Does reading a log stop at the requested end, even if others keep writing?"""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_
 ) -> None:
     logs, log_ends, begin, end = {}, {}, {}, {}
     for topic in TOPICS:
-        # Some offsets hold no record, like those of transaction markers.
+        # Some offsets hold no record, as if they belonged to transaction markers.
         logs[topic] = sorted(data.draw(st.sets(st.integers(0, 40)), label=topic))
         log_ends[topic] = data.draw(st.integers(logs[topic][-1] + 1 if logs[topic] else 0, 45))
         begin[topic] = data.draw(st.integers(0, log_ends[topic]))

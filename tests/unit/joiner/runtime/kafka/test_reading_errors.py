@@ -1,4 +1,4 @@
-"""Are records after an unread one kept out of the join? Covers errors and gaps within a batch."""
+"""Are records kept out of the join if one before them was not read? Covers errors and gaps within a batch."""
 
 # ruff: noqa: SLF001 - the tests set up the loop's internals and run a single turn
 

@@ -1,8 +1,8 @@
 """Source and target of a move: in any order of events, losses and crashes, exactly one ends up serving the unit.
 
-Both state machines run against an in-memory log, in every order of their steps: the next record each side reads, the
-completion of a runner's work, the passage of time, a lost record, a crash of either side. The runner is modelled after
-the joiner: a claimant reads the log first.
+Both state machines run against an in-memory log, in every order of their steps: either side reads its next record, a
+runner completes its work, time passes, a record is lost, or either side crashes. The runner is modelled after the
+joiner: a claimant reads the log first.
 """
 
 from __future__ import annotations

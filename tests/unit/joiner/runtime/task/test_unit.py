@@ -296,7 +296,7 @@ ORDERS = {**POWER, "watermark_scope": "partition", "tolerance": "1s"}
 
 
 def orders(first: int, count: int) -> list[Message]:
-    """Return records of things that each have one record per side and no others."""
+    """Return the records of things that each have exactly one record per side."""
     sides = (("speed", 0), ("torque", 300))
     return [
         record(2 * n + side, quantity, BASE_MS + 100 * n + shift, thing=f"order {n}")

@@ -70,7 +70,7 @@ def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ranges of all state builds, with Kafka replaced by the log above."""
+    """The ranges that workers read to build state. `LOG` stands in for Kafka."""
     asked: list[str] = []
 
     def build_state(checkpoint: Any, _state: Any, _readers: Any, warm: Unit | None) -> Unit:
