@@ -91,7 +91,7 @@ emit_unmatched = "both"
 
 
 class Entry(NamedTuple):
-    """A record to produce: the Kafka key, the value, and the partition if it is not that of the key."""
+    """A record to produce: its Kafka key, its value, and its partition unless the key determines it."""
 
     key: str
     value: bytes | None

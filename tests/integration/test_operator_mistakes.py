@@ -50,7 +50,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def joins(*chosen: dict[str, Any]) -> dict[str, str]:
-    """Return the environment variables that override the joins of the settings file."""
+    """Return environment variables that override the joins in the settings file."""
     return {"LSB_JOIN": json.dumps(chosen)}
 
 

@@ -55,7 +55,7 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
-    """Return the results of entries in this order, computed in memory and sorted."""
+    """Return the sorted results of joining the entries in this order, computed in memory."""
     settings, topic = app.settings(), app.topic("data")
     found: list[bytes] = []
     for number in range(app.partitions):

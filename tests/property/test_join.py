@@ -1,4 +1,4 @@
-"""Does `joiner.join` give the same pairs as the join of streams, for every kind of table, and as polars' as-of join?"""
+"""Does `joiner.join` give the same pairs as the stream join and as polars' as-of join, for every kind of table?"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Dead(BaseException):
 
 
 class Actor:
-    """A thread that runs only in its turn: the loop of a process, or work in its pool."""
+    """A thread that runs only when it has the turn: the loop of a process, or work in its pool."""
 
     def __init__(self, process: SimulatedProcess, live: Callable[[], None]) -> None:
         self.process = process

@@ -110,7 +110,7 @@ class BatchReaderContract:
 
     @contextmanager
     def reading(self, cluster: Cluster, topics: list[str], units: int) -> Iterator[tuple[Any, BatchReader]]:
-        """Yield a consumer and its reader, from the beginning of these topics."""
+        """Yield a consumer and its reader, which read these topics from the beginning."""
         with opened(cluster, topics, native=self.native) as (consumer, reader):
             assign(consumer, reader, [(topic, unit) for topic in topics for unit in range(units)])
             yield consumer, reader

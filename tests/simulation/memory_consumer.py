@@ -141,7 +141,7 @@ class MemoryConsumer:
     # Membership
 
     def unsubscribe(self) -> None:
-        """Revoke all partitions, which the library does at the next poll, and leave the group."""
+        """Revoke all partitions and leave the group. The library does so at the next poll."""
         if self._member is not None:
             self._call("on_revoke", self._told)
             self._told = set()
@@ -168,7 +168,7 @@ class MemoryConsumer:
             return
         draw = self._link.draw
         if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:
-            # After a long silence, the first response may be delayed.
+            # If the client has been silent for long, the first response may be delayed.
             self._next_beat_s = now_s + draw.uniform(0, _BEAT_S)
             return
         self._next_beat_s = now_s + (draw.uniform(0, _BEAT_S) if draw is not None else 0)
@@ -186,7 +186,7 @@ class MemoryConsumer:
             self._follow(member)
 
     def _follow(self, member: Member) -> None:
-        """Follow the group's assignment as in a cooperative rebalance: revoke first, then assign."""
+        """Apply the group's assignment as in a cooperative rebalance: revoke first, then assign."""
         group = self._kafka.group(self._group)
         too_many = member.has - member.due
         if too_many:
@@ -224,7 +224,7 @@ class MemoryConsumer:
         return int(at)
 
     def _fetch(self, count: int) -> list[MemoryMessage]:
-        """Read some of the partitions and leave the others to later calls, as with responses from several brokers."""
+        """Read some of the partitions and leave the others to later calls, as if several brokers had to respond."""
         draw = self._link.draw
         places = [place for place, position in self._positions.items() if not position.is_paused]
         if draw is not None and len(places) > 1:

@@ -234,7 +234,7 @@ class World:
         return partial(self._stay_until, process)
 
     def _wait(self, process: SimulatedProcess, seconds: float) -> None:
-        """Wait, while other threads continue, including those of the same process."""
+        """Wait while other threads run, including those of the same process."""
         until_s = self.clock_s + seconds
         self._stay_until(process, lambda: self.clock_s >= until_s)
 
@@ -295,7 +295,7 @@ class World:
         self.director.step()
 
     def yield_turn(self) -> None:
-        """Pass the turn to another thread, and wait until it comes back."""
+        """Pass the turn to another thread, and wait for the next turn of this one."""
         actor = self._actor
         assert actor is not None
         self._hand_on()

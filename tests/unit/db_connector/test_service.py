@@ -64,7 +64,7 @@ class _Consumer:
         self.commits: list[int] = []
         self.targets: set[str | None] = set()
         self.after_reset: dict[int, list[list[_Message]]] = {}
-        """By offset, the batches returned after a seek back to it; the rest of the script is dropped."""
+        """For each offset, the batches returned after a seek back to it, instead of the rest of the script."""
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **callbacks: Callable[..., None]) -> None:
         self.callbacks = callbacks

@@ -77,7 +77,7 @@ class Pipeline:
     ends: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def write(self, topic: str, partition: int, key: str | None, value: bytes, time_ms: int = BASE_MS) -> Message:
-        """Return a record appended to a log, sometimes followed by an offset gap like that of a transaction marker."""
+        """Append a record to a log and return it. Sometimes leave an offset gap after it, like a transaction marker."""
         offset = self.ends[topic, partition]
         self.ends[topic, partition] += 2 if offset % 7 == 3 else 1
         key_bytes = None if key is None else key.encode()

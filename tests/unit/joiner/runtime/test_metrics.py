@@ -88,7 +88,7 @@ class Runner:
 
 
 BOUNDS = (("max", "foremost"), ("min", "hindmost"))
-"""The values of the label `bound`, and of `thing`, its name in the previous release."""
+"""The values of the label `bound`, each with its value under the label's previous name, `thing`."""
 
 
 def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:
