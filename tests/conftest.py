@@ -1,4 +1,4 @@
-"""Settings for all tests: reproducible Hypothesis profiles."""
+"""Settings for all tests: the format of logs, and reproducible Hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 # Services that the tests start log to files, where plain text is easier to read and search than JSON.
 os.environ.setdefault("LSB_LOG", "text")
 
-# No deadline per example: on a busy machine a single example may be slow without a defect.
+# There is no deadline per example, because any example can be slow on a busy machine.
 settings.register_profile("local", deadline=None, print_blob=True)
 # Every run uses the same examples, so that its result depends on the code and not on chance.
 settings.register_profile(

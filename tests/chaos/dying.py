@@ -67,7 +67,7 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         # The state is being rebuilt, without output.
         "replaying": Point(Unit, "apply", before=False, counts=lambda call: int("silent" in call.options)),
         "joined": Point(Unit, "apply", before=False),
-        # The results are in the log, and the transaction is open.
+        # The results are in the log, and the transaction is still open.
         "produced": Point(UnitProducer, "write_all", before=False, counts=lambda call: len(call.arguments[0])),
         # All chunks are written, but the manifest is not.
         "within-snapshot": Point(UnitProducer, "write", before=True, counts=_produces("/manifest")),
@@ -78,7 +78,7 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
     "connector": {
         "message": Point(Bridge, "_accept", before=True, counts=lambda call: len(call.arguments[0])),
         "sent": Point(Bridge, "_accept", before=False),
-        # Kafka has acknowledged the records, but nothing is acknowledged to MQTT.
+        # Kafka has acknowledged the records, but the connector has acknowledged nothing to MQTT.
         "kafka-acknowledged": Point(Ledger, "release", before=False, counts=lambda call: len(call.result)),
         "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
     },
@@ -95,7 +95,7 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "acknowledged": Point(Publisher, "_acknowledge", before=False),
     },
 }
-"""The points at which each service may die, by its module."""
+"""The points at which a service may die, by the service's module."""
 
 
 def _writes_of(kind: type) -> Callable[[Call], int]:

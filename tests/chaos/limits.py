@@ -19,12 +19,12 @@ _SLEEP: Final = Path(__file__).parent / "set_clock"
 
 
 def why_no_disk() -> str:
-    """Return why no disk can be mounted here, or an empty string."""
+    """Return why no disk can be mounted here, or an empty string if one can."""
     return "" if os.geteuid() == 0 else "only root may mount a small disk"
 
 
 def why_no_clock() -> str:
-    """Return why no clock can be set here, or an empty string."""
+    """Return why no clock can be set here, or an empty string if one can."""
     return "" if _library() is not None else "libfaketime is missing: apt-get install faketime"
 
 

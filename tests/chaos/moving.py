@@ -17,14 +17,14 @@ from tests.integration.services import DEADLINE_S, wait_until
 _UP: Final = "waiting until it is moved here|: claimed"
 
 _ATTEMPTS: Final = 4
-"""The maximum number of attempts to move after a crash. Early ones may fail while the source reclaims the units."""
+"""The maximum number of attempts to move after a crash. The first ones may fail while the source reclaims the units."""
 
 Start = Callable[[Application, dict[str, str]], Joiner]
 """Starts a runner that waits for units. A non-empty environment specifies where it dies."""
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its site, how it is started, and where it may die as a source or as a target."""
+    """A kind of runner: its site, how to start it, and where it may die as a source or as a target."""
 
     site: str
     start: Start

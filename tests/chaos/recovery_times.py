@@ -31,7 +31,7 @@ from tests.integration.services import DEADLINE_S
 
 _EVENTS_PER_S: Final = 100
 _CALM_S: Final = 3.0
-"""The pause between two kills, so that each starts from the same state."""
+"""The pause between two kills, so that every kill hits the same state."""
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""The acts of a run, as data. A seed determines the schedule, so that a run can be repeated."""
+"""The acts of a run, as data. The seed determines them, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, st
             waiting.remove(ready[0])
             fault, target, lasting_s, point, count = ready[0]
             acts.append(Act(round(at_s, 2), fault, target, round(lasting_s, 2), point, count))
-            # A restart needs time, and a service that is due to die needs more.
+            # A restart takes time. A service that is due to die takes longer.
             free_s[target] = at_s + lasting_s + (8 if fault == "die" else 4)
         at_s += draw.uniform(0.5, 1.5) * SLOT_S
     return acts

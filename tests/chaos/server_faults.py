@@ -19,8 +19,8 @@ _DELAYS_S: Final = {"delay": 0.3, "slow": 2.0}
 class ServerFaults:
     """Begins and ends faults.
 
-    Each server has a thread that handles the faults of its process in order, because they take time and must not delay
-    other faults.
+    Each server has a thread that handles the faults of its process in order. They take time, and must not delay other
+    faults.
     """
 
     def __init__(self, pipeline: ChaosPipeline) -> None:

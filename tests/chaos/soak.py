@@ -1,8 +1,8 @@
-"""A long run at moderate load with a kill every minute. Nothing may be lost or duplicated, and no resource may leak.
+"""A long run at moderate load, with a kill every minute. Nothing may be lost or duplicated, and no resource may leak.
 
 ``python -m tests.chaos.soak --minutes 65 --report docs/evidence/soak``. Joiner three is never killed, and the
-connectors only in the first half, so that a leak would show. The memory, open files and threads of every process and
-the size of the state topic on disk are sampled.
+connectors are killed only in the first half, so that a leak would show. The memory, open files and threads of every
+process and the size of the state topic on disk are sampled.
 """
 
 from __future__ import annotations

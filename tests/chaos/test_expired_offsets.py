@@ -22,7 +22,7 @@ from tests.integration.joiner_application import Application, application, run_o
 from tests.integration.services import wait_until
 
 EXPIRY_S = 150.0
-"""One minute of retention, one second until the check, and an allowance for a session and a busy machine."""
+"""One minute of retention, one second until the check, and an allowance for a session timeout and a busy machine."""
 
 
 class ForgetfulKafka(Kafka):

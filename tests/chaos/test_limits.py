@@ -1,4 +1,4 @@
-"""The guarantees under extreme conditions: full disks, wrong clocks, Kafka unavailable for minutes.
+"""The guarantees hold under extreme conditions: full disks, wrong clocks, minutes without Kafka.
 
 The MQTT broker is killed as well. What survives a kill depends on the broker; the local stack's loses nothing. Each of
 these runs takes minutes, so only `make test-chaos` includes them.
@@ -107,7 +107,7 @@ def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], 
 def test_a_killed_mqtt_broker_loses_nothing_that_it_acknowledged(
     servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    # Killed while the connector reads, and while it is down and the broker queues messages.
+    # The broker is killed while the connector reads, and while the connector is down and messages are queued.
     acts = [
         act
         for at_s in (6, 23, 40, 57)

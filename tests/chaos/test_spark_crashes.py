@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, whichever part of the stage in Spark dies, and whenever."""
+"""Every pair exists exactly once, whichever part of the Spark stage dies and whenever it dies."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
 
 def panels() -> list[Panel]:
-    """Return all panels, and the dashboards' variables with their queries."""
+    """Return all panels. The variables of the dashboards are included, with their queries."""
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
         dashboard: dict[str, Any] = json.loads(path.read_text())

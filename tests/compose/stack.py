@@ -1,4 +1,4 @@
-"""The docker-compose.yml project, started for tests with stand-in images and its own ports and passwords."""
+"""The project of docker-compose.yml, started for tests with stand-in images, other ports and other passwords."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEA
 
 
 class Stack:
-    """The project, with its own ports and passwords."""
+    """The Compose project, with ports and passwords of its own."""
 
     def __init__(
         self, folder: Path, profiles: Sequence[str] = ("demo",), altering: Sequence[Path] = (), **variables: str
     ) -> None:
-        """``altering``: Compose files that override docker-compose.yml. ``variables``: variables that they use."""
+        """``altering``: Compose files that override docker-compose.yml. ``variables``: their environment variables."""
         self._profiles = profiles
         self.secrets = folder / environment.FOLDER
         assert environment.main(folder) == 0
@@ -78,7 +78,7 @@ class Stack:
             self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
     def run(self, *arguments: str) -> str:
-        """Run Compose, and return its output."""
+        """Run Compose and return its output."""
         done = self.try_to(*arguments)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout

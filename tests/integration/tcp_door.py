@@ -1,7 +1,7 @@
 """A TCP proxy ("door") in front of a server. Shutting it breaks existing connections and refuses new ones.
 
-To its clients, the server seems to go down and come back, while other tests continue to use it. The door forwards bytes
-and is independent of the protocol.
+To clients of the door, the server seems to go down and come back, while other tests continue to use it. The door
+forwards bytes and does not depend on the protocol.
 """
 
 from __future__ import annotations

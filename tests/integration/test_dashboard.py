@@ -1,4 +1,4 @@
-"""The dashboard of machine data on a real InfluxDB: every query returns data, and few rows even for a long range."""
+"""The machine data dashboard on a real InfluxDB: every query returns data, and only few rows even for a long range."""
 
 from __future__ import annotations
 

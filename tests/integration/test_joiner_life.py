@@ -154,7 +154,7 @@ def test_status_distinguishes_a_killed_owner_from_a_running_one(app: Application
     wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
     again = app.start(instance="south")
     wait_until(lambda: states() == {"running"}, "another process has its units")
-    # A process is the owner from its claim on, but only the units that it serves are marked as stopped.
+    # A process owns a unit from its claim on, but only the units that it serves are marked as stopped.
     again.wait_for_units()
     assert again.stop() == 0
     assert states() == {"stopped"}

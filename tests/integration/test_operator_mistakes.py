@@ -133,7 +133,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
         assert re.search(
             rf"belongs to partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
-    # Messages that no join selects are not checked any further.
+    # Messages that no join selects are not checked further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)
     assert app.values("out")
     app.verify()

@@ -154,7 +154,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     assert f"topic {grown.topic('data')} has 4 partitions and had 3 when the joiner began" in said
     assert "give the application a new name" in said
     for one in (renewed, gone):
-        # Timing decides what detects it first: the topic watch, or the consumer whose offset is out of range.
+        # Either the topic watch or the consumer, whose offset is out of range, detects it first, depending on timing.
         why = r"was deleted|no longer exists"
         assert re.search(rf"{one.topic('data')} ({why}).*joiner reset", ended(one))
     # The results up to that point are correct, and later starts are refused as well.

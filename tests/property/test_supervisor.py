@@ -184,7 +184,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.execution.releases)
     @rule(data=st.data())
     def moved_straight_back(self, data: st.DataObject) -> None:
-        """Claim a unit whose releasing transaction is visible, but whose future is not done."""
+        """Claim a unit whose last transaction is visible although its future is not done yet."""
         unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
         self.supervisor._moves.claim(unit)  # noqa: SLF001 - as the protocol requests
 

@@ -1,4 +1,4 @@
-"""The threads of simulated processes. Only one of them runs at a time, and it chooses the next one."""
+"""The threads of the simulated processes. Only one of them runs at a time, and it chooses the next one."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def manifest_before_chunks() -> AbstractContextManager[None]:
 
 
 def one_slot_in_two_transactions() -> AbstractContextManager[None]:
-    """All snapshots go to one slot. Their chunks are committed before the manifest."""
+    """All snapshots use the same slot. Their chunks are committed before the manifest."""
 
     @contextmanager
     def planted() -> Iterator[None]:
@@ -247,7 +247,7 @@ def uncommitted_is_read() -> AbstractContextManager[None]:
 
 
 def replay_writes() -> AbstractContextManager[None]:
-    """The output of the replay is written with the next batch."""
+    """The output of a replay is written with the next batch."""
     apply = Unit.apply
 
     def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False) -> Effects:
@@ -366,7 +366,7 @@ def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
 
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
-    """Existing results are searched for only in the last few offsets of the log, whichever program wrote them."""
+    """A claimant searches only the last few offsets of the log for existing results, whichever program wrote them."""
     search = dangling._missing_results  # noqa: SLF001 - the defect is planted here
 
     def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
@@ -376,7 +376,7 @@ def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
 
 
 def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
-    """Output about an input record is identified by the record's id alone, which is the same in every application."""
+    """Output about an input record is identified only by the record's id, which is the same in every application."""
     named = pending_markers.identity_of
 
     def wrong(value: bytes | None) -> str:
@@ -396,7 +396,7 @@ def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
 
 
 def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
-    """The older snapshot is replaced too early. Too rare for random histories: `test_postponed_snapshots` finds it."""
+    """The older snapshot is replaced too early. Random histories rarely show this; `test_postponed_snapshots` does."""
     return changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 

@@ -56,7 +56,7 @@ class Scene(Protocol):
 
 
 class Faults:
-    """Decides for each call whether a fault is injected, and which."""
+    """Decides for each call whether to inject a fault, and which one."""
 
     def __init__(self, world: Scene) -> None:
         self.temper = CALM
@@ -122,7 +122,7 @@ class Faults:
             raise Dead
 
     def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
-        """Lose or delay the request, or lose its response; the client gets a timeout."""
+        """Lose or delay the request, or lose its response. The client gets a timeout."""
         moment = self._draw.choice(("request", "answer", "late"))
         self._count(f"lost {moment} of {call}")
         self._world.note("%s: the %s is lost", call, moment)

@@ -143,7 +143,7 @@ class History:
                 self._feed_one()
         if draw.random() < 0.01 and self._faults_max:
             self._incidents.let_one_happen()
-        # The next owner resolves transactions whose markers were forgotten; until then the output may be wrong.
+        # The next owner resolves transactions whose markers were forgotten. Until then, the output may be wrong.
         if draw.random() < 0.002 and not self.world.counts["markers forgotten"]:
             self._judge("on the way")
         if draw.random() < self._trouble.stop and self.world.processes:
@@ -239,7 +239,7 @@ class History:
         )
 
     def _check_changes_of_owner(self) -> None:
-        """Check that processes claimed each other's units only after an assignment by the group, or in a retry."""
+        """Check that processes claimed each other's units only after the group assigned them, or in a retry."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
         if self._in_spark:

@@ -71,7 +71,7 @@ def open_transaction(producer: Any, topic: str, *values: bytes) -> None:
 def read_until(cluster: Cluster, topic: str, end: int) -> list[bytes | None]:
     """Return the committed values of partition 0, read until the end of the partition is reported at ``end``.
 
-    A commit or an abort is decided when its call returns; its marker may be written to the log a moment later.
+    A commit or an abort is decided once its call returns, but its marker may be written to the log a moment later.
     """
     reader: Any = make_reader(cluster.kafka, "contract")
     reader.assign([TopicPartition(topic, 0, 0)])

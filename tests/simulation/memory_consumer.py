@@ -23,7 +23,7 @@ _DAMAGED = 2
 
 _FENCED_TEXT = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
 _BEAT_S = 3.0
-"""The library's heartbeat.interval.ms: a member may learn of a group decision this much later."""
+"""The library's heartbeat.interval.ms: a member may learn of a decision of the group with this delay."""
 
 
 @dataclass
@@ -258,7 +258,7 @@ class MemoryConsumer:
         return found
 
     def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
-        """Replace some records with an error. The records after them follow, as from the library."""
+        """Replace some records with an error. The records after them are still returned, as by the library."""
         draw = self._link.draw
         begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
         error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")

@@ -58,7 +58,7 @@ class Group:
         return member
 
     def leave(self, member: Member) -> None:
-        """Remove a member. A static member stays until its session expires, but sends no more heartbeats."""
+        """Remove a member. A static member remains until its session expires, but sends no more heartbeats."""
         if member in self.members and not member.instance:
             self._forget(member)
         member.beats = lambda: False

@@ -1,6 +1,6 @@
 """A Kafka broker in memory: topics, the transaction coordinator, group offsets.
 
-It follows the rules that the joiner relies on; tests/integration/test_kafka_contract.py runs the same tests on a real
+It follows the rules that the joiner relies on. tests/integration/test_kafka_contract.py runs the same tests on a real
 broker. It is not a server: the clients in `memory_clients` call it directly. It uses the world's clock. There is no
 replication, and requests are not reordered.
 """
@@ -52,7 +52,7 @@ class MemoryKafka:
         """
         self.times_forgotten = 0
         self.unknown_until_s = 0.0
-        """Until this time, topics are reported as unknown, as by a broker that has just started."""
+        """Until this time, topics are reported as unknown, as if the broker had just started."""
         self.restart_s = 0.0
         """How long the broker is down when it forgets markers. It responds to the commit or abort after that."""
         self.on_init: Callable[[str, int], None] = lambda _transactional_id, _epoch: None
@@ -133,7 +133,7 @@ class MemoryKafka:
             self._decide(identity, state)
 
     def expire_transactions(self) -> None:
-        """Abort transactions past their timeout, which fences their producers."""
+        """Abort the transactions that have timed out. This fences their producers."""
         now_s = self.now_s()
         for identity in self.identities.values():
             if identity.transaction is not None and now_s - identity.transaction.begun_s > identity.timeout_s:
@@ -173,7 +173,7 @@ class MemoryKafka:
             self._publish_offsets(transaction)
 
     def _settle(self, identity: Identity) -> None:
-        """Write all outstanding markers of the transactional id, which its next transaction has to wait for."""
+        """Write all outstanding markers of the transactional id. Its next transaction has to wait for them."""
         for transaction in [known for known in self.decided if known.producer == identity.producer]:
             while transaction in self.decided:
                 self.write_marker(transaction)

@@ -34,7 +34,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Entry:
-    """A record, or if ``is_control`` a transaction marker, which has an offset and is never returned to a consumer."""
+    """A record or, if ``is_control``, a transaction marker. Markers have offsets but never reach a consumer."""
 
     offset: int
     time_ms: int
@@ -75,7 +75,7 @@ class Log:
         return self._add(Entry(self.end, time_ms, key, value, transaction))
 
     def write_marker(self, transaction: Transaction, time_ms: int) -> None:
-        """Write the marker of a decided transaction, which also ends its producer's other open transactions here.
+        """Write the marker of a decided transaction. It also ends all other open transactions of the producer here.
 
         A partition distinguishes producers, not their transactions.
         """

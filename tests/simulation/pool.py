@@ -65,7 +65,7 @@ class Later(Future[Any]):
 
 
 class Beside(Future[Any]):
-    """Work in a separate thread, which takes turns with all others."""
+    """Work in a separate thread, which takes turns with all other threads."""
 
     def __init__(self, world: Turns, work: Callable[[], Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The stage in Spark in a simulated history: the production driver and worker, with `MemoryQuery` in place of Spark.
+"""The Spark stage in a simulated history: the production driver and worker, with `MemoryQuery` in place of Spark.
 
 Like Spark, it fetches plans, has the worker execute them in any order and some of them twice, and passes the outcomes
 to the driver. At any moment it may lose workers or batches, or end.

@@ -1,4 +1,4 @@
-"""Defects planted in the stage's driver and worker, one at a time. `bugs` has the defects common to all runners."""
+"""Defects planted in the stage's driver and worker, one at a time. Defects common to all runners are in `bugs`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
 
 
 def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
-    """Spark's copy of a state is used, whatever its vector."""
+    """Spark's copy of the state is used, whatever its vector."""
 
     def wrong(self: Any, _start: Mapping[str, int], _offsets: Mapping[str, int]) -> bytes | None:
         return self.kept[-1][2] if self.kept else None
@@ -54,7 +54,7 @@ def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
 
 
 def worker_believes_its_memory() -> AbstractContextManager[None]:
-    """A worker continues with the unit in its memory, whatever its vector."""
+    """A worker continues with the unit in its memory, whatever the unit's vector."""
     unit_at = worker._unit_at  # noqa: SLF001 - the defect is planted here
 
     def wrong(settings: Any, plan: Any, copy: Any, clock: Any, left: Any) -> Any:

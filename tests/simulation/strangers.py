@@ -1,7 +1,7 @@
 """Other programs that write to the result topics. One of their transactions is always open in every partition.
 
 They write results of other joins, or records about the same input under another application's name. Some of their
-transactions are short; some last longer than a claim waits.
+transactions are short, and some last longer than a claim waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Snapshots written in separate, slow transactions: only their own unit waits for them."""
+"""A snapshot that is written in separate, slow transactions delays only its own unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow claims, as on a loaded machine or over a slow network: two runners do not keep fencing each other."""
+"""If claims are slow, as on a loaded machine or over a slow network, two runners do not keep fencing each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Checks the contents of an in-memory broker with the project's checker, which is independent of the runner.
 
 At any moment, even while transactions are in flight, the committed outputs must be exactly those that are certain at
-the vectors of the committed checkpoints. Input that retention has removed is read from the broker's archive.
+the vectors of the committed checkpoints. Input that retention has removed is read from the archive of the in-memory
+broker.
 """
 
 from __future__ import annotations

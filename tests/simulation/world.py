@@ -1,4 +1,4 @@
-"""A world of processes in which a seed decides which thread runs, which process dies and which request is lost.
+"""A world of processes. A seed decides which thread runs, which process dies and which request is lost.
 
 Every simulated process has a thread for its loop, and others for the work in its pool. Exactly one thread runs at a
 time, and the turn passes to another only inside a client call, so a seed always gives the same history. A `Director`
@@ -119,7 +119,7 @@ class ProcessLink:
 
 
 class World:
-    """The clock, the broker, the processes, and the timeline."""
+    """A world: its clock, its broker, its processes and its timeline."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -206,7 +206,7 @@ class World:
     # Called by processes
 
     def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
-        """Make a client call, which may fail."""
+        """Make a client call. A fault may be injected into it."""
         self._tick(process)
         self.faults.befall(process, call, effect)
         if call in WRITES:

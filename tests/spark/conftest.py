@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: local, two cores, RocksDB state store."""
+"""One local Spark session for all tests of a process, with two cores and the RocksDB state store."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.spark.streams import numbers
 
 
 def frame(seed: int, rows: int, name: str) -> pd.DataFrame:
-    """Return random rows ordered by time, with many ties. The column ``name`` holds the row numbers."""
+    """Return random rows ordered by time, with many ties. The row numbers are in the column ``name``."""
     draw = np.random.default_rng(seed)
     table = pd.DataFrame({"machine": draw.integers(0, 12, rows), "at": np.sort(draw.integers(0, 3 * rows // 12, rows))})
     return table.assign(**{name: np.arange(rows)})

@@ -1,4 +1,4 @@
-"""The contest's workloads, their expected results, and how outputs are judged."""
+"""The contest's workloads and their expected results, and how the output of a contender is judged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def codes(pairs: set[tuple[int, int]], rows: int) -> list[int]:
 
 
 def tiny(*rows: tuple[int, int], lateness_ms: int = 0) -> Workload:
-    """Return a workload with a single thing. ``rows``: each record's side and time."""
+    """Return a workload with a single thing. ``rows``: the side and the time of each record."""
     side, time_ms = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
     return Workload("tiny", "", ["a"], np.zeros(1, np.int64), nothing, side, time_ms, lateness_ms)

@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 
 
 class Library:
-    """The methods of ``confluent_kafka.Producer`` that are used. Kafka accepts nothing until `accept` is called."""
+    """Stands in for ``confluent_kafka.Producer``. Kafka accepts nothing until `accept` is called."""
 
     room = 1000
 

@@ -1,4 +1,4 @@
-"""The sources of shared settings, and the protection of secrets."""
+"""Where the shared settings are read from, and how secrets are protected."""
 
 from __future__ import annotations
 

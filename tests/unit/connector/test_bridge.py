@@ -16,13 +16,13 @@ MIB = 1024 * 1024
 
 
 class KeepingProducer:
-    """A producer that keeps the records and confirms none of them."""
+    """A producer that stores records and confirms none of them."""
 
     def __init__(self) -> None:
         self.sent: list[Outgoing[Any]] = []
 
     def send(self, _topic: str, records: list[Outgoing[Any]]) -> None:
-        """Keep the records."""
+        """Store the records."""
         self.sent += records
 
 

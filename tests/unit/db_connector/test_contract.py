@@ -141,7 +141,7 @@ class DatabaseContract:
 
 
 class FakeInflux:
-    """InfluxDB in memory: parsing, field types, retention, partial writes, and scripted failures."""
+    """An in-memory InfluxDB with parsing, field types, retention, partial writes and scripted failures."""
 
     def __init__(self, oldest_ns: int | None = None) -> None:
         self.stored: dict[Point, Fields] = {}

@@ -166,7 +166,7 @@ def service_of(
 
 
 def test_a_result_that_cannot_be_decoded_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result nested too deeply for the decoder once stopped the service, and again after each restart."""
+    """A result nested too deeply for the decoder once stopped the service, and did so again after each restart."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()

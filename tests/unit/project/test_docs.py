@@ -62,7 +62,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 }
 
 TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
-    # The place of each table in configuration.md: its heading, and the title of its first column.
+    # Where each table is in configuration.md: its heading, and the title of its first column.
     **{name: (name, "setting", model) for name, model in MODELS.items()},
     "a stream of a join": ("join", "stream", Stream),
 }
@@ -139,7 +139,7 @@ def test_every_section_has_its_table() -> None:
 
 
 CHANGED: Final[dict[str, dict[str, Any]]] = {
-    # Another value for each setting that a joiner reads, except those in [kafka].
+    # A different value for each setting that a joiner reads, except those in [kafka].
     "topics": {
         "data": "other", "out": "other", "late": "other", "rejected": "other", "unmatched": "other",
         "partitions": 7, "replication_factor": 3, "retention": "1d",

@@ -19,7 +19,7 @@ LAYERS_MAX: Final = 6
 
 CLASS_LINES_MAX: Final = 250
 FUNCTION_LINES_MAX: Final = 60
-"""A function fits on a screen."""
+"""So that a function fits on one screen."""
 PARAMETERS_MAX: Final = 8
 """Not counting ``self``."""
 

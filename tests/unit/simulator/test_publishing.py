@@ -1,4 +1,4 @@
-"""The connection against a scripted broker whose answers arrive at inconvenient times.
+"""The connection to a scripted broker whose responses arrive at inconvenient times.
 
 tests/integration/test_simulator.py uses a real broker.
 """

@@ -33,7 +33,7 @@ NS = 10**9
 
 
 def admin(**members: list[int]) -> Any:
-    """Return an admin client that reports these members, by instance and with their units, for any group."""
+    """Return an admin client that reports the same members for any group. ``members``: units by instance name."""
     described = SimpleNamespace(
         members=[
             SimpleNamespace(

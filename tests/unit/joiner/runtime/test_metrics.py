@@ -1,4 +1,4 @@
-"""The metrics of the services, and their documentation in docs/metrics.md. No port is opened."""
+"""The metrics of the services match the data and docs/metrics.md. No port is opened."""
 
 # ruff: noqa: SLF001 - the tests drive a process and its metrics step by step
 

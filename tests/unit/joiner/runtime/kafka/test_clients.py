@@ -27,7 +27,7 @@ class BusyLog:
 
 
 class QuietLog(BusyLog):
-    """A log whose last offsets, from 20 on, hold no records."""
+    """A log in which the offsets from 20 on hold no records."""
 
     def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
         found = super().consume(_count, _wait_s)

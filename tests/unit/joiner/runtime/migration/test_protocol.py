@@ -47,7 +47,7 @@ def refused(move: str = MOVE) -> Refused:
 
 
 class Side:
-    """A runner: its state machines, whether it serves the unit, and its outstanding work."""
+    """A runner: its state machines, whether it is serving the unit, and its outstanding work."""
 
     def __init__(self, site: str) -> None:
         self.site = site
@@ -226,7 +226,7 @@ def begin() -> Play:
 
 
 def come_to_rest(play: Play) -> None:
-    """Restart dead sides, then let time pass without further faults until no work is left."""
+    """Restart the dead sides, then pass time without further faults until no work is left."""
     for name, side in play.sides.items():
         if side.is_dead:
             play.start(name)

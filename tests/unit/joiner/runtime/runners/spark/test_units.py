@@ -1,4 +1,4 @@
-"""The plans of the Spark stage's driver, and its handling of worker outcomes, without Spark and Kafka."""
+"""How the driver of the Spark stage plans, and how it handles the workers' outcomes. Uses neither Spark nor Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The execution of a plan by a worker of the Spark stage, with an in-memory state store and without Kafka."""
+"""How a worker of the Spark stage executes a plan, with an in-memory state store and without Kafka."""
 
 from __future__ import annotations
 
