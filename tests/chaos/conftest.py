@@ -31,7 +31,7 @@ def plain_kafka() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def chaos_report(servers: ChaosStack) -> Iterator[list[dict[str, Any]]]:
-    """A list to which each run appends its row. At the end it is written, as JSON and Markdown, to LSB_CHAOS_REPORT."""
+    """A list to which each run appends its row. At the end it is written to LSB_CHAOS_REPORT, as JSON and Markdown."""
     rows: list[dict[str, Any]] = []
     versions = versions_of(servers.stack)
     yield rows

@@ -48,7 +48,7 @@ class _Death:
         self._lock = threading.Lock()
 
     def arrive(self, owner: Any, arrivals: int) -> None:
-        """Count arrivals. At the last one, die, unless another process has already done so."""
+        """Count arrivals. At the last one, die unless another process has died before."""
         with self._lock:
             self._left -= arrivals
             if not arrivals or self._left > 0:

@@ -19,7 +19,7 @@ LOCKS: Final = {"library": (), "services": ("service",), "spark": ("service", "s
 
 
 def wanted(*extras: str) -> list[Requirement]:
-    """Return the requirements of the package with these extras, including extras that refer to other extras."""
+    """Return the requirements of the package with these extras, and with the extras that they refer to."""
     found = [Requirement(text) for text in PROJECT["dependencies"]]
     for extra in extras:
         for text in PROJECT["optional-dependencies"][extra]:

@@ -1,4 +1,4 @@
-"""Contract tests for the Kafka behaviour that the joiner relies on. A real broker and the in-memory one pass them.
+"""Contract tests for the Kafka behaviour that the joiner relies on. A real broker and the in-memory one both pass.
 
 They use the joiner's own clients. `test_memory_contract` runs them on the in-memory broker and
 tests/integration/test_kafka_contract on a real server, each through a `Cluster`.

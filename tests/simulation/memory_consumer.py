@@ -224,7 +224,7 @@ class MemoryConsumer:
         return int(at)
 
     def _fetch(self, count: int) -> list[MemoryMessage]:
-        """Read some of the partitions and leave the others to later calls, as if several brokers had to respond."""
+        """Read some of the partitions and leave the others to later calls, as if they were on different brokers."""
         draw = self._link.draw
         places = [place for place, position in self._positions.items() if not position.is_paused]
         if draw is not None and len(places) > 1:

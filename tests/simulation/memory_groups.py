@@ -27,7 +27,7 @@ class Member:
     beats: Callable[[], bool]
     seen_s: float
     has: set[Place] = field(default_factory=set)
-    """The partitions assigned to the member and not given up, as the group sees it."""
+    """The partitions that the group has assigned to the member and that the member has not given up."""
     due: set[Place] = field(default_factory=set)
     is_fenced: bool = False
     is_forgotten: bool = False

@@ -1,4 +1,4 @@
-"""Which offsets the service commits, and when it stops, with a scripted consumer, writer and dead letter writer."""
+"""Which offsets the service commits, and when it stops. Its consumer and its writers are scripted."""
 
 from __future__ import annotations
 

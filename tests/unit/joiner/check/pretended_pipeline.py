@@ -281,7 +281,7 @@ def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = 
 
 
 def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
-    """Append watermarks, and messages that are rejected, that no join selects, or on which a joining function fails."""
+    """Append watermarks, and messages that are rejected, that no join selects, or that make a joining function fail."""
     here = partition_of(b"R0", PARTITIONS)
     last_ms = BASE_MS + clock["R0"]
     huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}
