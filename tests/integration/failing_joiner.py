@@ -31,7 +31,7 @@ ERRORS: Final[dict[str, type[Exception]]] = {"MemoryError": MemoryError, "KeyErr
 
 
 def arm(step: str, count: int, error: type[Exception]) -> None:
-    """Wrap the step so that its n-th call raises after its work is done."""
+    """Wrap the step so that its n-th call does its work and then raises."""
     owner, name = STEPS[step]
     original: Callable[..., Any] = getattr(owner, name)
     calls = itertools.count(1)

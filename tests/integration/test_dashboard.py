@@ -35,7 +35,7 @@ def asked(new_database: Any) -> Any:
             both = joined("R1", QUANTITIES[1], 2 * at_ns, {"left": value, "right": -value}, "two:0:1:2")
             lines.append(point_line(both, "joined", "ms"))
     lines.append(point_line(joined("R2", "of another machine", 2 * BEGIN_S * 10**9), "joined", "ms"))
-    # A point written by a release that did not know the tag `join`.
+    # A point written by a release from before the tag `join` was introduced.
     lines.append(f'joined,quantity=both\\ values,thing=R1 left=7,id="two:0:0:0" {BEGIN_S * 10**9 - 1}'.encode())
     database_at(influxdb.url, influxdb.bucket).write(b"\n".join(lines))
 

@@ -73,7 +73,7 @@ class Strangers:
         self._world.kafka.end_source(transaction, draw.choice([COMMITTED, COMMITTED, ABORTED]))
 
     def _value(self, place: Place, draw: random.Random) -> bytes:
-        """Return a result of another join, or a copy of the unit's output about a record from another application."""
+        """Return a result of another join, or the unit's output about a record, renamed to another application."""
         entries = self._world.kafka.log(*place).archive
         for name in ("application", "source"):
             told = [
