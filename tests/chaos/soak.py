@@ -105,8 +105,7 @@ def kills(minutes: int, seed: int) -> list[Act]:
 
 
 def growth(samples: list[Sample], end_s: float) -> list[str]:
-    """Return a line for each kind of resource that has grown in a process that is not killed: joiner three, or a
-    connector in the second half.
+    """Return a line per leak in a process that is not killed: joiner three, or a connector in the second half.
 
     Memory is not checked, because it stabilises late. A leaked client would show in threads and open files.
     """

@@ -185,7 +185,7 @@ class Joiner:
         kill_with_children(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
-        """Wait until the joiner ends by itself. Return the exit status."""
+        """Wait until the joiner exits by itself. Return the exit status."""
         return self.process.wait(deadline_s)
 
 
@@ -263,7 +263,7 @@ class Application:
         return joiner
 
     def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the joiner and wait until it ends."""
+        """Run a command of the joiner and wait until it exits."""
         return subprocess.run(
             [sys.executable, "-m", "joiner", *arguments, "--config", str(self.config)],
             cwd=ROOT,

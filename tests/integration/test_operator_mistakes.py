@@ -85,9 +85,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
 
 
 def refusal_or_none(app: Application, environment: dict[str, str]) -> str | None:
-    """Start a joiner, wait until it has claimed all units, and stop it. Return its log, or None if it ended with status
-    0.
-    """
+    """Start a joiner, wait until it has claimed all units, and stop it. Return its log, or None if the status is 0."""
     joiner = app.start(**environment)
     joiner.wait_for_units()
     return None if joiner.stop() == 0 else joiner.text()

@@ -1,4 +1,4 @@
-"""Incidents that operators, other programs and the broker cause while processes run. `faults` has faults in calls."""
+"""Incidents that operators, other programs and the broker cause while processes run. See `faults` for failing calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The abort of the next transaction also aborts one whose markers Kafka forgot, before the claimant can check anything.
+"""A transaction whose markers Kafka forgot is aborted together with the next one, before a claimant can check for it.
 
 Results that retention has removed are not mistaken for aborted ones.
 """

@@ -77,7 +77,7 @@ def _refuse(words: str) -> None:
 
 
 def test_an_error_that_is_passed_on_does_not_hold_whose_call_it_was() -> None:
-    """Otherwise each Kafka outage leaves a producer that failed to send offsets, with its threads and connections."""
+    """Otherwise each Kafka outage would leak the producer whose call failed, with its threads and connections."""
 
     class Failing:
         def call(self) -> None:
