@@ -1,4 +1,4 @@
-"""Are columns of records and results encoded and decoded to exactly the same bytes and values as single ones?"""
+"""Are columns of records and results encoded and decoded exactly as single records and results are?"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ _WHOLE = {"name": "whole", "left": {"topic": DATA}, "right": {"topic": "b", "qua
 
 
 def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: int) -> tuple[Any, ...]:
-    """Return the decoded batch in a comparable form, with the key numbers that it assigned."""
+    """Return the decoded batch in a form that can be compared, with the key numbers that were assigned."""
     keys = Keys(0, partitions)
     reader = TopicDecoder(make_settings(*joins, partitions=partitions), DATA, 0, keys)
     times = [BASE_MS + at % 2 for at in range(len(values))]

@@ -1,4 +1,4 @@
-"""The input of a history: seeded records, watermarks and invalid messages, some of them in transactions.
+"""The input of a history, generated from a seed: records, watermarks and invalid messages, some in transactions.
 
 A feed is a list of steps, so that faults and incidents can happen between any two of them.
 """
@@ -13,7 +13,7 @@ from broker.partitioner import partition_of
 from joiner.runtime.settings import JoinerSettings
 
 BASE_MS: Final = 1_554_096_460_000
-"""The wall-clock time at which a history begins; event times start near it."""
+"""The wall-clock time at which a history begins. Event times start near it."""
 QUANTITIES: Final = ("speed", "torque", "command")
 APPLICATION: Final = "sim"
 
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 def make_settings(draw: random.Random) -> JoinerSettings:
-    """Return the settings of a history: few units, small or unlimited batches, frequent or rare snapshots."""
+    """Return the settings of a history: a few units, small or unlimited batches, frequent or rare snapshots."""
     joins = draw.choice([[_POWER], [_POWER, _GAP], [_GAP], [_APART], [_APART, _POWER]])
     application = {
         "name": APPLICATION,

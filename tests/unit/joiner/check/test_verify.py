@@ -402,7 +402,7 @@ def test_a_point_without_a_join_is_unexpected_and_said_to_be_of_an_older_release
 
 def test_a_point_that_was_refused_is_not_missing(pipeline: Pipeline) -> None:
     del pipeline.points[next(iter(pipeline.points))]
-    # Points are made in the order of the results, one each.
+    # One point is made for each result, in the same order.
     result = pipeline.outputs[outputs_of(pipeline, "machine.out")[0]]
     identity = json.loads(result.value or b"")["id"]
     dead_letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=identity)

@@ -1,4 +1,4 @@
-"""Is a unit's state a function of the vector C, wherever it is snapshotted, restored or replayed?"""
+"""Is a unit's state a function of the vector C, wherever the unit is snapshotted, restored or replayed?"""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ ORDERS = {**POWER, "watermark_scope": "partition", "tolerance": "1s"}
 
 
 def orders(first: int, count: int) -> list[Message]:
-    """Return records of things that each have one record per side and no others."""
+    """Return the records of things that each have exactly one record per side."""
     sides = (("speed", 0), ("torque", 300))
     return [
         record(2 * n + side, quantity, BASE_MS + 100 * n + shift, thing=f"order {n}")
@@ -346,7 +346,7 @@ def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may
     apply(unit, [record(0, "speed", BASE_MS), *watermarks])
     assert unit.held() == 0
     unit.snapshot()
-    # Another thing may reuse the number of a forgotten one, and would inherit its frontiers.
+    # Another thing may get the number of a forgotten one, and must not inherit its frontiers.
     both = [record(3, "speed", BASE_MS + 5_000, thing="b"), record(4, "speed", BASE_MS + 5_000)]
     assert [late.offset for late in apply(unit, both).late] == [4]
     apply(unit, [message(5, {"mark": BASE_MS + 9_000})])
