@@ -149,6 +149,7 @@ class ApplicationSettings(Section):
     max_future_skew: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
     native: bool = True
+    results: Literal["full", "compact"] = "full"
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")

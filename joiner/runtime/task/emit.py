@@ -9,7 +9,7 @@ import numpy as np
 
 from broker.times import UNIT_NS, mean_text
 from broker.wire.bulk import JoinedColumns, encode_joined
-from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.columns import StringColumn, glue
 from broker.wire.records import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
 from joiner import functions
 from joiner.functions import Columns, JoinFunction, call_function, load_function, place_of, reason_of
@@ -76,6 +76,7 @@ class Emitter:
         self._source = settings.application.name
         self._topic = settings.topics.out
         self._time_unit = settings.events.time_unit
+        self._is_compact = settings.application.results == "compact"
         self._function = load_function(join.function)
         self.failures: Failures | None = None
         """The pairs of the last `results` whose joining function failed."""
@@ -97,8 +98,7 @@ class Emitter:
             StringColumn.of_lines(encode_lines(values)),
             pairs.left.seq,
             pairs.right.seq,
-            pairs.left.shown,
-            pairs.right.shown,
+            None if self._is_compact else (pairs.left.shown, pairs.right.shown),
             pairs.left_ordinal,
             pairs.right_ordinal,
         )
@@ -141,17 +141,17 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
-def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
-    """Return `mean_time` of n pairs of times, as JSON."""
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> list[StringColumn | Ints]:
+    """Return `mean_time` of n pairs of times, as columns whose rows concatenated are JSON (see `glue`)."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
     # The mean rounded down, without the sum, which may overflow an int64.
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
         means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
-        return StringColumn.of_lines(encode_lines(means))
+        return [StringColumn.of_lines(encode_lines(means))]
     has_half = ((left ^ right) & 1).astype(bool)
-    return glue(decimals(whole), StringColumn.repeated(b".5", len(whole)).where(has_half))
+    return [whole, StringColumn.repeated(b".5", len(whole)).where(has_half)]
 
 
 class _Reason(NamedTuple):

@@ -111,7 +111,8 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
             if isinstance(saved.ids, list)
             else StringColumn.of_lengths(saved.ids, columns["id_length"])
         )
-        shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, result, ids)
+        results = StringColumn.of_lines(encode_lines(result.tolist()))
+        shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, results, ids)
     except (ValueError, KeyError, IndexError) as error:
         message = f"its rows do not fit together: {error}"
         raise SnapshotError(message) from error

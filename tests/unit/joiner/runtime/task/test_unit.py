@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,6 +102,20 @@ def test_batches_of_any_size_bring_forth_the_same(seed: int) -> None:
         unit = Unit(settings, 0, {DATA: 0})
         parts = [apply(unit, sent[at : at + size]) for at in range(0, len(sent), size)]
         assert lines(settings, *parts) == expected
+
+
+def test_a_compact_result_is_the_full_one_without_its_records() -> None:
+    sent = seeded_messages(5, 200)
+    full, compact = (apply(Unit(both_joins(results=form), 0, {DATA: 0}), sent) for form in ("full", "compact"))
+    expected = [json.loads(value) for value in full.joined.values.each()]
+    assert {"left", "right"} <= expected[0].keys()
+    assert any("tie" in one for one in expected)
+    without = [{name: one[name] for name in one.keys() - {"left", "right"}} for one in expected]
+    assert [json.loads(value) for value in compact.joined.values.each()] == without
+    assert compact.joined.keys is not None
+    assert full.joined.keys is not None
+    assert compact.joined.keys.each() == full.joined.keys.each()
+    assert (compact.late, compact.unmatched, compact.rejected) == (full.late, full.unmatched, full.rejected)
 
 
 def test_an_event_that_is_delivered_twice_counts_once() -> None:
