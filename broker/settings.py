@@ -15,7 +15,6 @@ import ssl
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -39,10 +38,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from broker.commandline import describe_missing
 from broker.former_names import with_present_names
 from broker.partitioner import PARTITIONER
-from broker.settings_errors import error_line, no_section, remedy_of, unknown_variables
+from broker.settings_errors import error_line, lacking_arrow, no_section, remedy_of, unknown_variables
 from broker.times import parse_duration
 
 DEFAULT_FILE: Final = Path("lsb.toml")
@@ -365,8 +363,7 @@ class ServiceSettings(BaseSettings):
         return []
 
     def needs_arrow(self) -> str | None:
-        """Return the setting that asks for Arrow, which needs pyarrow; None if none does."""
-        return None
+        """Return the setting that needs pyarrow, if one does."""
 
 
 Service = TypeVar("Service", bound=ServiceSettings)
@@ -410,8 +407,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         errors += [error_line(found, path) for found in error.errors()]
         parts_are_right = any(not found["loc"] for found in error.errors())
         errors += [f"{path}: {one}" for one in model.further_errors(merged, parts_are_right=parts_are_right)]
-    if settings is not None and (name := settings.needs_arrow()) and find_spec("pyarrow") is None:
-        errors.append(f"{path}: {name}: {describe_missing('pyarrow', 'arrow')}")
+    errors += lacking_arrow(path, settings.needs_arrow() if settings is not None else None)
     if errors or settings is None:
         raise SettingsError("\n".join(errors))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})

@@ -88,8 +88,8 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pair. ``phenomenonTime`` is the exact mean of the two, a number in the configured unit.
 
     ``result`` is a number, or ``{"left": x, "right": y}`` if the join keeps both values. ``id`` is
-    ``join:unit:left offset:right offset``. ``tie`` is ``i-j``, the two ordinals among equal times of one stream
-    and key, and is omitted if both are 0.
+    ``join:unit:left offset:right offset``. ``left`` and ``right`` are the records; compact results omit them. ``tie``
+    is ``i-j``, the two ordinals among equal times of one stream and key, and is omitted if both are 0.
     """
 
     thing: str
@@ -97,8 +97,8 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     phenomenonTime: int | msgspec.Raw  # noqa: N815 - the wire's own name
     result: float | dict[str, float]
     id: str
-    left: Side
-    right: Side
+    left: Side | None = None
+    right: Side | None = None
     tie: str = ""
 
 
@@ -191,8 +191,8 @@ class _JoinedIn(msgspec.Struct):
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
     result: float | dict[str, float]
     id: str
-    left: dict[str, Any]
-    right: dict[str, Any]
+    left: dict[str, Any] | None = None
+    right: dict[str, Any] | None = None
     tie: str = ""
 
 

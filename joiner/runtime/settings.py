@@ -151,8 +151,8 @@ class ApplicationSettings(Section):
     start: Literal["earliest", "latest"] = "earliest"
     max_future_skew: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
-    results: Literal["full", "arrow"] = "full"
     native: bool = True
+    results: Literal["full", "compact", "arrow"] = "full"
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")

@@ -1,7 +1,7 @@
 """The readers of external bytes, each with valid input to start from and the permitted outcomes of invalid input.
 
-A target's ``run`` returns the outcome of a case in a word. It catches only the errors that are documented for callers;
-any other exception is a finding.
+A target's ``run`` returns the outcome of a case as one word. It catches only the errors that callers are documented to
+expect; any other exception is a finding.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 EVENT_BYTES_MAX: Final = 256 * 1024
 GROWTH_MAX: Final = 100
 ALLOWANCE_BYTES: Final = 2048
-"""The bound in docs/connector.md: bytes to Kafka per byte from MQTT, and for an empty message."""
+"""The bounds in docs/connector.md: the bytes sent to Kafka per byte from MQTT, and for an empty message."""
 
 UNITS: Final = ("s", "ms", "us", "ns")
 _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
@@ -57,7 +57,7 @@ _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
 
 @dataclass(frozen=True)
 class Target:
-    """A target: makes cases, and runs the product with them."""
+    """A reader under test: ``make`` generates a case, and ``run`` passes it to the production code."""
 
     name: str
     make: Callable[[Mutator], Any]
@@ -85,7 +85,7 @@ def _event(mutator: Mutator) -> tuple[bytes, str]:
 
 
 def _parse_event(case: tuple[bytes, str]) -> str:
-    """Check that no part of a payload is lost, that the tester's reader agrees, and that the output size is linear."""
+    """Check that nothing is lost, that the tester parses the payload alike, and that the output grows only linearly."""
     payload, unit = case
     parsed = _PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, EVENT_BYTES_MAX)
@@ -264,7 +264,7 @@ def _hear(values: list[bytes]) -> str:
 
 @cache
 def _state() -> tuple[dict[str, bytes], bytes]:
-    """Return a unit's part of the state topic, including one snapshot, and the bytes of that snapshot."""
+    """Return the records of a unit in the state topic, including a snapshot, and the bytes of that snapshot."""
     unit = Unit(_SETTINGS, 0, {DATA: 0})
     values = [
         msgspec.json.encode({**RECORD, "quantity": quantity, "phenomenonTime": BASE_MS + at, "id": f"e{at}"})
@@ -289,7 +289,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
     values, data = _state()
     values = dict(values)
     if mutator.draw.random() < 0.5:
-        # Another program may write this format with a correct checksum.
+        # The snapshot is damaged before its checksum is computed, as if another program had written it.
         checkpoint = msgspec.json.decode(values[checkpoint_key(0)], type=Checkpoint)
         records, _ = snapshot_records(mutator.data(data), SnapshotPlace(-1, [0, 0]), checkpoint, {})
         values |= {key: value for key, value in records if value is not None}
@@ -304,7 +304,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
 
 
 def _restore(values: dict[str, bytes]) -> str:
-    """Read the state as a claim and a recovery do."""
+    """Read the state as a claim and a restore do."""
     log = StateLog(0, values)
     try:
         checkpoint = log.checkpoint()
@@ -435,7 +435,7 @@ _CONTROL: Final = Target("control records", _control, _hear)
 _RESULTS: Final = Target("results", _joined, _make_point)
 
 TARGETS: Final = (
-    # Weighted by cost: a settings case costs a hundred times as much as an event.
+    # Weighted by cost: a settings case takes a hundred times as long as an event.
     *[_EVENTS] * 8,
     *[_DATA] * 2,
     *[_STATE] * 3,

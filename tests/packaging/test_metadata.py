@@ -1,4 +1,4 @@
-"""pyproject.toml, the locks and the code agree on versions and requirements."""
+"""pyproject.toml, the lock files and the code agree on versions and requirements."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LOCKS: Final = {
     "spark": ("service", "spark"),
     "dev": ("all",),
 }
-"""The extras that each lock covers."""
+"""The extras that each lock file covers."""
 
 
 def wanted(*extras: str) -> list[Requirement]:
-    """Return the requirements of the package with these extras, including extras that refer to other extras."""
+    """Return the requirements of the package with these extras, and with the extras that they refer to."""
     found = [Requirement(text) for text in PROJECT["dependencies"]]
     for extra in extras:
         for text in PROJECT["optional-dependencies"][extra]:

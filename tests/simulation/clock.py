@@ -1,4 +1,4 @@
-"""The clock of a simulated world, which advances only when a process makes a call or waits."""
+"""The clock of a simulated world. It advances only when a process makes a call or waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Timeline(Protocol):
 
 
 class SimulatedClock:
-    """See `joiner.runtime.clock.Clock`. Applies to the running process."""
+    """See `joiner.runtime.clock.Clock`. A wait is a wait of the running process."""
 
     def __init__(self, world: Timeline) -> None:
         self._world = world

@@ -41,15 +41,15 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
 
 class FoundJoined(msgspec.Struct, frozen=True):
-    """A result in the topic ``out``. One that was written as Arrow does not contain its records."""
+    """A result in the topic ``out``. One that is compact, or written as Arrow, has neither ``left`` nor ``right``."""
 
     thing: str
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
     result: float | dict[str, float]
     id: str
-    left: FoundRecord | None
-    right: FoundRecord | None
+    left: FoundRecord | None = None
+    right: FoundRecord | None = None
     tie: str = ""
 
 
@@ -183,10 +183,10 @@ def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Me
         wrong.append(f"tie: {found.tie!r}, expected {tie!r}")
     if not _is_same_result(found.result, want.values[at], exact=want.join.function in BUILT_IN):
         wrong.append(f"result: {found.result}, expected {shown_value(want.values[at])}")
-    if is_arrow:
-        return wrong
-    for name, side, record in (("left", found.left, left), ("right", found.right, right)):
-        wrong += [f"{name} is missing"] if side is None else altered_record(side, record, f"{name}.")
+    if (found.left is None) != (found.right is None):
+        wrong.append(f"{'left' if found.left is None else 'right'}: missing, although the other record is there")
+    for name, side, record in (("left.", found.left, left), ("right.", found.right, right)):
+        wrong += [] if side is None else altered_record(side, record, name)
     return wrong
 
 

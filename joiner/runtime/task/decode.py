@@ -15,7 +15,7 @@ import numpy as np
 from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire.bulk import encode_sides, read_plain
-from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.columns import StringColumn, glue
 from broker.wire.records import (
     ROW_BITS,
     Record,
@@ -389,8 +389,8 @@ def _read_together(messages: Messages, unit: str) -> Records | None:
         times_ns = _times_ns(plain.time, unit)
         if times_ns is None:
             return None
-        shown = encode_sides(plain.quantity, decimals(plain.time), plain.result, plain.id)
-        return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result, shown)
+        shown = encode_sides(plain.quantity, plain.time_digits, plain.result.encoded, plain.id)
+        return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result.value, shown)
     records = decode_records(messages.values())
     if records is None or any(type(record.phenomenonTime) is not int for record in records):
         return None

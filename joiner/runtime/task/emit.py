@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire.bulk import JoinedColumns, encode_joined, position_column
-from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.bulk import JoinedColumns, Pieces, encode_joined, position_pieces
+from broker.wire.columns import StringColumn, glue
 from broker.wire.records import (
     Record,
     Rejected,
@@ -93,8 +93,9 @@ class Emitter:
         self._source = settings.application.name
         self._topic = settings.topics.out
         self._time_unit = settings.events.time_unit
+        self._has_sides = settings.application.results == "full"
         self._function = load_function(join.function)
-        self.needs_strings = encode_pairs is None or not _is_built_in(self._function)
+        self.needs_strings = self._has_sides or not _is_built_in(self._function)
         """Whether `results` needs the strings of all records; if not, it needs those of pairs that fail."""
         self.failures: Failures | None = None
         """The pairs of the last `results` whose joining function failed."""
@@ -104,9 +105,9 @@ class Emitter:
 
         ``with_strings`` returns the same pairs with their strings, if ``pairs`` has none.
         """
-        is_compact = self._has_rows
-        if is_compact and not _is_built_in(self._function):
-            pairs, is_compact = self._shown(pairs), False
+        is_short = self._has_rows
+        if is_short and not _is_built_in(self._function):
+            pairs, is_short = self._shown(pairs), False
         values, reasons = _evaluate(self._function, pairs)
         failed = []
         self.failures = None
@@ -114,7 +115,7 @@ class Emitter:
             which = np.array(sorted(reasons), dtype=np.int64)
             complete = pairs if self.needs_strings or with_strings is None else with_strings()
             wrong = complete.take(which)
-            failed = self._dead_letters(self._shown(wrong) if is_compact else wrong, reasons)
+            failed = self._dead_letters(self._shown(wrong) if is_short else wrong, reasons)
             if complete is not pairs:
                 pairs = complete
             self.failures = Failures.of(len(failed), *reasons[int(which[0])])
@@ -122,10 +123,10 @@ class Emitter:
             pairs, values = pairs.take(which), values.take(which, axis=0)
         if self._encode_pairs is not None:
             return self._encode_pairs(pairs, values), failed
-        return self._as_json(self._shown(pairs) if is_compact else pairs, values), failed
+        return self._as_json(self._shown(pairs) if is_short and self._has_sides else pairs, values), failed
 
     def _shown(self, pairs: Pairs) -> Pairs:
-        """Return pairs of records in compact form with each record in its form in results."""
+        """Return pairs of records in short form with each record in its form in results."""
         left, right = (
             with_json(rows, quantity, self._time_unit)
             for rows, quantity in zip((pairs.left, pairs.right), self._quantities, strict=True)
@@ -139,10 +140,9 @@ class Emitter:
             pairs.things.texts(),
             mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit),
             StringColumn.of_lines(encode_lines(results)),
-            position_column(pairs.left.seq, has_rows=self._has_rows),
-            position_column(pairs.right.seq, has_rows=self._has_rows),
-            pairs.left.shown,
-            pairs.right.shown,
+            position_pieces(pairs.left.seq, has_rows=self._has_rows),
+            position_pieces(pairs.right.seq, has_rows=self._has_rows),
+            (pairs.left.shown, pairs.right.shown) if self._has_sides else None,
             pairs.left_ordinal,
             pairs.right_ordinal,
         )
@@ -188,17 +188,17 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
-def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
-    """Return `mean_time` of n pairs of times, as JSON."""
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Pieces:
+    """Return `mean_time` of n pairs of times, as columns whose rows concatenated are JSON (see `glue`)."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
     # The mean rounded down, without the sum, which may overflow an int64.
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
         means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
-        return StringColumn.of_lines(encode_lines(means))
+        return [StringColumn.of_lines(encode_lines(means))]
     has_half = ((left ^ right) & 1).astype(bool)
-    return glue(decimals(whole), StringColumn.repeated(b".5", len(whole)).where(has_half))
+    return [whole, StringColumn.repeated(b".5", len(whole)).where(has_half)]
 
 
 EncodePairs = Callable[[Pairs, "NDArray[np.float64]"], Batch]

@@ -1,8 +1,8 @@
 """The payloads of held records, from which results are composed: columns, in order of their positions.
 
-``shown`` of a record that came as JSON is its form in results. A record that came as Arrow is held in a compact form:
+``shown`` of a record that came as JSON is its form in results. A record that came as Arrow is held in a short form:
 ``shown`` is its id, empty if it has none, and, if its side selects any quantity, that quantity and a NUL before it.
-`with_json` turns the compact form into the other one where it is needed.
+`with_json` turns the short form into the other one where it is needed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 from numba import types
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire.bulk import encode_sides, escape, position_column
+from broker.wire.bulk import encode_sides, escape, position_pieces
 from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.compiled import INTS, INTS_OUT, compiled
+from broker.wire.records import encode_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Rows(NamedTuple):
     """n records of one side, in order of their positions.
 
     Columns: position, number of the thing, time in ns (int64), value (float64), and the record's form in results (a
-    `broker.wire.records.Side` as JSON), or its compact form. A position is an offset, or an offset and a row (see
+    `broker.wire.records.Side` as JSON), or its short form. A position is an offset, or an offset and a row (see
     `broker.wire.records.ROW_BITS`).
     """
 
@@ -69,18 +70,19 @@ class Rows(NamedTuple):
 
 
 def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
-    """Return rows in compact form with their form in results. ``quantity``: what their side selects (None: any)."""
+    """Return rows in short form with their form in results. ``quantity``: what their side selects (None: any)."""
     if not len(rows.seq):
         return rows
-    quantities, ids = split_compact(rows.shown, quantity)
-    positions = position_column(rows.seq, has_rows=True)
+    quantities, ids = split_short(rows.shown, quantity)
+    positions = glue(*position_pieces(rows.seq, has_rows=True))
     ids = glue(ids, positions.where(ids.lengths() == 0))
-    shown = encode_sides(escape(quantities), _time_texts(rows.ts_ns, time_unit), rows.result, escape(ids))
+    results = StringColumn.of_lines(encode_lines(rows.result.tolist()))
+    shown = encode_sides(escape(quantities), _time_texts(rows.ts_ns, time_unit), results, escape(ids))
     return rows._replace(shown=shown)
 
 
-def split_compact(shown: StringColumn, quantity: str | None) -> tuple[StringColumn, StringColumn]:
-    """Return the quantities and the ids of rows in compact form. ``quantity``: see `with_json`."""
+def split_short(shown: StringColumn, quantity: str | None) -> tuple[StringColumn, StringColumn]:
+    """Return the quantities and the ids of rows in short form. ``quantity``: see `with_json`."""
     if quantity is not None:
         return StringColumn.repeated(quantity.encode(), len(shown)), shown
     split = np.array([text.index(b"\0") for text in shown.each()], dtype=np.int64)

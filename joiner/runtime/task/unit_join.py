@@ -18,7 +18,7 @@ from joiner.runtime.task.emit import Emitter, EncodePairs, Pairs, Things, record
 from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
 from joiner.runtime.task.function_failures import add_up
 from joiner.runtime.task.payloads import Payloads, with_json
-from joiner.runtime.task.unit_snapshot import UnitSnapshot, restore_compact, restore_rows, save_compact, save_rows
+from joiner.runtime.task.unit_snapshot import UnitSnapshot, restore_rows, restore_short, save_rows, save_short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,14 +148,14 @@ class UnitJoin:
         for name, side, quantity in zip(_SIDE_NAMES, self._payloads, self._quantities, strict=True):
             rows = side.rows()
             saved.rows[f"{self.name}.{name}"] = (
-                save_compact(rows, quantity) if self._has_rows else save_rows(rows, self._settings.events.time_unit)
+                save_short(rows, quantity) if self._has_rows else save_rows(rows, self._settings.events.time_unit)
             )
 
     def load(self, saved: UnitSnapshot) -> None:
         """Load what `save` has added. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
         parts = [saved.rows[f"{self.name}.{name}"] for name in _SIDE_NAMES]
         if self._has_rows:
-            left, right = (restore_compact(*one) for one in zip(parts, self._quantities, strict=True))
+            left, right = (restore_short(*one) for one in zip(parts, self._quantities, strict=True))
         else:
             left, right = (restore_rows(part, self._settings.events.time_unit) for part in parts)
         self._buffer = LocalStreamBuffer.restore(saved.buffers[self.name])

@@ -64,7 +64,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 }
 
 TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
-    # The place of each table in configuration.md: its heading, and the title of its first column.
+    # Where each table is in configuration.md: its heading, and the title of its first column.
     **{name: (name, "setting", model) for name, model in MODELS.items()},
     "a stream of a join": ("join", "stream", Stream),
 }
@@ -141,7 +141,7 @@ def test_every_section_has_its_table() -> None:
 
 
 CHANGED: Final[dict[str, dict[str, Any]]] = {
-    # Another value for each setting that a joiner reads, except those in [kafka].
+    # A different value for each setting that a joiner reads, except those in [kafka].
     "topics": {
         "data": "other", "out": "other", "late": "other", "rejected": "other", "unmatched": "other",
         "partitions": 7, "replication_factor": 3, "retention": "1d", "data_format": "arrow",
@@ -246,7 +246,8 @@ def test_every_limit_of_the_wire_is_in_the_formats() -> None:
 
 
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
-    # How each example is read, the type whose members it must all show, and members that are described in prose.
+    # How each example is read, the type whose members it must show, and the members that are described in prose
+    # instead.
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
     "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),

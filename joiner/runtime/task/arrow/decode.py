@@ -4,7 +4,7 @@ All records of a message are consumed together, because the vector C counts mess
 is that of the checks of a JSON record: readable, selected, not too far in the future, in its key's partition. No step
 takes a Python object for each valid record: names are looked up once for each distinct one in a message.
 
-The records are held in a compact form, see `joiner.runtime.task.payloads`.
+The records are held in a short form, see `joiner.runtime.task.payloads`.
 """
 
 from __future__ import annotations

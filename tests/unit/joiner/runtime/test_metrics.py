@@ -1,4 +1,4 @@
-"""The metrics of the services, and their documentation in docs/metrics.md. No port is opened."""
+"""The metrics of the services match the data and docs/metrics.md. No port is opened."""
 
 # ruff: noqa: SLF001 - the tests drive a process and its metrics step by step
 
@@ -88,7 +88,7 @@ class Runner:
 
 
 BOUNDS = (("max", "foremost"), ("min", "hindmost"))
-"""The values of the label `bound`, and of `thing`, its name in the previous release."""
+"""The values of the label `bound`, each with its value under the label's previous name, `thing`."""
 
 
 def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:

@@ -1,4 +1,4 @@
-"""Are invalid settings reported together, and does the fingerprint change exactly when the results would?"""
+"""Are all invalid settings reported together, and does the fingerprint change exactly when the results would?"""
 
 from __future__ import annotations
 
