@@ -9,8 +9,8 @@ import pyarrow as pa
 from broker.wire.arrow.results import decode_results
 from broker.wire.arrow.rows import read_rows
 from broker.wire.records import Record, Unreadable, decode_rejected, encode
+from joiner.check.found.rows import rows_of
 from joiner.check.verify.arrow_results import results_of
-from joiner.check.verify.rows import rows_of
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.fuzz.mutation import Mutator

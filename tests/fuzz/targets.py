@@ -327,13 +327,13 @@ _TOML: Final = (
     Path(__file__).parents[2].joinpath("lsb.toml").read_bytes()
     + b"""
 [connector]
-source = "connector"
+linger = "5ms"
 
 [db_connector]
 measurement = "joined"
 
 [metrics]
-listen = ""
+listen = 0
 
 [spark]
 master = "local[2]"

@@ -141,7 +141,7 @@ class UnitJudgement:
             yield Entry(message, seq, value, content, ts)
 
     def _rows(self, message: Message, value: bytes, seq: int) -> Iterator[Entry]:
-        from joiner.check.verify.rows import rows_of  # noqa: PLC0415 - pyarrow is an extra
+        from joiner.check.found.rows import rows_of  # noqa: PLC0415 - pyarrow is an extra
 
         try:
             rows = rows_of(value, message.offset, self._unit_ns)
