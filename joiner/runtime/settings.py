@@ -52,7 +52,7 @@ SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
 MESSAGE_RECORDS: Final = 1_000
-"""A message that may hold many records counts as this many in limits of a batch."""
+"""A message that may hold many records counts as this many where a range is read in parts."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
 """Names in the semantics, which are those of the first release, mapped to the current names of the settings."""
