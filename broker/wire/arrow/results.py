@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numba import types
 
 from broker.wire.arrow.limits import check_limits
+from broker.wire.compiled import INTS, INTS_OUT, compiled
 from broker.wire.records import ROW_BITS, Unreadable, pair_id
 
 if TYPE_CHECKING:
@@ -134,39 +136,67 @@ def _schema(unit: int, *, both: bool, has_rows: bool, has_ties: bool) -> Any:
 
 def _arrays(things: Sequence[str], columns: ResultColumns, join: str, quantity: str, *, has_rows: bool) -> list[Any]:
     count = len(columns.thing)
-    differing = columns.left_ns ^ columns.right_ns
-    # The mean rounded down, without the sum, which may overflow an int64.
-    mean = (columns.left_ns & columns.right_ns) + (differing >> 1)
+    mean, half = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
+    _find_means(columns.left_ns, columns.right_ns, mean, half)
     values = [columns.value] if columns.value.ndim == 1 else [*columns.value.T.copy()]
-    same = pa.array(np.zeros(count, dtype=np.int8))
+    same = np.zeros(count, dtype=np.int8)
+    (left_offset, left_row), (right_offset, right_row) = (
+        _places(seq, has_rows=has_rows) for seq in (columns.left_seq, columns.right_seq)
+    )
     return [
-        pa.DictionaryArray.from_arrays(pa.array(columns.thing.astype(np.int16)), pa.array(things, pa.string())),
-        pa.DictionaryArray.from_arrays(same, pa.array([quantity], pa.string())),
+        _labels(columns.thing.astype(np.int16), pa.array(things, pa.string())),
+        _labels(same, pa.array([quantity], pa.string())),
         pa.array(mean).view(pa.timestamp("ns", tz="UTC")),
-        pa.array((differing & 1).astype(np.bool_)),
+        pa.array(half),
         *map(pa.array, values),
-        pa.DictionaryArray.from_arrays(same, pa.array([join], pa.string())),
-        *_places(columns.left_seq, columns.right_seq, has_rows=has_rows),
+        _labels(same, pa.array([join], pa.string())),
+        left_offset,
+        right_offset,
+        *([left_row, right_row] if has_rows else []),
     ]
 
 
-def _places(left: Ints, right: Ints, *, has_rows: bool) -> list[Any]:
-    """Return the offsets and the rows of positions."""
-    if not has_rows:
-        return [_offsets(left), _offsets(right)]
-    offsets = [_offsets(seq >> ROW_BITS) for seq in (left, right)]
-    return offsets + [pa.array(seq.astype(np.uint16)) for seq in (left, right)]
+def _labels(number: Any, distinct: Any) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(number), distinct, safe=False)
 
 
-def _offsets(offset: Ints) -> Any:
-    """Return offsets as a dictionary, because most of the records of a batch come from few messages."""
-    low = int(offset.min())
-    span = int(offset.max()) - low + 1
-    if span <= _SPAN_MAX:
-        distinct, number = np.arange(low, low + span), offset - low
-    else:
-        distinct, number = np.unique(offset, return_inverse=True)
-    return pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int16)), pa.array(distinct))
+def _places(seq: Ints, *, has_rows: bool) -> tuple[Any, Any]:
+    """Return the offsets and the rows of positions.
+
+    The offsets are a dictionary, because most of the records of a batch come from few messages.
+    """
+    bits = ROW_BITS if has_rows else 0
+    low, high = int(seq.min()) >> bits, int(seq.max()) >> bits
+    number, row = np.empty(len(seq), dtype=np.int16), np.empty(len(seq), dtype=np.uint16)
+    _split(seq, bits, low, number, row)
+    distinct = np.arange(low, high + 1) if high - low < _SPAN_MAX else None
+    if distinct is None:
+        distinct, which = np.unique(seq >> bits, return_inverse=True)
+        number = which.astype(np.int16)
+    return _labels(number, pa.array(distinct)), pa.array(row)
+
+
+_SHORTS_OUT: Final = types.Array(types.int16, 1, "C")
+_ROWS_OUT: Final = types.Array(types.uint16, 1, "C")
+_BOOLS_OUT: Final = types.Array(types.boolean, 1, "C")
+
+
+@compiled(types.void, INTS, INTS, INTS_OUT, _BOOLS_OUT)
+def _find_means(left: Ints, right: Ints, mean: Ints, half: NDArray[np.bool_]) -> None:
+    """Store the means of two times, rounded down, and whether a half was cut off."""
+    for at in range(len(left)):
+        differing = left[at] ^ right[at]
+        # Without the sum, which may overflow an int64.
+        mean[at] = (left[at] & right[at]) + (differing >> 1)
+        half[at] = differing & 1
+
+
+@compiled(types.void, INTS, types.int64, types.int64, _SHORTS_OUT, _ROWS_OUT)
+def _split(seq: Ints, bits: int, low: int, number: NDArray[np.int16], row: NDArray[np.uint16]) -> None:
+    """Store the offset of each position, less ``low``, and its row."""
+    for at in range(len(seq)):
+        number[at] = (seq[at] >> bits) - low
+        row[at] = seq[at] & 0xFFFF
 
 
 def _encode(schema: Any, arrays: list[Any]) -> bytes:

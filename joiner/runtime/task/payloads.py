@@ -130,7 +130,7 @@ class Payloads:
         """Return the rows at these positions without their strings, which are empty. All must be held."""
         at, rows = self._at(seq), self._rows
         nothing = StringColumn.repeated(b"", 0)
-        return Rows(seq, rows.key.take(at), rows.ts_ns.take(at), rows.result.take(at), nothing)
+        return Rows(np.ascontiguousarray(seq), rows.key.take(at), rows.ts_ns.take(at), rows.result.take(at), nothing)
 
     def remove(self, seq: Ints) -> None:
         """Remove the rows at these positions. All must be held, and none may be given twice."""
