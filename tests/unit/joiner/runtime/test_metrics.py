@@ -120,6 +120,15 @@ def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> No
     assert runner.value("transaction_messages_sum") == len(effects.joined) + len(effects.late) + len(effects.rejected)
 
 
+def test_each_of_the_results_in_a_message_is_counted() -> None:
+    runner = Runner(application={"results": "arrow"})
+    unit, effects = joined(runner.settings)
+    runner.commit(effects, dict(unit.counts))
+    assert (len(effects.joined), runner.counted("pairs")) == (1, [2])
+    runner.commit(effects, {**unit.counts, "pairs": 9, "failed": 3})
+    assert runner.counted("pairs") == [2 + 7 - 3]
+
+
 def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> None:
     runner = Runner()
     runner.meters.claimed(runner.checkpoint({"records": 1000}), 0.3)
