@@ -411,6 +411,15 @@ def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
     return changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
 
 
+def joined_batches_replace_each_other() -> AbstractContextManager[None]:
+    """The effects of a batch replace those of the batch before it, whose commit has not begun."""
+
+    def wrong(self: Any, effects: Any, count: int) -> None:
+        self.waiting = effects, count
+
+    return changed(ActiveTask, "add_waiting", wrong)
+
+
 BUGS: Final[dict[str, Bug]] = {
     bug.__name__: bug
     for bug in (
@@ -445,5 +454,6 @@ BUGS: Final[dict[str, Bug]] = {
         nobody_looks_behind_a_commit,
         a_manifest_outlives_its_chunks,
         who_was_fenced_does_not_wait,
+        joined_batches_replace_each_other,
     )
 }

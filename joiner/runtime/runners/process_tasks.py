@@ -103,10 +103,10 @@ class ProcessTasks:
 
     def turn(self) -> None:
         """Poll the input once, join the messages that have arrived, and begin the commits."""
-        interval_s = self._settings.application.commit_interval / 1e9
         # The time spent on the last batch counts, because the next batch has been filling up since.
-        wait_s = max(0.0, self._read_s + interval_s - self._clock.monotonic_s())
-        self._batches, self._ends, errors = self._input.read(wait_s)
+        until_s = self._read_s + self._settings.application.commit_interval / 1e9
+        self._begin_waiting_commits(until_s)
+        self._batches, self._ends, errors = self._input.read(max(0.0, until_s - self._clock.monotonic_s()))
         self._read_s = self._clock.monotonic_s()
         for error in errors:
             self._read_error(*error)
@@ -115,30 +115,45 @@ class ProcessTasks:
             if self.tasks.get(number) is task:
                 self._pause_what_runs_ahead(number, task)
 
+    def _begin_waiting_commits(self, until_s: float) -> None:
+        """Begin the commits of joined batches as the previous commits of their units finish, until ``until_s``."""
+        while True:
+            waiting = {number: task for number, task in self.tasks.items() if task.waiting is not None}
+            for number, task in waiting.items():
+                if task.commit is None or task.commit.written.done():
+                    self._begin_waiting_commit(number, task)
+            in_flight = [task.commit.written for task in waiting.values() if task.waiting is not None and task.commit]
+            if not in_flight or self._clock.monotonic_s() >= until_s:
+                return
+            self._clock.wait_until_any_done(in_flight, until_s)
+
     def _turn(self, number: int, task: ActiveTask) -> None:
-        """Join the messages read for a unit while its last commit is in flight, then begin the next commit."""
-        application = self._settings.application
+        """Join the messages read for a unit, and begin their commit if the unit's last commit is finished."""
         batches = self._batches.pop(number, {})
         ends = task.ends(batches, self._ends.pop(number, {}))
         if task.commit is not None and task.commit.written.done() and not self._finish_commit(number, task):
             return
         # Messages that were read before their topics were paused wait here.
-        if task.waiting is not None and (ends or task.commit is None) and not self._begin_waiting_commit(number, task):
+        if task.is_writing_long and task.waiting is not None and ends and not self._begin_waiting_commit(number, task):
             return
-        if not ends and (task.commit is not None or not task.snapshot_due(application)):
+        if ends or (task.commit is None and task.snapshot_due(self._settings.application)):
+            task.has_uncommitted = True
+            try:
+                task.add_waiting(*self._apply(number, task, batches, ends))
+            except Exception as error:  # noqa: BLE001 - no error may affect the other units
+                if task.is_writing_long or self._finish_commit(number, task):
+                    self._fail(number, error)
+                return
+        if task.waiting is None:
             return
-        task.has_uncommitted = True
-        try:
-            task.waiting = self._apply(number, task, batches, ends)
-        except Exception as error:  # noqa: BLE001 - no error may affect the other units
-            if task.is_writing_long or self._finish_commit(number, task):
-                self._fail(number, error)
-            return
-        if not task.is_writing_long:
+        # The other units do not wait for a slow commit of this one, unless too much would be held in memory.
+        _, count = task.waiting
+        is_full = count >= self._settings.application.batch_records_max and not task.is_writing_long
+        if task.commit is None or is_full:
             self._begin_waiting_commit(number, task)
 
     def _begin_waiting_commit(self, number: int, task: ActiveTask) -> bool:
-        """Finish the last commit and begin that of the last batch. Return whether the unit is still running."""
+        """Finish the last commit and begin that of what was joined since. Return whether the unit is still running."""
         (effects, count), task.waiting = task.waiting or (Effects(), 0), None
         if not self._finish_commit(number, task):
             return False
@@ -200,6 +215,12 @@ class ProcessTasks:
             self._fail(number, error)
         return error is None
 
+    def _commit_all(self, number: int, task: ActiveTask) -> bool:
+        """Commit everything that was joined, unless that takes long. Return whether the whole state is committed."""
+        if task.waiting is not None and not task.is_writing_long and not self._begin_waiting_commit(number, task):
+            return False
+        return not task.is_writing_long and self._finish_commit(number, task) and not task.has_uncommitted
+
     def _fail(self, number: int, error: Exception | None) -> None:
         """Stop running a unit. ``error`` is None if another runner may have claimed it."""
         self.failures.append(Failure(number, error))
@@ -237,7 +258,7 @@ class ProcessTasks:
         """Finish the in-flight commit and begin the last transaction, for a move."""
         number = action.unit
         task = self.tasks[number]
-        if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
+        if not self._commit_all(number, task):
             return None
         try:
             checkpoint = msgspec.structs.replace(task.next_checkpoint(), run=action.way.run(), site=action.to)
@@ -258,6 +279,11 @@ class ProcessTasks:
 
         ``stopped``: mark their checkpoints to show that this process has shut down cleanly.
         """
+        self._finish_soon(units, until_s)
+        for number in units:
+            task = self.tasks.get(number)
+            if task is not None and task.commit is None and task.waiting is not None:
+                self._begin_waiting_commit(number, task)
         self._finish_soon(units, until_s)
         for number in units:
             task = self.tasks.get(number)
