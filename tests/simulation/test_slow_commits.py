@@ -9,6 +9,7 @@ import pytest
 
 from broker.partitioner import partition_of
 from joiner.runtime.kafka.unit_producer import UnitProducer
+from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation import pool
 from tests.simulation.feed import BASE_MS
@@ -39,6 +40,8 @@ class Slow:
         self._things = [next(str(n) for n in range(99) if partition_of(b"%d" % n, UNITS) == u) for u in range(UNITS)]
         self._process: SimulatedProcess | None = None
         self.batches = 0
+        self.others: list[int] = []
+        """The offset of unit 1 before and after the slow commit of unit 0."""
         self.difference = "not through"
 
     def step(self) -> None:
@@ -75,24 +78,35 @@ class Slow:
         raise AssertionError(text)
 
 
-def test_a_slow_commit_of_one_unit_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Slow()
-    offsets: list[int] = []
-    commit = UnitProducer.commit
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    """A history in which one commit of unit 0 is slow."""
+    history, commit = Slow(), UnitProducer.commit
 
     def slowly(producer: Any) -> None:
-        if producer._unit == 0 and play.batches >= BATCHES // 4 and not offsets:  # noqa: SLF001 - which one it is
-            offsets.append(play.offset(1))
+        if producer._unit == 0 and history.batches >= BATCHES // 4 and not history.others:  # noqa: SLF001 - which one it is
+            history.others.append(history.offset(1))
             for _ in range(WAITS):
-                play.world.link.pass_time(WAIT_S)
-            offsets.append(play.offset(1))
+                history.world.link.pass_time(WAIT_S)
+            history.others.append(history.offset(1))
         commit(producer)
 
     # All work of a pool runs in separate threads.
     monkeypatch.setattr(pool, "_BESIDE", 1.0)
     monkeypatch.setattr(UnitProducer, "commit", slowly)
+    return history
+
+
+def test_a_slow_commit_of_one_unit_does_not_hold_up_the_others(play: Slow) -> None:
     with on_stage(play.world):
         play.world.play()
-    before, after = offsets
+    before, after = play.others
     assert after - before > 30, "of the 40 records that arrived during the commit"
     assert play.difference == ""
+
+
+def test_a_batch_that_replaces_the_one_before_it_is_found(play: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ActiveTask, "add_waiting", lambda task, *batch: setattr(task, "waiting", batch))
+    with on_stage(play.world):
+        play.world.play()
+    assert "missing" in play.difference
