@@ -18,11 +18,9 @@ from numba import types
 from broker.wire.columns import StringColumn, glue
 from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compare_bytes, compiled
 from broker.wire.numbers import Numbers, read_numbers
-from broker.wire.records import NAME_LENGTH_MAX, encode
+from broker.wire.records import NAME_LENGTH_MAX, ROW_BITS, encode, encode_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -105,17 +103,22 @@ def encode_sides(
     )
 
 
-class JoinedColumns(NamedTuple):
-    """n results (see `records.Joined`): their members as JSON, and the offsets and ordinals of both sides (int64).
+Pieces = list["StringColumn | bytes | Ints"]
+"""Columns that are concatenated row by row, see `glue`."""
 
-    ``time``: columns to be concatenated. ``sides``: the left and the right records, or None for compact results.
+
+class JoinedColumns(NamedTuple):
+    """n results (see `records.Joined`): their members as JSON, and the ordinals (int64) of both sides.
+
+    ``time``, ``left_position``, ``right_position``: columns to be concatenated (see `glue`). ``sides``: the left and
+    the right records, or None for compact results.
     """
 
     thing: StringColumn
-    time: Sequence[StringColumn | Ints]
+    time: Pieces
     result: StringColumn
-    left_seq: Ints
-    right_seq: Ints
+    left_position: Pieces
+    right_position: Pieces
     sides: tuple[StringColumn, StringColumn] | None
     left_ordinal: Ints
     right_ordinal: Ints
@@ -123,7 +126,7 @@ class JoinedColumns(NamedTuple):
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
     """Return the message values of n results of one join in one unit."""
-    pieces: list[StringColumn | bytes | Ints] = [
+    pieces: Pieces = [
         b'{"thing":',
         columns.thing,
         b',"quantity":' + encode(quantity) + b',"phenomenonTime":',
@@ -131,9 +134,9 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         b',"result":',
         columns.result,
         b',"id":' + encode(f"{join}:{unit}:")[:-1],
-        columns.left_seq,
+        *columns.left_position,
         b":",
-        columns.right_seq,
+        *columns.right_position,
     ]
     if columns.sides is None:
         pieces.append(b'"')
@@ -145,6 +148,19 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         # It identifies a pair among those of equal times.
         pieces.append(glue(b',"tie":"', columns.left_ordinal, b"-", columns.right_ordinal, b'"').where(tied))
     return glue(*pieces, b"}")
+
+
+def position_pieces(seq: Ints, *, has_rows: bool) -> Pieces:
+    """Return `records.position_text` of n positions, as columns to be concatenated."""
+    return [seq >> ROW_BITS, b".", seq & (1 << ROW_BITS) - 1] if has_rows else [seq]
+
+
+def escape(texts: StringColumn) -> StringColumn:
+    """Return UTF-8 strings as JSON, without their quotes."""
+    if _IS_TEXT[texts.packed().data].all():
+        return texts
+    whole = StringColumn.of_lines(encode_lines([text.decode() for text in texts.each()]))
+    return StringColumn(whole.data, whole.start + 1, whole.end - 1)
 
 
 @compiled()

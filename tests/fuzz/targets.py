@@ -21,7 +21,7 @@ import msgspec
 from broker.settings import ServiceSettings, SettingsError, load_settings
 from broker.wire.records import decode_joined, encode
 from connector.events import Parser, dead_letter
-from connector.settings import ConnectorSettings
+from connector.settings import Settings as ConnectorSettings
 from db_connector.kafka.target import origin_of, target_of
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings
@@ -42,6 +42,7 @@ from joiner.runtime.task.unit import Unit
 from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
+from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mutation import ODD, Mutator
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
@@ -326,13 +327,13 @@ _TOML: Final = (
     Path(__file__).parents[2].joinpath("lsb.toml").read_bytes()
     + b"""
 [connector]
-source = "connector"
+linger = "5ms"
 
 [db_connector]
 measurement = "joined"
 
 [metrics]
-listen = ""
+listen = 0
 
 [spark]
 master = "local[2]"
@@ -440,6 +441,8 @@ TARGETS: Final = (
     *[_STATE] * 3,
     *[_CONTROL] * 5,
     *[_RESULTS] * 4,
+    Target("records in Arrow", arrow_message, read_arrow),
+    Target("results in Arrow", results_message, read_results),
     Target("lines of the simulator", _event, _replay_line),
     Target("offset metadata", _metadata, _read_metadata),
     Target("settings files", _settings_file, _load),

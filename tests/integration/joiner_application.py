@@ -201,6 +201,7 @@ class Application:
     partitions: int = PARTITIONS
     runner: str = "run"
     """The command that starts a joiner."""
+    data_format: str = "json"
     data: str = ""
     """The input topic, if it belongs to another application."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
@@ -211,6 +212,7 @@ class Application:
     def config(self) -> Path:
         """The path of the settings file, written with the current values of the fields."""
         topics = "\n".join(f'{kind} = "{self.topic(kind)}"' for kind in TOPICS)
+        topics += f'\ndata_format = "{self.data_format}"'
         text = SETTINGS.format(
             bootstrap=self.bootstrap,
             topics=topics,

@@ -14,7 +14,13 @@ from broker.commandline import DISTRIBUTIONS, VERSION
 from tests.packaging.environments import ROOT, locked
 
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LOCKS: Final = {"library": (), "services": ("service",), "spark": ("service", "spark"), "dev": ("all",)}
+LOCKS: Final = {
+    "library": (),
+    "services": ("service",),
+    "arrow": ("arrow",),
+    "spark": ("service", "spark"),
+    "dev": ("all",),
+}
 """The extras that each lock file covers."""
 
 

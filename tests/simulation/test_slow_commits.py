@@ -106,7 +106,7 @@ def test_a_slow_commit_of_one_unit_does_not_hold_up_the_others(play: Slow) -> No
 
 
 def test_a_batch_that_replaces_the_one_before_it_is_found(play: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ActiveTask, "add_waiting", lambda task, *batch: setattr(task, "waiting", batch))
+    monkeypatch.setattr(ActiveTask, "add_waiting", lambda task, batch: setattr(task, "waiting", batch))
     with on_stage(play.world):
         play.world.play()
     assert "missing" in play.difference

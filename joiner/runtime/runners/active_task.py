@@ -29,8 +29,8 @@ class ActiveTask(RunningTask):
     has_uncommitted: bool = False
     """Whether the state includes a batch whose commit has not begun. The next commit must contain its results, or they
     would be lost."""
-    waiting: tuple[Effects, int] | None = None
-    """The effects of the batches since the last commit began, and their number of records."""
+    waiting: Effects | None = None
+    """The effects of the batches since the last commit began."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
     """The ends of the logs at the last check, for metrics."""
 
@@ -60,13 +60,12 @@ class ActiveTask(RunningTask):
     def _is_held_up(self) -> bool:
         return self.waiting is not None and self.is_writing_long
 
-    def add_waiting(self, effects: Effects, count: int) -> None:
-        """Add the effects of a batch of ``count`` records to those that wait for their commit."""
-        if self.waiting is not None:
-            earlier, earlier_count = self.waiting
-            earlier.add(effects)
-            effects, count = earlier, earlier_count + count
-        self.waiting = effects, count
+    def add_waiting(self, effects: Effects) -> None:
+        """Add the effects of a batch to those that wait for their commit."""
+        if self.waiting is None:
+            self.waiting = effects
+        else:
+            self.waiting.add(effects)
 
     def is_changed(self) -> bool:
         """Return whether the state has changed since the last snapshot."""

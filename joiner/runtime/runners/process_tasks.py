@@ -121,7 +121,7 @@ class ProcessTasks:
         if ends or (task.commit is None and task.snapshot_due(self._settings.application)):
             task.has_uncommitted = True
             try:
-                task.add_waiting(*self._apply(number, task, batches, ends))
+                task.add_waiting(self._apply(number, task, batches, ends))
             except Exception as error:  # noqa: BLE001 - no error may affect the other units
                 if task.is_writing_long or self._commits.finish(number, task):
                     self._fail(number, error)
@@ -129,8 +129,7 @@ class ProcessTasks:
         if task.waiting is None:
             return
         # The other units do not wait for a slow commit of this one, unless too much would be held in memory.
-        _, count = task.waiting
-        is_full = count >= self._settings.application.batch_records_max and not task.is_writing_long
+        is_full = task.waiting.records >= self._settings.application.batch_records_max and not task.is_writing_long
         if task.commit is None or is_full:
             self._commits.begin_waiting(number, task)
 
@@ -146,14 +145,12 @@ class ProcessTasks:
             _log.info("unit %s: %s resumes", number, ", ".join(sorted(resuming)))
         task.paused = ahead
 
-    def _apply(
-        self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]
-    ) -> tuple[Effects, int]:
+    def _apply(self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]) -> Effects:
         unit = task.unit
         self._gaps.check(number, unit.offsets, batches)
-        count = sum(map(len, batches.values()))
-        task.records += count
-        return unit.apply(batches, ends), count
+        effects = unit.apply(batches, ends)
+        task.records += effects.records
+        return effects
 
     def _fail(self, number: int, error: Exception | None) -> None:
         """Stop running a unit. ``error`` is None if another runner may have claimed it."""

@@ -69,11 +69,11 @@ class TaskCommits:
 
     def begin_waiting(self, number: int, task: ActiveTask) -> bool:
         """Finish the last commit and begin that of what was joined since. Return whether the unit is still running."""
-        (effects, count), task.waiting = task.waiting or (Effects(), 0), None
+        effects, task.waiting = task.waiting or Effects(), None
         if not self.finish(number, task):
             return False
         self.begin(number, task, effects, with_snapshot=task.snapshot_due(self._settings.application))
-        self.throughput.count(count, len(effects.joined), effects.failed_pairs)
+        self.throughput.count(effects.records, effects.pairs, effects.failed_pairs)
         return self._tasks.get(number) is task
 
     def begin_all_waiting(self, until_s: float) -> None:

@@ -30,7 +30,14 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/db_connector.md": ("the 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
         "docs/configuration.md": ("When half of the limit is used", "and 1 KiB for each record"),
         "docs/formats.md": (
-            *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
+            *(
+                "64 KiB (65536 bytes)",
+                "65536 rows and as many",
+                "16 MiB (16777216 bytes)",
+                "512 KiB (524288 bytes)",
+                "repeated every 0.5 s",
+                "at most 10,000 quantities",
+            ),
             *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
             *("has lasted for 0.5 s, and again every 0.5 s", "is not repeated for 5 s"),
         ),
