@@ -27,7 +27,10 @@ _TABLE_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StringColumn:
-    """n strings: the bytes ``data[start[i]:end[i]]`` of each (uint8; int64, shape (n,)). ``data`` may be longer."""
+    """n strings. String i is ``data[start[i]:end[i]]``.
+
+    ``data`` is uint8 and may contain other bytes as well; ``start`` and ``end`` are int64, shape (n,).
+    """
 
     data: Bytes
     start: Ints

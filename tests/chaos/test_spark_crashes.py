@@ -35,7 +35,7 @@ def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
-    """Return which process dies at which point, for each kill of a seed. Consecutive seeds cover all combinations."""
+    """Return the kills of a seed: which process dies, and at which point. Consecutive seeds cover all combinations."""
     order = DEATHS.copy()
     random.Random(0).shuffle(order)
     return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]

@@ -26,6 +26,7 @@ from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.retry_policy import RetryTracker
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.process_tasks import ProcessTasks
+from joiner.runtime.runners.task_commits import TaskCommits
 from joiner.runtime.task.decode import Keys
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
@@ -168,15 +169,15 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     """The snapshot is taken when the commit is written, when the state may already include the next batch."""
-    commit = ProcessTasks._commit  # noqa: SLF001 - the defect is planted here
+    commit = TaskCommits.write
 
     def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
-        owned = self.tasks.get(checkpoint.unit)
+        owned = self._tasks.get(checkpoint.unit)
         if snapshot is not None and owned is not None:
             snapshot = (owned.unit.snapshot(), snapshot[1])
         return commit(self, transactions, effects, checkpoint, snapshot)
 
-    return changed(ProcessTasks, "_commit", wrong)
+    return changed(TaskCommits, "write", wrong)
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
@@ -211,7 +212,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
     """The state is kept after a failed commit, as if the batch had been written."""
-    finish = ProcessTasks._finish_commit  # noqa: SLF001 - the defect is planted here
+    finish = TaskCommits.finish
 
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
@@ -221,7 +222,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
         owned.transactions.init()
         return True
 
-    return changed(ProcessTasks, "_finish_commit", wrong)
+    return changed(TaskCommits, "finish", wrong)
 
 
 def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:

@@ -57,3 +57,13 @@ class SimulatedClock:
                 future.wait(lambda: self._world.clock_s >= end_s)
             elif isinstance(future, Later):
                 future.run()
+
+    def wait_until_any_done(self, futures: Collection[Future[Any]], until_s: float) -> None:
+        """See `Clock`. Deferred work is run now."""
+        for future in futures:
+            if isinstance(future, Beside):
+                future.wait(lambda: self._world.clock_s >= until_s or any(one.done() for one in futures))
+            elif isinstance(future, Later):
+                future.run()
+            if future.done():
+                return

@@ -61,7 +61,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
 
     tasks._gaps = SimpleNamespace(check=check)
     handed_in: list[int] = []
-    tasks._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
+    tasks._commits.begin = lambda number, *_given, **_more: handed_in.append(number)
     unit = Unit(make_settings(), 0, {DATA: 0})
     serve(loop, 0, make_task(unit))
     tasks.turn()

@@ -59,7 +59,7 @@ def test_a_process_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolE
     commit = Commit(nothing, done(pool.submit(transactions.commit)))
     serve(loop, 3, make_task(unit, transactions=transactions, commit=commit))
     del commit
-    assert not loop.tasks._finish_commit(3, loop.tasks.tasks[3])
+    assert not loop.tasks._commits.finish(3, loop.tasks.tasks[3])
     loop.supervisor.collect_failures()
     del transactions
     assert gone() is None
