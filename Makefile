@@ -111,7 +111,7 @@ mutations: setup ## break each rule of the join once and require that a test fai
 # The tests in tests/chaos read their seeds from the environment; without any, they make one run.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
 
-bench: setup ## compare with windowed joins and other engines, end to end, an hour: make bench BENCH="--resume"; make bench QUICK=1, minutes
+bench: setup ## compare with windowed joins and other engines, end to end, about five hours: make bench BENCH="--resume"; make bench QUICK=1, minutes
 	@$(PY) -m bench.contest $(if $(QUICK),--quick --results .lsb/bench/results --page .lsb/bench/benchmarks.md --plots .lsb/bench/plots) $(BENCH)
 
 bench-engine: setup ## compare the join in memory with pandas, polars, DuckDB, about ten minutes: make bench-engine BENCH_REPORTS=folder

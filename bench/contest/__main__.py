@@ -20,11 +20,14 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS, NotHereError
-from bench.contest.latency import climb
-from bench.contest.plan import FULL, KINDS, QUICK, Kept, Measurement, Sizes, plan, trials
-from bench.contest.report import write_report
-from bench.contest.running import Arena, FailedError, recovery, throughput
+from bench.contest.contenders import CONTENDERS, PASS_THROUGH
+from bench.contest.job import NotHereError
+from bench.contest.kept import Kept, Measurement
+from bench.contest.load.latency import climb, steady_load
+from bench.contest.plan import FULL, KINDS, QUICK, Sizes, contender, plan
+from bench.contest.report.page import write_report
+from bench.contest.running.arena import Arena, FailedError
+from bench.contest.running.runs import Task, recovery, throughput
 from bench.harness.pipeline import about, own_stack
 from bench.harness.report import machine
 from broker.stack import StackError
@@ -35,15 +38,16 @@ _PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
 def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
     """Measure and write the report."""
     options = _options(given)
-    sizes = sizes or (QUICK if options.quick else FULL)
-    sizes = replace(sizes, records=options.records or sizes.records)
+    sizes = _sizes(options, sizes or (QUICK if options.quick else FULL))
     if not options.report_only:
         ran = about() | machine("pyspark", "pandas")
-        kept = Kept(options.results, ran, sizes, resume=options.resume)
+        kept = Kept(options.results, ran, sizes.recorded(), resume=options.resume)
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
-        todo = [one for one in plan(sizes, kinds, chosen) if not kept.has(one)]
+        every = list(plan(sizes, kinds, chosen))
+        todo = [(place, one) for place, one in enumerate(every, 1) if not kept.has(one)]
         # Handled like Ctrl-C, so that contenders and servers are stopped.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        print(f"{len(todo)} of {len(every)} measurements to make, in an order drawn with seed {sizes.seed}", flush=True)
         try:
             measure(todo, kept, sizes, options.minutes)
         except KeyboardInterrupt:
@@ -53,42 +57,77 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
     return 0
 
 
-def measure(todo: list[Measurement], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order. Do not start any after ``minutes``."""
-    end_s, failed = time.monotonic() + minutes * 60, set[str]()
+def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
+    """Return the sizes with what the options change."""
+    records = options.records or sizes.records
+    turns = dict.fromkeys(KINDS, options.turns) if options.turns else sizes.turns
+    return replace(sizes, records=records, turns=turns, seed=sizes.seed if options.seed is None else options.seed)
+
+
+def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
+    """Make the measurements in order, each with its place in the whole plan. Do not start any after ``minutes``."""
+    began_s, failed = time.monotonic(), set[str]()
+    if not todo:
+        return
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)
-        for number, one in enumerate(todo, 1):
-            if time.monotonic() > end_s:
+        warm_up(arena, sizes)
+        before = todo[0][1]
+        for number, (place, one) in enumerate(todo, 1):
+            passed_s = time.monotonic() - began_s
+            if passed_s > minutes * 60:
                 left = len(todo) - number + 1
                 print(f"{minutes:g} minutes have passed and {left} measurements are left; continue with --resume")
                 return
             if one.contender in failed:
                 continue  # reported once; the next attempt would fail the same way
+            if before.curve and before.workload != one.workload:
+                # The largest workloads of the curves would fill the memory together.
+                arena.forget(before.workload, _records_of(before, sizes))
+            before = one
             try:
                 figures = run(one, arena, sizes)
             except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
                 # The other measurements continue. Local paths are removed from the reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
-            kept.add(one, figures)
-            print(f"[{number}/{len(todo)}] {one}: {'; '.join(map(_shown, figures))}", flush=True)
+            kept.add(one, [{"place": place} | found for found in figures])
+            shown = "; ".join(map(_shown, figures))
+            print(f"[{number}/{len(todo)}, {passed_s / 60:.0f} min] {one}: {shown}", flush=True)
+
+
+def warm_up(arena: Arena, sizes: Sizes) -> None:
+    """Run the pass-through once, so that the first measured contender does not find a cold broker and cold files."""
+    task = Task(PASS_THROUGH, "alternating", sizes.warm_up_records, sizes.limits)
+    print(f"warming up the broker: {_shown(throughput(arena, task))}", flush=True)
+    arena.forget(task.workload, task.records)
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
     """Make one measurement and return its figures; a latency measurement has one set per rate."""
-    records, limits = sizes.of(one.kind)
+    records, limits = _records_of(one, sizes), sizes.of(one.kind)[1]
+    if one.curve:
+        # With many keys, a slow contender reads for a while before the first result is possible.
+        limits = replace(limits, start_s=limits.start_s + records / 20_000)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]
-    contender = (CONTENDERS | trials())[one.contender]
+    who = contender(one.contender)
     if one.kind == "latency":
-        return climb(arena, contender, sizes.rates, sizes.latency_s)
+        return climb(arena, who, sizes.rates, sizes.latency_s)
+    if one.kind == "steady":
+        return [steady_load(arena, who, *sizes.steady)]
     width_ms = one.width_ms
     if one.share:
         width_ms = arena.expected(one.workload, records).width_ms(one.share)
-    measured = recovery if one.kind == "recovery" else throughput
-    found = measured(arena, contender, one.workload, records, limits, width_ms=width_ms)
+    task = Task(who, one.workload, records, limits, width_ms, one.at if one.curve == "cores" else 0)
+    found = recovery(arena, task) if one.kind == "recovery" else throughput(arena, task)
     return [found | ({"width_ms": width_ms} if width_ms else {})]
+
+
+def _records_of(one: Measurement, sizes: Sizes) -> int:
+    """Return the number of records of a measurement. Each key has at least two."""
+    records = sizes.of(one.kind)[0]
+    return max(records, 2 * one.at) if one.curve == "keys" else records
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -97,7 +136,7 @@ def _shown(found: dict[str, Any]) -> str:
     if "recovery_s" in found:
         return f"{found['recovery_s']:.1f} s to the next result"
     if "rate" in found:
-        ms = "/".join(f"{value:.0f}" for value in found["ms"] or ())
+        ms = "/".join("never" if value is None else f"{value:.0f}" for value in found["ms"] or ())
         return f"{found['rate']:,}/s {ms or 'nothing'} ms{'' if found['keeps_up'] else ', does not keep up'}"
     rate = found.get("records_per_s")
     words = [f"{rate / 1000:.1f} thousand records/s" if rate else f"{found['results']} results at once"]
@@ -115,8 +154,10 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="records of the alternating workload")
+    parser.add_argument("--turns", type=int, help="of the contenders that a headline names (default 5)")
+    parser.add_argument("--seed", type=int, help=f"of the order of the contenders (default {FULL.seed})")
     parser.add_argument(
-        "--minutes", type=float, default=100.0, help="start no measurement after this time (default 100)"
+        "--minutes", type=float, default=600.0, help="start no measurement after this time (default 600)"
     )
     parser.add_argument("--resume", action="store_true", help="keep existing measurements and make the missing ones")
     parser.add_argument("--report-only", action="store_true", help="only write the report")

@@ -1,34 +1,27 @@
 """The contenders: their commands, windows and limitations.
 
-A contender is a list of commands, which all get the same `Job` and are observed from outside. A peer is a script in
-bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
-[--variant V] …``. If its environment cannot be created, the report says why.
+A peer is a script in bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER
+[--width-ms W] [--variant V] …``. If its environment cannot be created, the report says why.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
-
-from bench.contest.workload.expected import NO_WINDOW, Window
-from bench.contest.workload.inputs import Workload
-from bench.harness.pipeline import PARTITIONS, Application
+from bench.contest.job import AT_LEAST_ONCE, EXACTLY_ONCE, ROOT, Contender, Job, NotHereError
+from bench.contest.states import State, of_joiner
+from bench.harness.pipeline import Application
 from bench.kafka import BATCH
 from bench.peers import environments
-from broker.settings import KafkaSettings
+from bench.peers.ceiling.programs import build
 from broker.stack.errors import StackError
 from broker.stack.parts import Parts, parts_folder
-from joiner.runtime.clock import SystemClock
-from joiner.runtime.kafka.checkpoint_log import read_state
-from joiner.runtime.kafka.readers import Readers
 
-ROOT: Final = Path(__file__).parents[2]
 PEERS: Final = ROOT / "bench" / "peers"
 CACHE: Final = Path(".lsb")
 
@@ -37,98 +30,26 @@ SPARK_LATENESS_MS: Final = 10_000
 """Lateness for Spark, whose partitions progress to different event times but share one watermark."""
 
 
-class NotHereError(Exception):
-    """The contender cannot run here. The message is the reason."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A task for a contender. ``folder`` is not shared with other jobs, and ``name`` is unique."""
-
-    kafka: KafkaSettings
-    folder: Path
-    name: str
-    data: str
-    records: int
-    lateness_ms: int = 0
-    watermark_scope: str = "key"
-    width_ms: int = 0
-    is_for_latency: bool = False
-
-    @property
-    def out(self) -> str:
-        """The topic for its results."""
-        return f"{self.name}.out"
-
-    @property
-    def state(self) -> Path:
-        """The folder for its state."""
-        return self.folder / "state"
-
-    def of(self, workload: Workload) -> Job:
-        """Return the same job with the lateness and watermark scope of a workload."""
-        return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """An engine with its settings.
-
-    ``commands`` returns the commands of its processes, which run in parallel. ``has_window``: its results depend on the
-    width. ``widths``: if above 1, its windows form a grid, each this many widths wide. ``gives_window``: it writes all
-    pairs in its window. ``topics`` is 2 if each side needs its own topic. ``held`` returns its state at the end.
-    ``patience`` multiplies the time limit. ``waits_ms`` is how much event time must pass before a result is emitted.
-    ``variants`` are other settings to try.
-    """
-
-    name: str
-    what: str
-    commands: Callable[[Job], list[list[str]]]
-    lacks: str = ""
-    has_window: bool = False
-    widths: int = 1
-    gives_window: bool = False
-    topics: int = 1
-    held: Callable[[Job], dict[str, float]] = lambda _: {}
-    patience: float = 1.0
-    waits_ms: int = 0
-    variants: tuple[Contender, ...] = ()
-
-    def window(self, width_ms: int) -> Window:
-        """Return the window in which the contender finds pairs, for ``width_ms`` to each side."""
-        return Window(self.widths * width_ms, is_grid=self.widths > 1) if self.has_window else NO_WINDOW
-
-    @property
-    def slug(self) -> str:
-        """The name in a form for topic and file names."""
-        return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
-
-
-def _application(job: Job, cores: int = 2) -> Application:
-    application = Application(job.kafka, job.folder, job.name, PARTITIONS, data=job.data)
+def application_of(job: Job, cores: int = 2) -> Application:
+    """Return the joiner's application for a job."""
+    application = Application(job.kafka, job.folder, job.name, job.partitions, data=job.data)
     of_join = f'lateness = "{job.lateness_ms}ms"\nwatermark_scope = "{job.watermark_scope}"\n'
-    application.add_settings(f'{of_join}\n[spark]\nmaster = "local[{cores}]"\ncheckpoint = "{job.state}"\n')
+    application.add_settings(
+        f'{of_join}\n[spark]\nmaster = "local[{job.cores or cores}]"\ncheckpoint = "{job.state}"\n'
+    )
     return application
 
 
 def _joiner(job: Job, *, command: str = "run", processes: int = 1, cores: int = 2) -> list[list[str]]:
-    application = _application(job, cores)
+    application = application_of(job, cores)
     return [application.command(instance=str(number), command=command) for number in range(processes)]
 
 
-def _held(job: Job) -> dict[str, float]:
-    """Return the total size of the newest snapshots, and the number of records held at the last commits."""
-    length = rows = 0
+def _states(job: Job) -> list[State]:
     try:
-        with closing(Readers(_application(job).settings, SystemClock())) as readers:
-            states = [read_state(readers, unit) for unit in range(PARTITIONS)]
-    except (KafkaException, FileNotFoundError):
-        return {}
-    for state in states:
-        length += max((one.length for one in state.manifests()), default=0)
-        checkpoint = state.checkpoint()
-        rows += sum(one.held_left + one.held_right for one in checkpoint.joins.values()) if checkpoint else 0
-    return {"state_bytes": length, "state_rows": rows} if length else {"state_rows": rows}
+        return of_joiner(application_of(job).settings, job.data)
+    except FileNotFoundError:
+        return []  # the folder is gone
 
 
 def _pass_through(job: Job) -> list[list[str]]:
@@ -144,15 +65,17 @@ def _spark_jars() -> str:
 class _Script:
     """A script in bench/peers, and the arguments it takes beyond those that all peers share.
 
-    ``takes_lateness``: it takes the lateness as an argument. ``for_latency`` are its settings for low latency.
-    ``widths``: windows of its grid are this many times as wide as the window to each side of a record.
+    ``takes_lateness``: it takes the lateness as an argument. ``for_latency`` are its settings for low latency, by name.
+    ``widths``: windows of its grid are this many times as wide as the window to each side of a record. ``guarantee`` is
+    how it delivers results.
     """
 
     name: str
     has_window: bool = True
     takes_lateness: bool = True
-    for_latency: tuple[str, ...] = ()
+    for_latency: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     widths: int = 1
+    guarantee: str = AT_LEAST_ONCE
 
     @property
     def is_spark(self) -> bool:
@@ -166,8 +89,9 @@ class _Script:
         if self.takes_lateness:
             more += ["--lateness-ms", str(job.lateness_ms + (SPARK_LATENESS_MS if self.is_spark else 0))]
         more += ["--width-ms", str(self.widths * job.width_ms)] if self.has_window else []
-        more += self.for_latency if job.is_for_latency else ()
-        base = [*start, job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(PARTITIONS)]
+        if self.is_spark and job.cores:
+            more += ["--master", f"local[{job.cores}]", "--set", f"spark.sql.shuffle.partitions={job.cores}"]
+        base = [*start, job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(job.partitions)]
         return [*base, "--state", str(job.state), *more, *given]
 
     def _start(self) -> list[str]:
@@ -186,7 +110,6 @@ def _of_script(
     *given: str,
     lacks: str,
     topics: int = 1,
-    gives_window: bool = False,
     waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
@@ -203,13 +126,14 @@ def _of_script(
             lacks,
             has_window=script.has_window,
             widths=script.widths,
-            gives_window=gives_window,
+            guarantee=script.guarantee,
             topics=topics,
             waits_ms=waits_ms,
         )
 
     variants = [contender(f"{name}: {one}", *given, *settings) for one, settings in (tried or {}).items()]
-    return replace(contender(name, *given), variants=tuple(variants))
+    late = [contender(f"{name}, {one}", *given, *settings) for one, settings in script.for_latency.items()]
+    return replace(contender(name, *given), variants=tuple(variants), for_latency=tuple(late))
 
 
 _WINDOW: Final = "misses neighbours farther apart than its window; pairs all records within it"
@@ -217,17 +141,17 @@ _WINDOW: Final = "misses neighbours farther apart than its window; pairs all rec
 _NEIGHBOURS: Final = "finds only neighbours, not all pairs within an interval"
 
 OURS: Final = (
-    Contender("plain process", "joiner run", _joiner, _NEIGHBOURS, held=_held),
-    Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), _NEIGHBOURS, held=_held),
+    Contender("plain process", "joiner run", _joiner, _NEIGHBOURS, states=_states),
+    Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), _NEIGHBOURS, states=_states),
     Contender(
-        "Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), _NEIGHBOURS, held=_held
+        "Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), _NEIGHBOURS, states=_states
     ),
     Contender(
         "Spark stage, one core",
         "joiner spark, local[1]",
         lambda job: _joiner(job, command="spark", cores=1),
         _NEIGHBOURS,
-        held=_held,
+        states=_states,
     ),
 )
 PASS_THROUGH: Final = Contender(
@@ -236,17 +160,41 @@ PASS_THROUGH: Final = Contender(
     _pass_through,
     "joins nothing",
 )
+
+
+@cache
+def _programs() -> tuple[dict[str, list[str]], list[str]]:
+    folder = (CACHE / "ceiling").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return build(folder)
+
+
+def _ceiling(name: str, what: str) -> Contender:
+    def commands(job: Job) -> list[list[str]]:
+        programs, missing = _programs()
+        if name not in programs:
+            raise NotHereError("; ".join(missing))
+        given = [job.kafka.bootstrap_servers, job.data, job.out, str(job.partitions), str(BATCH), str(job.records)]
+        return [[*programs[name], *given]]
+
+    return Contender(name, what, commands, "joins nothing")
+
+
+CEILINGS: Final = (
+    _ceiling("pass-through in C", "the same transactions, with the C library of the joiner's client: an upper limit"),
+    _ceiling("pass-through in Java", "the same transactions, with Kafka's own client: an upper limit"),
+)
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
     "Spark range join, best",
     "Spark: the fastest of the trials, with a query rewritten for it",
     _SPARK,
     lacks=_WINDOW,
-    gives_window=True,
     tried={
         "batches of 100,000": ("--batch", "100000"),
         "batches of 400,000": ("--batch", "400000"),
         "no buckets": ("--bucket-ms", "0"),
+        "Kafka's own batches in the sink": ("--sink", "default"),
     },
 )
 SPARK_TUNED: Final = _of_script(
@@ -255,11 +203,11 @@ SPARK_TUNED: Final = _of_script(
     _SPARK,
     *("--settings", "tuned"),
     lacks=_WINDOW,
-    gives_window=True,
     tried={
         "batches of 100,000": ("--batch", "100000"),
         "batches of 400,000": ("--batch", "400000"),
         "4 partitions": ("--set", "spark.sql.shuffle.partitions=4"),
+        "Kafka's own batches in the sink": ("--sink", "default"),
     },
 )
 SPARK_DEFAULT: Final = replace(
@@ -269,12 +217,18 @@ SPARK_DEFAULT: Final = replace(
         _SPARK,
         *("--settings", "default", "--batch", "50000"),
         lacks=_WINDOW,
-        gives_window=True,
     ),
     patience=2.5,
 )
 PEERS_OF_OTHERS: Final = (
     SPARK_BEST,
+    _of_script(
+        "Spark range join, two topics",
+        "Spark: the best settings, with a topic for each side instead of one for both",
+        _SPARK,
+        lacks=_WINDOW,
+        topics=2,
+    ),
     SPARK_TUNED,
     SPARK_DEFAULT,
     _of_script(
@@ -283,7 +237,6 @@ PEERS_OF_OTHERS: Final = (
         replace(_SPARK, widths=2),
         *("--variant", "tumbling"),
         lacks=f"{_WINDOW}; misses neighbours across a window boundary",
-        gives_window=True,
     ),
     _of_script(
         "Spark range join, nearest kept",
@@ -291,6 +244,7 @@ PEERS_OF_OTHERS: Final = (
         _SPARK,
         *("--variant", "nearest"),
         lacks="misses neighbours farther apart than its window; finds pairs from the left side only",
+        waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
         "Spark as-of by hand",
@@ -302,19 +256,33 @@ PEERS_OF_OTHERS: Final = (
     _of_script(
         "Flink interval join",
         "Flink SQL, exactly once",
-        _Script("flink_interval", for_latency=("--variant", "checkpoint-200ms")),
+        _Script(
+            "flink_interval",
+            for_latency={f"checkpoint {ms} ms": ("--variant", f"checkpoint-{ms}ms") for ms in (20, 50, 100, 200)},
+            guarantee=EXACTLY_ONCE,
+        ),
         lacks=_WINDOW,
-        gives_window=True,
-        tried={name: ("--variant", name) for name in ("rocksdb", "not-aligned", "parallelism-2")},
+        tried={
+            name: ("--variant", name)
+            for name in ("rocksdb", "not-aligned", "parallelism-2", "sink-128k", "sink-default")
+        },
     ),
     _of_script(
         "Quix Streams as-of",
         "Quix Streams: two join_asof, one per side",
-        _Script("quix_asof", has_window=False, takes_lateness=False),
+        _Script("quix_asof", has_window=False, takes_lateness=False, guarantee=EXACTLY_ONCE),
         lacks="needs ordered records and a topic per side",
         topics=2,
+        tried={"linger 20 ms": ("--variant", "linger-20ms")},
     ),
-    _of_script("bytewax window", "bytewax: sliding windows, at least once", _Script("bytewax_window"), lacks=_WINDOW),
+    _of_script(
+        "bytewax window",
+        "bytewax: sliding windows, at least once",
+        _Script("bytewax_window"),
+        lacks=_WINDOW,
+        # A window stays open until a later record of its thing arrives.
+        waits_ms=1_000,
+    ),
     _of_script(
         "bytewax by hand",
         "bytewax: a custom stateful step, at least once",
@@ -327,9 +295,13 @@ PEERS_OF_OTHERS: Final = (
         "Pathway: interval_join, without state that survives the process",
         _Script("pathway_join", takes_lateness=False),
         lacks=f"{_WINDOW}; exactly-once delivery and persistent state need a licence",
-        gives_window=True,
     ),
 )
-CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *PEERS_OF_OTHERS)}
+CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *CEILINGS, *PEERS_OF_OTHERS)}
 CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """The contenders that run on every workload."""
+HEADLINE: Final = (
+    *("plain process", "Spark stage", PASS_THROUGH.name, *(one.name for one in CEILINGS)),
+    *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join"),
+)
+"""The contenders that a headline of the page names. They have more turns than the others."""

@@ -1,30 +1,30 @@
-"""Plans the measurements with their order and sizes, and stores their results."""
+"""Plans the measurements: which, how large, how often, and in which order."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import os
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from bench.contest import engine
 from bench.contest.contenders import (
+    CEILINGS,
     CONTENDERS,
     CORE,
+    HEADLINE,
     OURS,
     PASS_THROUGH,
     SPARK_BEST,
     SPARK_DEFAULT,
     SPARK_TUNED,
-    Contender,
 )
-from bench.contest.running import Limits
-from bench.contest.workload.inputs import SEED, WORKLOADS
-from bench.harness.report import json_text
+from bench.contest.job import Contender, Limits
+from bench.contest.kept import Measurement
+from bench.contest.workload.inputs import SEED, WORKLOADS, of_curve
 
-KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "trials")
+KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady", "trials")
 """Kinds of measurements. ``trials`` looks for a peer's best settings; rerun it (``--only trials``) when a peer
 changes."""
 SHARES: Final = (0.99,)
@@ -32,33 +32,65 @@ SHARES: Final = (0.99,)
 workload."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
+ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run. ``turns`` is by kind and defaults to one.
+    """The sizes of a run.
 
-    The alternating workload is large enough to fill several batches even of the Spark stage, which has the largest.
+    ``turns`` is by kind, for the contenders that a headline names; the others, and the other kinds, have one turn. The
+    alternating workload is large enough to fill several batches even of the Spark stage, which has the largest.
+    ``curves`` are the places of each curve. ``steady`` are the rate in records/s and the duration in s of the steady
+    load.
     """
 
     records: int = 3_200_000
     workload_records: int = 1_000_000
     width_records: int = 300_000
-    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 2})
-    limits: Limits = field(default_factory=lambda: Limits(budget_s=25.0))
-    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=12.0, quiet_s=12.0))
+    curve_records: int = 1_000_000
+    warm_up_records: int = 500_000
+    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 5, "latency": 5})
+    limits: Limits = field(default_factory=Limits)
+    short_limits: Limits = field(default_factory=lambda: Limits(budget_s=30.0, quiet_s=12.0))
     widths_ms: tuple[int, ...] = (10, 100, 1_000, 10_000)
-    rates: tuple[int, ...] = (1_000, 5_000, 20_000)
+    rates: tuple[int, ...] = (
+        *(1_000, 2_000, 5_000, 10_000, 20_000, 50_000),
+        *(100_000, 150_000, 200_000, 300_000, 400_000, 600_000),
+    )
     latency_s: float = 9.0
     workloads: tuple[str, ...] = tuple(name for name in WORKLOADS if name not in {"alternating", "varying gaps"})
     shares: tuple[float, ...] = SHARES
+    curves: dict[str, tuple[int, ...]] = field(
+        default_factory=lambda: {
+            "keys": (10, 1_000, 100_000, 1_000_000, 10_000_000),
+            "partitions": (1, 4, 16, 64),
+            "bytes of a record": (105, 1_000, 10_000),
+            "ms of disorder": (0, 100, 1_000, 10_000),
+            "cores": tuple(_powers_of_two(os.cpu_count() or 1)),
+        }
+    )
+    steady: tuple[int, float] = (50_000, 600.0)
     kinds: tuple[str, ...] = KINDS[:-1]
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
+    seed: int = SEED
+    """Of the order in which the contenders run."""
 
     def of(self, kind: str) -> tuple[int, Limits]:
         """Return the number of records and the limits for a kind."""
-        records = {"workloads": self.workload_records, "widths": self.width_records}.get(kind)
-        return (self.records, self.limits) if records is None else (records, self.short_limits)
+        short = {"workloads": self.workload_records, "widths": self.width_records, "curves": self.curve_records}
+        return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the sizes and the seeds as they are recorded; ``seed`` is that of the data."""
+        return asdict(self) | {"seed": SEED, "order_seed": self.seed}
+
+
+def _powers_of_two(largest: int) -> Iterator[int]:
+    cores = 1
+    while cores <= largest:
+        yield cores
+        cores *= 2
 
 
 FULL: Final = Sizes()
@@ -66,57 +98,60 @@ QUICK: Final = Sizes(
     records=1_000_000,
     workload_records=100_000,
     width_records=60_000,
+    curve_records=100_000,
+    warm_up_records=100_000,
     turns={},
-    limits=Limits(budget_s=10.0, quiet_s=4.0),
-    short_limits=Limits(budget_s=8.0, quiet_s=4.0, results_max=1_000_000),
+    limits=Limits(budget_s=20.0, quiet_s=4.0),
+    short_limits=Limits(budget_s=8.0, quiet_s=4.0),
     widths_ms=(30, 1_000),
-    rates=(5_000,),
+    rates=(1_000, 5_000, 50_000),
     latency_s=6.0,
-    workloads=("recorded",),
-    kinds=KINDS[:4],
-    contenders=(*CORE, PASS_THROUGH.name, FLINK, engine.NAME),
+    workloads=("recorded", "like Nexmark Q20"),
+    curves={"keys": (10, 10_000), "bytes of a record": (105, 1_000)},
+    steady=(5_000, 20.0),
+    kinds=("throughput", "latency", "workloads", "widths", "curves"),
+    contenders=(*CORE, PASS_THROUGH.name, *(one.name for one in CEILINGS), FLINK, engine.NAME),
 )
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One run. ``width_ms`` is 0 for no window, or if the narrowest that finds ``share`` of the neighbours is used."""
-
-    kind: str
-    contender: str
-    workload: str
-    turn: int
-    width_ms: int = 0
-    share: float = 0.0
-
-    def __str__(self) -> str:
-        width = f", {self.width_ms} ms" if self.width_ms else f", for {self.share:.0%}" if self.share else ""
-        return f"{self.kind} {self.turn}: {self.contender} on {self.workload}{width}"
-
-
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:
-    """Yield all measurements, turn by turn, so that a machine that slows down affects all contenders."""
+    """Yield all measurements, turn by turn, so that a machine that slows down affects all contenders.
+
+    Within a turn, the contenders run in an order drawn at random for each workload, so that none of them always comes
+    first or after the same one. The order depends only on the seed, so a resumed run continues the same plan.
+    """
     for turn in range(1, max((1, *sizes.turns.values())) + 1):
         for kind in kinds:
-            if turn <= sizes.turns.get(kind, 1):
-                for one in _of_kind(kind, turn, sizes):
-                    if one.contender.partition(": ")[0] in chosen:
-                        yield one
+            of_kind = [
+                one
+                for one in _of_kind(kind, turn, sizes)
+                if _contender_of(one.contender) in chosen
+                and (turn == 1 or (turn <= sizes.turns.get(kind, 1) and _contender_of(one.contender) in HEADLINE))
+            ]
+            groups: dict[tuple[str, int], list[Measurement]] = {}
+            for one in of_kind:
+                groups.setdefault((one.workload, one.width_ms), []).append(one)
+            for (workload, width_ms), group in groups.items():
+                draw = random.Random(f"{sizes.seed} {turn} {kind} {workload} {width_ms}")  # noqa: S311 - only an order
+                yield from draw.sample(group, len(group))
 
 
-def _of_kind(kind: str, turn: int, sizes: Sizes) -> Iterator[Measurement]:
+def _contender_of(name: str) -> str:
+    """Return the name of a contender without that of a variant."""
+    return BASES.get(name, name)
+
+
+def _of_kind(kind: str, turn: int, sizes: Sizes) -> Iterable[Measurement]:
     if kind == "throughput":
-        yield from (_finding(kind, name, "alternating", turn, 1.0) for name in (*CONTENDERS, engine.NAME))
-    elif kind == "workloads":
-        yield from _of_workloads(turn, sizes)
-    elif kind == "widths":
-        yield from _of_widths(turn, sizes)
-    elif kind == "latency":
-        for name in ("plain process", "Spark stage", *(name for name in CONTENDERS if name not in _ONLY_THROUGHPUT)):
-            yield Measurement(kind, name, "alternating", turn)
-    else:
-        for name in CORE if kind == "recovery" else trials():
-            yield _finding(kind, name, "alternating", turn, 1.0)
+        return (_finding(kind, name, "alternating", turn, 1.0) for name in (*CONTENDERS, engine.NAME))
+    if kind == "latency":
+        return (Measurement(kind, name, "alternating", turn) for name in _for_latency())
+    if kind == "steady":
+        return (Measurement(kind, name, "alternating", turn) for name in (OURS[0].name, SPARK_BEST.name, _LATE_FLINK))
+    if kind in {"recovery", "trials"}:
+        names = CORE if kind == "recovery" else tuple(trials())
+        return (_finding(kind, name, "alternating", turn, 1.0) for name in names)
+    return {"workloads": _of_workloads, "widths": _of_widths, "curves": _of_curves}[kind](turn, sizes)
 
 
 def _of_workloads(turn: int, sizes: Sizes) -> Iterator[Measurement]:
@@ -135,16 +170,33 @@ def _of_widths(turn: int, sizes: Sizes) -> Iterator[Measurement]:
         yield _finding("widths", name, "varying gaps", turn, SHARES[0])
 
 
+def _of_curves(turn: int, sizes: Sizes) -> Iterator[Measurement]:
+    for curve, places in sizes.curves.items():
+        for at in places:
+            for name in (*ON_CURVES, *([OURS[1].name] if curve == "cores" else [])):
+                share = 1.0 if _has_window(name) else 0.0
+                yield Measurement("curves", name, of_curve(curve, at), turn, share=share, curve=curve, at=at)
+
+
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
     """Return a measurement with the narrowest window that finds ``share``, if the contender has a window."""
     return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
 
 
 def _has_window(name: str) -> bool:
-    return name != engine.NAME and (CONTENDERS | trials())[name].has_window
+    return name != engine.NAME and contender(name).has_window
 
 
-_ONLY_THROUGHPUT: Final = {*(one.name for one in (*OURS, SPARK_DEFAULT, SPARK_TUNED)), "Spark range join, nearest kept"}
+_ONLY_THROUGHPUT: Final = {
+    *(one.name for one in (*OURS[1:2], *OURS[3:], SPARK_DEFAULT, SPARK_TUNED)),
+    "Spark range join, nearest kept",
+}
+
+
+def _for_latency() -> Iterator[str]:
+    for name, one in CONTENDERS.items():
+        if name not in _ONLY_THROUGHPUT:
+            yield from (variant.name for variant in one.for_latency or (one,))
 
 
 def trials() -> dict[str, Contender]:
@@ -152,42 +204,12 @@ def trials() -> dict[str, Contender]:
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 
-class Kept:
-    """The result files, one per kind. Each measurement is saved immediately."""
-
-    def __init__(self, folder: Path, about: dict[str, Any], sizes: Sizes, *, resume: bool) -> None:
-        self._folder = folder
-        self._head = {"machine": about, "settings": asdict(sizes) | {"seed": SEED}}
-        self._resume = resume
-        self._begun: set[str] = set()
-
-    def has(self, one: Measurement) -> bool:
-        """Return whether a resumed run already has this measurement. Failed ones are retried."""
-        kept = read(self._folder, one.kind)["measurements"] if self._resume else []
-        return any(_is_of(found, one) and "reason" not in found for found in kept)
-
-    def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
-        """Append figures. Unless the run is resumed, the first figures of a kind replace those of earlier runs."""
-        kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
-        self._begun.add(one.kind)
-        before = [found for found in kept["measurements"] if not (_is_of(found, one) and "reason" in found)]
-        at = {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
-        kept = self._head | {"measurements": before + [asdict(one) | at | found for found in figures]}
-        self._folder.mkdir(parents=True, exist_ok=True)
-        draft = self._folder / f".{one.kind}.json"
-        draft.write_text(json_text(kept) + "\n")
-        draft.replace(self._folder / f"{one.kind}.json")
+BASES: Final = {variant.name: one.name for one in CONTENDERS.values() for variant in (*one.variants, *one.for_latency)}
+"""The contender of which each variant is one."""
+_LATE: Final = {variant.name: variant for one in CONTENDERS.values() for variant in one.for_latency}
+_LATE_FLINK: Final = f"{FLINK}, checkpoint 200 ms"
 
 
-def read(folder: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a result file, without measurements if the file does not exist."""
-    path = folder / f"{kind}.json"
-    return json.loads(path.read_text()) if path.is_file() else {"measurements": []}
-
-
-def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # A computed width appears only in the figures.
-    wanted = asdict(one)
-    if one.share:
-        wanted.pop("width_ms")
-    return all(found.get(name) == value for name, value in wanted.items())
+def contender(name: str) -> Contender:
+    """Return the contender or variant with this name."""
+    return (CONTENDERS | trials() | _LATE)[name]

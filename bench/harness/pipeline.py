@@ -25,7 +25,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import log_range, make_admin, make_consumer
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings
 
 PARTITIONS: Final = 4
 THINGS: Final = 8
@@ -38,7 +38,7 @@ FIRST_MS: Final = 1_554_096_460_000
 """The event time of the first record of every benchmark."""
 
 _LOOK_S: Final = 0.5
-_KAFKAS_OWN: Final = {
+KAFKAS_OWN: Final = {
     # The local stack uses small segments for fast starts; hundreds of transactions a second would fill one in 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
@@ -53,6 +53,7 @@ data = "{data}"
 out = "{name}.out"
 late = "{name}.late"
 rejected = "{name}.rejected"
+unmatched = "{name}.unmatched"
 partitions = {partitions}
 data_format = "{data_format}"
 
@@ -82,7 +83,7 @@ def own_kafka(java_options: Sequence[str] | None = None) -> Iterator[tuple[Kafka
 def own_stack(java_options: Sequence[str] | None = None) -> Iterator[tuple[LocalStack, Path]]:
     """Start a temporary Kafka broker. Yield the stack and a folder for files."""
     with ephemeral_stack(say=print) as stack, tempfile.TemporaryDirectory() as folder:
-        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **_KAFKAS_OWN}
+        stack.kafka.more = {"log.message.timestamp.type": "LogAppendTime", **KAFKAS_OWN}
         if java_options is not None:
             stack.kafka.java_options = java_options
         stack.up([stack.kafka])
@@ -187,19 +188,33 @@ class Application:
         return [one.offsets[self.data] if one else 0 for one in found] == wanted
 
 
+def changed_settings(folder: Path) -> list[tuple[str, str, str]]:
+    """Return the settings of the joiner that differ from their defaults: the name, the value and the default.
+
+    Those that name a topic, a server or the application are left out, because they have no useful default.
+    """
+    application = Application(KafkaSettings(), folder, "name", PARTITIONS, data="data")
+    given, defaults = application.settings.application, ApplicationSettings.model_fields
+    return [
+        (f"application.{name}", f"{getattr(given, name):,}", f"{defaults[name].default:,}")
+        for name in sorted(given.model_fields_set - {"name"})
+        if getattr(given, name) != defaults[name].default
+    ]
+
+
 def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
     """Return the end offsets of a topic's partitions."""
     with closing(make_consumer(kafka, "bench")) as consumer:
         return [log_range(consumer, topic, number)[1] for number in range(partitions)]
 
 
-def things_over_all_units(kind: str, count: int) -> list[tuple[str, int]]:
+def things_over_all_units(kind: str, count: int, partitions: int = PARTITIONS) -> list[tuple[str, int]]:
     """Return ``count`` names of things and their partitions, spread round-robin over the partitions."""
     things: list[tuple[str, int]] = []
     number = 0
     while len(things) < count:
-        name, wanted = f"{kind}-{number}", len(things) % PARTITIONS
-        if partition_of(name.encode(), PARTITIONS) == wanted:
+        name, wanted = f"{kind}-{number}", len(things) % partitions
+        if partition_of(name.encode(), partitions) == wanted:
             things.append((name, wanted))
         number += 1
     return things

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +31,6 @@ _STYLES: Final = ("-", "--")
 """Line styles. The second one is used if there are more lines than colours."""
 _COLUMNS: Final = 3
 _FEW_LABELS: Final = 30
-_WHOLE: Final = 100
 _PANEL_INCHES: Final = (3.4, 2.6)
 
 
@@ -58,17 +57,21 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
     for axis in axes[:, 0]:
         axis.set_ylabel(y_label)
     axes.flat[0].legend(frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of several plots side by side, each with its own axes; the x axis is logarithmic."""
+    """One of several plots side by side, each with its own axes; the x axis is logarithmic.
+
+    ``ends``: the place behind the last point of a line at which the line must end, marked with a cross.
+    """
 
     x_label: str
     y_label: str
     lines: Mapping[str, Line]
     y_scale: str = "linear"
+    ends: Mapping[str, float] = field(default_factory=dict)
 
 
 def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
@@ -84,6 +87,9 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
     names = list(dict.fromkeys([*looks, *(name for panel in panels for name in panel.lines)]))
     for axis, panel in zip(axes.flat, panels, strict=False):
         _draw(axis, panel.lines, names)
+        for name, place in panel.ends.items():
+            colour = _COLOURS[names.index(name) % len(_COLOURS)]
+            axis.plot([place], [statistics.median(panel.lines[name][-1][1])], color=colour, marker="x", markersize=8)
         axis.set_xscale("log")
         axis.set_yscale(panel.y_scale)
         axis.xaxis.set_major_formatter("{x:,.0f}")
@@ -101,31 +107,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns + 1, frameon=False)
-    _save(figure, path)
-
-
-def plot_dots(path: Path, runs: Mapping[str, Sequence[float]], x_label: str) -> None:
-    """Write a PNG to ``path``: a row for each contender, with its median as a dot and the range as a bar."""
-    figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.3 * len(runs)), layout="constrained")
-    for place, values in enumerate(runs.values()):
-        median = statistics.median(values)
-        axis.plot([min(values), max(values)], [place, place], color=_COLOURS[0], linewidth=4, alpha=0.35)
-        axis.plot([median], [place], color=_COLOURS[0], marker="o", markersize=6)
-        axis.annotate(
-            f"{median:,.0f}" if median >= _WHOLE else f"{median:.3g}",
-            (max(values), place),
-            (7, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    axis.set_yticks(range(len(runs)), list(runs))
-    axis.invert_yaxis()
-    axis.set_xscale("log")
-    axis.margins(x=0.16)
-    axis.xaxis.set_major_formatter("{x:,g}")
-    axis.set_xlabel(x_label)
-    axis.grid(visible=True, which="major", axis="x", alpha=0.3)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> None:
@@ -155,7 +137,8 @@ def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> N
         )
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure to a PNG and close it."""
     # Without the name and version of the program, the same figures produce the same file.
     figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
     plt.close(figure)

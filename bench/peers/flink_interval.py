@@ -47,9 +47,11 @@ SINK = {
     "sink.delivery-guarantee": "exactly-once",
     "properties.transaction.timeout.ms": "600000",
     "properties.compression.type": "lz4",
-    "properties.linger.ms": "20",
-    "properties.batch.size": "131072",
+    "properties.linger.ms": "5",
+    "properties.batch.size": "1000000",
+    "properties.buffer.memory": "134217728",
 }
+"""The batches of the joiner's producer: librdkafka's hold up to 1 MB."""
 
 VARIANTS: dict[str, dict[str, str]] = {
     "best": {},
@@ -61,8 +63,10 @@ VARIANTS: dict[str, dict[str, str]] = {
     "at-least-once": {"execution.checkpointing.mode": "AT_LEAST_ONCE", "sink.delivery-guarantee": "at-least-once"},
     "rocksdb": {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"},
     "no-object-reuse": {"pipeline.object-reuse": "false"},
-    "checkpoint-200ms": {_INTERVAL: "200 ms"},
+    **{f"checkpoint-{ms}ms": {_INTERVAL: f"{ms} ms"} for ms in (20, 50, 100, 200)},
     "checkpoint-10s": {_INTERVAL: "10 s"},
+    "sink-128k": {"properties.linger.ms": "20", "properties.batch.size": "131072"},
+    "sink-default": {"properties.linger.ms": "0", "properties.batch.size": "16384"},
     "jvm-defaults": {},
     "parallelism-1": {_PARALLELISM: "1"},
     "parallelism-2": {_PARALLELISM: "2"},

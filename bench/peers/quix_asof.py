@@ -31,6 +31,8 @@ SETTINGS: dict[str, Any] = {
     "processes": 1,
     "commit_s": 1.0,
     "ahead": 10_000,
+    # As the joiner's producer, whose library has the same batches.
+    "linger_ms": 5,
 }
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -41,6 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "interval-two-processes": {"join": "interval", "processes": 2},
     "at-least-once": {"guarantee": "at-least-once"},
     "commit-5s": {"commit_s": 5.0},
+    "linger-20ms": {"linger_ms": 20},
     "ahead-50000": {"ahead": 50_000},
     "ahead-1000": {"ahead": 1000},
 }
@@ -73,7 +76,7 @@ def main() -> None:
         commit_interval=chosen["commit_s"],
         max_partition_buffer_size=chosen["ahead"],
         state_dir=state / str(options.number),
-        producer_extra_config={"compression.type": "lz4", "linger.ms": 20},
+        producer_extra_config={"compression.type": "lz4", "linger.ms": chosen["linger_ms"]},
         consumer_extra_config={"isolation.level": "read_committed"},
         loglevel="WARNING",
     )

@@ -60,7 +60,7 @@ def main() -> None:
     """Run until stopped."""
     options = make_parser(__doc__ or "").parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    records = parse(read(make_session(options, _TUNED), options), options)
+    records = parse(read(make_session(options, _TUNED), options, options.data), options)
     pairs = records.groupBy("thing").transformWithStateInPandas(
         statefulProcessor=AsOf(), outputStructType=_PAIR, outputMode="Append", timeMode="EventTime"
     )

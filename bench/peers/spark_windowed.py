@@ -1,7 +1,7 @@
 """Windowed joins in Spark, as its users would write them: peers of the neighbour join.
 
-Both quantities are read from one topic, joined on the machine within a width in milliseconds, and the pairs written
-back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
+Both quantities are read from one topic, or from one each, joined on the machine within a width in milliseconds, and the
+pairs written back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
 
 - ``range``: all pairs at most the width apart. Too narrow a window misses neighbours; a wider one pairs everything in
   it.
@@ -30,6 +30,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +70,17 @@ exactly the neighbours. For real data this width is unknown, and must be larger.
 LATENESS_MS: Final = 10_000
 """Lateness: more than the disorder within a batch, whose partitions reach different event times."""
 
+SINKS: Final = {
+    "batched": {
+        "kafka.compression.type": "lz4",
+        "kafka.linger.ms": "5",
+        "kafka.batch.size": "1000000",
+        "kafka.buffer.memory": "134217728",
+    },
+    "default": {"kafka.compression.type": "lz4"},
+}
+"""Settings of the producer: those of the joiner's (librdkafka's batches hold up to 1 MB), and Kafka's own."""
+
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1
 
@@ -87,11 +99,12 @@ def main() -> None:
     idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
     settings = SETTINGS[options.settings]
     session = make_session(options, settings | idle if settings else {})
-    topic = read(session, options)
+    topics = options.data.split(",")
+    of_topic = {topic: read(session, options, topic) for topic in topics}
     left, right = (
         # Filter the text before parsing, because each side drops half of the records.
-        parse(topic.where(f.col("value").contains(name)), options).where(f.col("quantity") == name)
-        for name in ("speed", "torque")
+        parse(of_topic[topic].where(f.col("value").contains(name)), options).where(f.col("quantity") == name)
+        for name, topic in zip(("speed", "torque"), topics * (2 // len(topics)), strict=True)
     )
     run(VARIANTS[options.variant](left, right, options), options)
 
@@ -168,7 +181,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     """Return a parser for the arguments that all Spark peers share."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
-    parser.add_argument("data", help="topic to read")
+    parser.add_argument("data", help="topic to read, or two separated by a comma, one for each side")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--jars", type=Path, required=True, help="folder of Spark's Kafka connector")
     parser.add_argument("--state", type=Path, required=True, help="folder of the checkpoint")
@@ -176,6 +189,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=int, default=4, help="of the topics")
     parser.add_argument("--batch", type=int, default=200_000, help="records")
     parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="of the watermark")
+    parser.add_argument("--sink", choices=SINKS, default="batched", help="settings of the producer")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another Spark setting")
     return parser
 
@@ -197,14 +211,14 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
     return builder.getOrCreate()
 
 
-def read(session: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """Return the values of the topic as strings."""
+def read(session: SparkSession, options: argparse.Namespace, topic: str) -> DataFrame:
+    """Return the values of a topic as strings. A batch of several topics has as many records as one of a single one."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
-        .option("subscribe", options.data)
+        .option("subscribe", topic)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", options.batch)
+        .option("maxOffsetsPerTrigger", options.batch // len(options.data.split(",")))
         .load()
         .select(f.col("value").cast("string"))
     )
@@ -231,8 +245,8 @@ def run(pairs: DataFrame, options: argparse.Namespace) -> None:
     query = (
         pairs.select(f.col("thing").alias("key"), f.to_json(shown).alias("value"))
         .writeStream.format("kafka")
+        .options(**SINKS[options.sink])
         .option("kafka.bootstrap.servers", options.bootstrap)
-        .option("kafka.compression.type", "lz4")
         .option("topic", options.out)
         .option("checkpointLocation", str(options.state))
         .start()
@@ -244,13 +258,14 @@ def _report(query: StreamingQuery) -> None:
     reported = -1
     while query.isActive:
         for progress in query.recentProgress:
-            rows = _read_by(progress["sources"][0])
+            rows = _read_by(progress["sources"])
             if progress["batchId"] > reported and rows:
                 reported = progress["batchId"]
                 states = progress["stateOperators"]
                 line = {
                     "records": rows,
                     "took_ms": progress["durationMs"]["triggerExecution"],
+                    "at_s": _ended_s(progress),
                     "state_rows": sum(state["numRowsTotal"] for state in states),
                     "state_bytes": sum(state["memoryUsedBytes"] for state in states),
                 }
@@ -258,9 +273,19 @@ def _report(query: StreamingQuery) -> None:
         query.awaitTermination(_LOOK_S)
 
 
-def _read_by(source: Any) -> int:
+def _ended_s(progress: Any) -> float:
+    """Return when a batch ended, in s since the epoch."""
+    took_s = float(progress["durationMs"]["triggerExecution"]) / 1000
+    return datetime.fromisoformat(progress["timestamp"]).timestamp() + took_s
+
+
+def _read_by(sources: list[Any]) -> int:
     """Return the number of records in a batch from its offsets, because Spark counts each twice, once per side."""
-    begin, end = (json.loads(source[name] or "{}") or {} for name in ("startOffset", "endOffset"))
+    begin: dict[str, dict[str, int]] = {}
+    end: dict[str, dict[str, int]] = {}
+    for source in sources:
+        begin |= json.loads(source["startOffset"] or "{}") or {}
+        end |= json.loads(source["endOffset"] or "{}") or {}
     return sum(
         at - begin.get(topic, {}).get(partition, 0)
         for topic, partitions in end.items()

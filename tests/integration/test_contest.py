@@ -8,12 +8,14 @@ import pytest
 
 from bench.contest.__main__ import main
 from bench.contest.contenders import SPARK_BEST
-from bench.contest.plan import Sizes, read
-from bench.contest.running import Limits
+from bench.contest.job import Limits
+from bench.contest.kept import read
+from bench.contest.plan import Sizes
 
 TINY = Sizes(
     records=6_000,
     width_records=3_000,
+    warm_up_records=2_000,
     turns={},
     # Reached only on a busy machine, because a run ends once it has all results.
     limits=Limits(budget_s=240.0, start_s=180.0, quiet_s=20.0),

@@ -8,9 +8,8 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -27,13 +26,15 @@ NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Window:
-    """The pairs of a windowed join: at most ``width_ms`` apart or, with ``is_grid``, within the same window of a grid.
+    """The pairs that a join can find: at most ``width_ms`` apart or, with ``is_grid``, in the same window of a grid.
 
-    Width 0 means no window.
+    Width 0 means no window. ``waits_ms`` is how much event time must pass before a pair is emitted; the pairs of the
+    last ``waits_ms`` of a workload are not expected.
     """
 
     width_ms: int = 0
     is_grid: bool = False
+    waits_ms: int = 0
 
     def holds(self, one_ms: Ints, other_ms: Ints) -> NDArray[np.bool_]:
         """Return which pairs of times are in the window (bool, shape (n,))."""
@@ -42,24 +43,6 @@ class Window:
         if self.is_grid:
             return np.asarray(one_ms // self.width_ms == other_ms // self.width_ms)
         return np.asarray(np.abs(one_ms - other_ms) <= self.width_ms)
-
-    def holds_all(self, workload: Workload, left: Ints, right: Ints) -> bool:
-        """Return whether all these pairs of rows are in the window."""
-        is_same = workload.thing[left] == workload.thing[right]
-        return bool((is_same & self.holds(workload.time_ms[left], workload.time_ms[right])).all())
-
-    def count(self, workload: Workload) -> int:
-        """Return the number of pairs in the window, neighbours or not, which is what a windowed join writes."""
-        first_ms = int(workload.time_ms.min())
-        time_ms = workload.time_ms - first_ms + first_ms % self.width_ms
-        reach = 0 if self.is_grid else self.width_ms
-        if self.is_grid:
-            time_ms //= self.width_ms
-        # Lay the things out one after the other on one time axis, farther apart than the window.
-        places = workload.thing * (int(time_ms.max()) + 2 * reach + 1) + time_ms
-        left, right = (np.sort(places[workload.side == side]) for side in (0, 1))
-        before = np.searchsorted(right, left - reach, side="left")
-        return int((np.searchsorted(right, left + reach, side="right") - before).sum())
 
 
 NO_WINDOW: Final = Window()
@@ -78,6 +61,49 @@ class Expected:
     def facts(self) -> dict[str, str | int]:
         """The description of the workload."""
         return {"about": self.workload.about, "keys": len(self.workload.names)}
+
+    def last_rows(self, group: Ints, window: Window = NO_WINDOW) -> Ints:
+        """Return for each group the last row that completes a pair in the window, or -1 if there is none.
+
+        Past that row, the output of a run cannot show how far the run got.
+        """
+        rows = np.divmod(self.pairs, len(self.workload))
+        held = window.holds(*(self.workload.time_ms[side] for side in rows))
+        visible = self.later[held & self.is_due(window)]
+        last = np.full(int(group.max()) + 1, -1)
+        np.maximum.at(last, group[visible], visible)
+        return last
+
+    def is_due(self, window: Window) -> NDArray[np.bool_]:
+        """Return which pairs must have been emitted by the end of the workload (bool, shape (pairs,))."""
+        time_ms = self.workload.time_ms
+        return np.asarray(time_ms[self.later] <= time_ms.max() - window.waits_ms)
+
+    def shows_end(self, left: Ints, right: Ints, window: Window = NO_WINDOW) -> bool:
+        """Return whether these results, in any order, show that the input was read to its end in every partition."""
+        partition = self.workload.partition
+        last = self.last_rows(partition, window)
+        reach, later = np.full(len(last), -1), np.maximum(left, right)
+        np.maximum.at(reach, partition[later], later)
+        return bool((reach >= last).all())
+
+    def position(self, left: Ints, right: Ints) -> Ints:
+        """Return how many rows had been processed when each result was written (int64, shape (n,)).
+
+        In each partition, these are the rows up to the last one in a result so far. Partitions need not advance evenly.
+        """
+        partition, later = self.workload.partition, np.maximum(left, right)
+        grown = np.zeros(len(later), dtype=np.int64)
+        for place in range(self.workload.partitions):
+            rank = np.cumsum(partition == place)
+            here = np.flatnonzero(partition[later] == place)
+            grown[here] = np.diff(np.maximum.accumulate(rank[later[here]]), prepend=0)
+        return np.cumsum(grown)
+
+    def needed_rows(self, at: int) -> int:
+        """Return how many of the first ``at`` rows are in a pair with a row that follows: what must be held there."""
+        earlier = np.minimum(*np.divmod(self.pairs, len(self.workload)))
+        return len(np.unique(earlier[(earlier < at) & (self.later >= at)]))
 
     def width_ms(self, share: float) -> int:
         """Return the width of the narrowest window that contains this share of the pairs."""
@@ -103,17 +129,6 @@ class Comparison:
     def complete(self) -> float:
         """The share of the neighbours that was found."""
         return self.found / self.expected if self.expected else float("nan")
-
-    def shows_all(self, held: int | None) -> bool:
-        """Return whether the output is complete: it has every neighbour, or all ``held`` pairs of the window."""
-        return has_all(asdict(self) | {"held": held})
-
-
-def has_all(found: Mapping[str, Any]) -> bool:
-    """Return whether the figures of a run show it as complete. The number of results alone proves nothing."""
-    has_neighbours = found.get("reached") == 1 and found.get("missing") == 0
-    held = found.get("held")
-    return has_neighbours or (held is not None and found["results"] - found["double"] == held)
 
 
 def expect(workload: Workload) -> Expected:
@@ -150,26 +165,23 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
 
 
 def compare(
-    expected: Expected, left: Ints, right: Ints, settled: int | None = None, window: Window = NO_WINDOW
+    expected: Expected, left: Ints, right: Ints, processed: int | None = None, window: Window = NO_WINDOW
 ) -> Comparison:
     """Judge results, given as left and right rows, up to the last row processed in each partition.
 
-    ``settled``: if the run was cut off, how many of its first results show how far it got. That is determined per
+    ``processed``: if the run was cut off, how many of its first results show how far it got. That is determined per
     thing, because an engine need not process the things of a partition in order. The remaining results only have to be
     correct. ``window`` is the join's window; the last neighbours within it show that the input was read to the end.
     """
     workload, rows = expected.workload, len(expected.workload)
-    group = workload.partition if settled is None else workload.thing
-    reach, last = np.full((2, int(group.max()) + 1), -1)
-    later = np.maximum(left, right)[:settled]
+    group = workload.partition if processed is None else workload.thing
+    last = expected.last_rows(group, window)
+    reach, later = np.full(len(last), -1), np.maximum(left, right)[:processed]
     np.maximum.at(reach, group[later], later)
-    # Past the last row that completes a pair, the output cannot show how far the run got.
-    visible = expected.later[window.holds(*(workload.time_ms[side] for side in np.divmod(expected.pairs, rows)))]
-    np.maximum.at(last, group[visible], visible)
     is_done, is_silent = reach >= last, last < 0
     # A group without such neighbours counts as processed if all the others are.
     reach = np.where(is_done & (~is_silent | is_done[~is_silent].all()), rows, reach)
-    judged = expected.pairs[expected.later <= reach[group[expected.later]]]
+    judged = expected.pairs[(expected.later <= reach[group[expected.later]]) & expected.is_due(window)]
     codes = np.unique(left * rows + right)
     found = int(np.isin(judged, codes, assume_unique=True).sum())
     known = np.isin(codes, expected.pairs, assume_unique=True) | np.isin(codes, expected.may_be, assume_unique=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from confluent_kafka import Producer
 
+from bench.contest.workload import nexmark
 from bench.harness.pipeline import FIRST_MS, PARTITIONS, make_sender, things_over_all_units
 from broker.partitioner import partition_of
 from simulator.generate import Plan, write
@@ -39,9 +40,6 @@ _SHARED: Final = Path(__file__).parents[2].parent / "shared" / "data" / "events.
 _SPEED: Final = "actSpeed_C11"
 _TORQUE: Final = "vaTorque_C11"
 _OUT_OF_ORDER: Final = 0.1
-_AUCTIONS: Final = 3
-_BIDS: Final = 46
-_HOT: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,9 @@ class Workload:
     time_ms: Ints
     lateness_ms: int = 0
     watermark_scope: str = "key"
+    partitions: int = PARTITIONS
+    padding: int = 0
+    """How many bytes each message has in addition."""
 
     def __len__(self) -> int:
         return len(self.thing)
@@ -75,14 +76,16 @@ class Workload:
         rows = slice(first, last)
         columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
         for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):
-            yield place, {"key": self.names[thing].encode(), "value": message(self.names[thing], side, time_ms, row)}
+            value = message(self.names[thing], side, time_ms, row, self.padding)
+            yield place, {"key": self.names[thing].encode(), "value": value}
 
 
-def message(thing: str, side: int, time_ms: int, identity: int) -> bytes:
-    """Return a record as JSON bytes."""
+def message(thing: str, side: int, time_ms: int, identity: int, padding: int = 0) -> bytes:
+    """Return a record as JSON bytes, with a member of ``padding`` bytes that no contender uses."""
+    more = f', "note": "{"x" * padding}"' if padding else ""
     return (
         f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
-        f'"result": {identity * 7919 % 100_000 / 100}, "id": "{identity}"}}'
+        f'"result": {identity * 7919 % 100_000 / 100}, "id": "{identity}"{more}}}'
     ).encode()
 
 
@@ -90,7 +93,7 @@ def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
     """Write all rows to a topic."""
     producer = make_sender(kafka)
     for first in range(0, len(workload), _CHUNK):
-        by_place: list[list[dict[str, bytes]]] = [[] for _ in range(PARTITIONS)]
+        by_place: list[list[dict[str, bytes]]] = [[] for _ in range(workload.partitions)]
         for place, one in workload.messages(first, min(first + _CHUNK, len(workload))):
             by_place[place].append(one)
         for place, messages in enumerate(by_place):
@@ -115,18 +118,18 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
         raise RuntimeError(f"{topic} could not be written")
 
 
-def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1) -> Workload:
+def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1, **more: Any) -> Workload:
     """Cycle through the things, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
 
     With few records there are fewer things, so that each still has enough rows.
     """
     del seed
-    things = min(things, records // 8)
+    things = min(things, records // 2)
     at = np.arange(records)
     side = np.where(at // things % (ratio + 1) == 0, 0, 1)
     sides = "speed and torque alternate" if ratio == 1 else f"one speed for {ratio:,} torques"
     about = f"{things:,} things in turn, a record every ms, {sides}"
-    return _made(name, about, at % things, side, at)
+    return _made(name, about, at % things, side, at, **more)
 
 
 def bursts(name: str, records: int, seed: int) -> Workload:
@@ -153,14 +156,14 @@ def gaps(name: str, records: int, seed: int) -> Workload:
     return _made(name, about, stream[order] // 2, stream[order] % 2, time_ms.ravel()[order])
 
 
-def disorder(name: str, records: int, seed: int) -> Workload:
-    """Make alternating rows, one in ten of which arrives up to 500 positions late."""
+def disorder(name: str, records: int, seed: int, *, late_ms: int = 500) -> Workload:
+    """Make alternating rows, one in ten of which arrives up to ``late_ms`` positions late."""
     draw = np.random.default_rng(seed)
     at = np.arange(records)
-    place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, 500, records), 0)
+    place = at + np.where(draw.random(records) < _OUT_OF_ORDER, draw.integers(1, late_ms, records), 0)
     at = at[np.argsort(place, kind="stable")]
-    about = "8 things in turn, a record every ms; one in ten is up to 0.5 s late"
-    return _made(name, about, at % 8, at // 8 % 2, at, lateness_ms=500)
+    about = f"8 things in turn, a record every ms; one in ten is up to {late_ms / 1000:g} s late"
+    return _made(name, about, at % 8, at // 8 % 2, at, lateness_ms=late_ms)
 
 
 def skew(name: str, records: int, seed: int) -> Workload:
@@ -203,24 +206,15 @@ def recorded(name: str, records: int, seed: int) -> Workload:
     )
 
 
-def nexmark(name: str, records: int, seed: int) -> Workload:
-    """Make auctions (as speed) and bids (as torque) in the Nexmark generator's ratio, joined on the auction as in Q20.
+def like_nexmark(name: str, records: int, seed: int, *, streams: nexmark.Streams) -> Workload:
+    """Make two streams of the Nexmark generator; the rows of an id are a thing.
 
-    There are 46 bids for 3 auctions. One auction in a hundred is hot and gets half of the bids; the other bids go to
-    one of the last hundred auctions. Because an auction is sent only once, it is a neighbour of each of its bids, so
-    the join is that of Q20 without the filter. Each auction is a separate thing, so the watermark scope is the
-    partition.
+    The query is ours: the neighbour join. The first stream sends each id once, so that its row is a neighbour of every
+    row of the second stream with that id, unless others with the same id lie between them. The things come and go, so
+    the watermark scope is the partition.
     """
-    draw = np.random.default_rng(seed)
-    at = np.arange(records)
-    is_bid = at % (_AUCTIONS + _BIDS) >= _AUCTIONS
-    newest = np.cumsum(~is_bid) - 1
-    cold = np.maximum(newest - draw.integers(0, 100, records), 0)
-    bid_on = np.where(draw.random(records) < _HOT, newest // 100 * 100, cold)
-    about = "3 auctions for 46 bids, half of them on one auction in a hundred, an event every ms"
-    return _made(
-        name, about, np.where(is_bid, bid_on, newest), is_bid.astype(np.int64), at, watermark_scope="partition"
-    )
+    thing, side, time_ms, about = streams(records, np.random.default_rng(seed))
+    return _made(name, about, thing, side, time_ms, watermark_scope="partition")
 
 
 WORKLOADS: Final[dict[str, Callable[[str, int, int], Workload]]] = {
@@ -234,23 +228,41 @@ WORKLOADS: Final[dict[str, Callable[[str, int, int], Workload]]] = {
     "100,000 keys": partial(alternating, things=100_000),
     "skew": skew,
     "recorded": recorded,
-    "Nexmark": nexmark,
+    "like Nexmark Q20": partial(like_nexmark, streams=nexmark.auctions_and_bids),
+    "like Nexmark Q8": partial(like_nexmark, streams=nexmark.persons_and_auctions),
 }
+
+CURVES: Final[dict[str, Callable[[int], Callable[[str, int, int], Workload]]]] = {
+    "keys": lambda at: partial(alternating, things=at),
+    "partitions": lambda at: partial(alternating, things=max(64, 2 * at), partitions=at),
+    "bytes of a record": lambda at: partial(alternating, padding=max(0, at - _BYTES)),
+    "ms of disorder": lambda at: partial(disorder, late_ms=at) if at else alternating,
+    "cores": lambda _: alternating,
+}
+"""The workload at each place of a curve, by what changes along it."""
+_BYTES: Final = 105
+"""The size of a message without padding, roughly."""
+
+
+def of_curve(curve: str, at: int) -> str:
+    """Return the name of the workload at a place of a curve."""
+    return f"{curve}: {at}"
 
 
 def make(name: str, records: int, seed: int = SEED) -> Workload:
     """Make the workload ``name`` with ``records`` rows."""
-    return WORKLOADS[name](name, records, seed)
+    curve, _, at = name.partition(": ")
+    return (CURVES[curve](int(at)) if curve in CURVES else WORKLOADS[name])(name, records, seed)
 
 
 def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more: Any) -> Workload:
     """Assemble a workload. A few things are spread evenly over the partitions, many by hash."""
-    count = int(thing.max()) + 1
-    if count <= 2 * PARTITIONS:
-        names, places = map(list, zip(*things_over_all_units("machine", count), strict=True))
+    count, partitions = int(thing.max()) + 1, int(more.get("partitions", PARTITIONS))
+    if count <= 2 * partitions:
+        names, places = map(list, zip(*things_over_all_units("machine", count, partitions), strict=True))
     else:
         names = [f"machine-{number}" for number in range(count)]
-        places = [partition_of(one.encode(), PARTITIONS) for one in names]
+        places = [partition_of(one.encode(), partitions) for one in names]
     place, of_thing, of_side, at_ms = (np.asarray(column, dtype=np.int64) for column in (places, thing, side, time_ms))
     return Workload(name, about, names, place, of_thing, of_side, at_ms + FIRST_MS, **more)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from bench.contest import engine, running
+from bench.contest import engine
 from bench.contest.contenders import CONTENDERS
-from bench.contest.latency import drain_s
-from bench.contest.plan import read
-from bench.contest.running import Limits, Results, Watch, _without_withdrawn, judge, pairs_of, steady
-from bench.contest.watching import Sample
-from bench.contest.workload.expected import Expected, Window, compare, expect, has_all
+from bench.contest.job import Limits
+from bench.contest.kept import read
+from bench.contest.load.latency import drain_s
+from bench.contest.report.figures import is_through
+from bench.contest.running import watch as watching
+from bench.contest.running.arena import FailedError
+from bench.contest.running.judging import judge, steady
+from bench.contest.running.outputs import Results, pairs_of, without_withdrawn
+from bench.contest.running.processes import Sample
+from bench.contest.running.watch import Watch
+from bench.contest.workload.expected import Expected, Window, compare, expect
 from bench.contest.workload.inputs import WORKLOADS, Workload, make
 from joiner import join
 from joiner.check.model import oracle
@@ -40,23 +45,6 @@ def tiny(*rows: tuple[int, int], lateness_ms: int = 0) -> Workload:
 def split(expected: Expected) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     left, right = np.divmod(expected.pairs, len(expected.workload))
     return left, right
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_is_the_same_each_time_and_as_long_as_asked(name: str) -> None:
-    once, again = make(name, RECORDS), make(name, RECORDS)
-    assert len(once) == RECORDS
-    assert list(once.messages(0, RECORDS)) == list(again.messages(0, RECORDS))
-    assert set(once.side.tolist()) == {0, 1}
-
-
-def test_a_message_says_what_the_row_is() -> None:
-    workload = make("alternating", 100)
-    place, message = next(workload.messages(9, 10))
-    value = json.loads(message["value"])
-    assert place == workload.partition[9]
-    assert value["thing"].encode() == message["key"]
-    assert (value["quantity"], value["id"], value["phenomenonTime"]) == ("torque", "9", workload.time_ms[9])
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -119,13 +107,6 @@ def test_what_was_not_reached_is_not_judged() -> None:
     assert found.expected == half.sum()
 
 
-@pytest.mark.parametrize("name", ["varying gaps", "skew", "Nexmark"])
-@pytest.mark.parametrize("window", [Window(7), Window(300), Window(7, is_grid=True), Window(300, is_grid=True)])
-def test_the_pairs_of_a_window_are_counted_as_they_are_listed(name: str, window: Window) -> None:
-    workload = make(name, RECORDS)
-    assert window.count(workload) == len(pairs_within(workload, window)[0]) > 0
-
-
 def pairs_within(workload: Workload, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return all pairs that a windowed join writes, ordered by the later record of each."""
     left, right = (
@@ -148,12 +129,10 @@ def judged(
 ) -> dict[str, Any]:
     """Judge a run whose results are spaced evenly, up to just before its end. Return its figures."""
     left, right = pairs
-    watch = Watch(*IDLE, Limits(), 0)
+    watch = Watch(*IDLE, Limits(), never_at_end)
     watch.is_quiet = is_quiet
     watch.samples = [Sample(0.0, 0.0, 0.0), Sample(10.0, 8.0, 4.0)]
-    results = Results(left, right, np.linspace(1.0, 10.0, len(left)))
-    held = window.count(expected.workload) if window.width_ms else None
-    return judge(results, expected, watch, 10.0, window, held)
+    return judge(Results(left, right, np.linspace(1.0, 10.0, len(left))), expected, watch, 10.0, window)
 
 
 def test_as_many_results_as_there_are_neighbours_are_not_the_neighbours() -> None:
@@ -166,21 +145,49 @@ def test_as_many_results_as_there_are_neighbours_are_not_the_neighbours() -> Non
     assert (found["missing"], found["reached"] < 0.6) == (0, True)
 
 
-def test_a_window_that_gave_all_that_it_holds_is_through_however_it_was_ended() -> None:
+def test_a_window_that_was_read_to_the_end_is_through_and_lacks_the_neighbours_outside_it() -> None:
     expected = expect(make("varying gaps", RECORDS))
-    found = judged(expected, pairs_within(expected.workload, NARROW), is_quiet=False, window=NARROW)
+    found = judged(expected, pairs_within(expected.workload, NARROW), is_quiet=True, window=NARROW)
     assert (found["is_through"], found["reached"], found["expected"]) == (True, 1.0, len(expected.pairs))
     assert 0 < found["complete"] < 0.5
-    assert has_all(found)
 
 
-def test_pairs_outside_a_window_do_not_make_up_for_those_that_it_lacks() -> None:
+def test_a_run_that_lacks_neighbours_and_was_ended_by_a_limit_is_not_through() -> None:
     expected = expect(make("varying gaps", RECORDS))
-    left, right = pairs_within(expected.workload, NARROW)
-    far = [column[-1:] for column in pairs_within(expected.workload, WIDE)]
-    assert not NARROW.holds_all(expected.workload, far[0], far[1])
-    others = (np.append(left[:-1], far[0]), np.append(right[:-1], far[1]))
-    assert not judged(expected, others, is_quiet=False, window=NARROW)["is_through"]
+    assert not judged(expected, pairs_within(expected.workload, NARROW), is_quiet=False, window=NARROW)["is_through"]
+
+
+def test_a_window_is_observed_to_the_end_of_its_input_however_much_it_writes() -> None:
+    expected = expect(make("varying gaps", RECORDS))
+    left, right = pairs_within(expected.workload, WIDE)
+    before_end = np.maximum(left, right) < RECORDS - 200
+    assert before_end.sum() > 5 * len(expected.pairs)
+    assert not expected.shows_end(left[before_end], right[before_end], WIDE)
+    shuffled = np.random.default_rng(0).permutation(len(left))
+    assert expected.shows_end(left[shuffled], right[shuffled], WIDE)
+    assert judged(expected, (left, right), is_quiet=False)["is_through"]
+
+
+def test_a_partition_that_was_not_read_to_its_end_keeps_a_run_from_being_through() -> None:
+    expected = expect(make("alternating", RECORDS))
+    left, right = split(expected)
+    lags = (expected.workload.partition[left] == 2) & (np.maximum(left, right) > RECORDS - 100)
+    found = judged(expected, (left[~lags], right[~lags]), is_quiet=True, window=Window())
+    assert lags.any()
+    assert not found["is_through"]
+    assert not expected.shows_end(left[~lags], right[~lags])
+
+
+def test_pairs_that_a_contender_need_not_have_emitted_yet_are_not_missing() -> None:
+    expected = expect(make("alternating", RECORDS))
+    left, right = split(expected)
+    waits = Window(waits_ms=100)
+    time_ms = expected.workload.time_ms
+    early = time_ms[np.maximum(left, right)] <= time_ms.max() - 100
+    assert early.sum() < len(left)
+    found = judged(expected, (left[early], right[early]), is_quiet=True, window=waits)
+    assert (found["is_through"], found["missing"], found["reached"]) == (True, 0, 1.0)
+    assert not judged(expected, (left[early], right[early]), is_quiet=True, window=Window())["is_through"]
 
 
 def test_a_join_that_loses_a_pair_and_reads_to_the_end_is_through_and_found_out() -> None:
@@ -189,7 +196,6 @@ def test_a_join_that_loses_a_pair_and_reads_to_the_end_is_through_and_found_out(
     kept = np.arange(len(left)) != RECORDS // 2
     found = judged(expected, (left[kept], right[kept]), is_quiet=True, window=Window())
     assert (found["is_through"], found["missing"], found["reached"]) == (True, 1, 1.0)
-    assert not has_all(found)
     cut = judged(expected, (left[kept], right[kept]), is_quiet=False, window=Window())
     assert not cut["is_through"]
 
@@ -197,7 +203,8 @@ def test_a_join_that_loses_a_pair_and_reads_to_the_end_is_through_and_found_out(
 def test_what_was_passed_through_is_through_with_every_record() -> None:
     expected, every = expect(make("alternating", RECORDS)), np.arange(RECORDS)
     assert judged(expected, (every, every), is_quiet=True, window=Window())["is_through"]
-    assert not judged(expected, (every[1:], every[1:]), is_quiet=True, window=Window())["is_through"]
+    lacking = judged(expected, (every[1:], every[1:]), is_quiet=True, window=Window())
+    assert (lacking["is_through"], lacking["reached"]) == (False, (RECORDS - 1) / RECORDS)
 
 
 class Clock:
@@ -216,7 +223,7 @@ class Clock:
 class Nobody:
     """A stand-in for a Kafka broker, a job, a consumer or a process tree; busy until ``busy_s``."""
 
-    kafka = out = state = None
+    kafka = out = state = folder = None
     roots: tuple[()] = ()
     memory_max = 0
 
@@ -242,27 +249,89 @@ class Alive:
         pass
 
 
-IDLE: tuple[Any, Any, Any] = (Nobody(), None, Nobody())
+class Exited:
+    """A process that has exited."""
+
+    def __init__(self, returncode: int) -> None:
+        self.returncode = returncode
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+IDLE: tuple[Any, Any] = (Nobody(), Nobody())
+
+
+def never_at_end(_left: Any, _right: Any) -> bool:
+    return False
+
+
+def observed(
+    monkeypatch: pytest.MonkeyPatch,
+    batches: list[tuple[float, int]],
+    busy_s: float,
+    limits: Limits,
+    end_at: int | None = None,
+    root: Any = None,
+) -> tuple[Watch, float]:
+    """Observe a run with these numbers of results over time. Return the watch, and when it stopped looking.
+
+    The last results show the end of the input once there are ``end_at``.
+    """
+    clock = Clock()
+    tree: Any = Nobody(clock, busy_s)
+    tree.roots = (root or Alive(),)
+
+    def count(*_: Any) -> int:
+        return max((count for at_s, count in batches if at_s <= clock.now_s), default=0)
+
+    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(watching, "make_consumer", lambda *_: Nobody())
+    monkeypatch.setattr(watching, "folder_bytes", lambda _: 0)
+    monkeypatch.setattr(watching, "last_words", lambda _: "")
+    monkeypatch.setattr(watching, "read_tail", lambda _: (count(), None))
+    monkeypatch.setattr(watching, "count_results", count)
+    watch = Watch(*IDLE, limits, lambda left, _: end_at is not None and int(left) >= end_at)
+    watch.until_ended(tree)
+    return watch, clock.now_s
 
 
 @pytest.mark.parametrize(("batches", "busy_s"), [([(5, 90), (14, 180)], 15.0), ([(5, 90)], 6.0), ([(5, 40)], 6.0)])
 def test_a_run_continues_while_a_batch_is_being_processed(
     batches: list[tuple[float, int]], busy_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    tree: Any = Nobody(clock, busy_s)
-    tree.roots = (Alive(),)
-    monkeypatch.setattr(running, "time", clock)
-    monkeypatch.setattr(running, "make_consumer", lambda *_: Nobody())
-    monkeypatch.setattr(running, "folder_bytes", lambda _: 0)
-    monkeypatch.setattr(
-        running, "count_results", lambda *_: max((count for at_s, count in batches if at_s <= clock.now_s), default=0)
-    )
-    watch = Watch(*IDLE, Limits(), 80)
-    watch.until_ended(tree)
+    watch, ended_s = observed(monkeypatch, batches, busy_s, Limits())
     assert watch.is_quiet
-    assert clock.now_s > max(busy_s, batches[-1][0])
-    assert clock.now_s < 45.0
+    assert max(busy_s, batches[-1][0]) < ended_s < 45.0
+
+
+def test_a_run_ends_soon_after_its_last_results_show_the_end_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [(5.0, 90), (14.0, 180)]
+    watch, ended_s = observed(monkeypatch, batches, 14.0, Limits(quiet_s=30.0), end_at=180)
+    assert (watch.is_quiet, 14.0 < ended_s < 20.0) == (True, True)
+
+
+def test_an_engine_that_is_never_idle_is_given_longer_and_then_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, ended_s = observed(monkeypatch, [(5.0, 90)], 1e9, Limits(quiet_s=6.0), end_at=90)
+    assert (watch.is_quiet, 11.0 < ended_s < 12.0) == (True, True)
+    watch, ended_s = observed(monkeypatch, [(5.0, 90)], 1e9, Limits(budget_s=90.0), end_at=91)
+    assert (watch.is_quiet, ended_s > 95.0) == (False, True)
+
+
+def test_no_number_of_results_ends_a_run_before_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [(float(at_s), 1_000_000 * at_s) for at_s in range(1, 200)]
+    watch, ended_s = observed(monkeypatch, many, 1e9, Limits(budget_s=90.0))
+    assert (watch.is_quiet, 90.0 < ended_s < 93.0) == (False, True)
+
+
+def test_a_contender_that_exits_with_an_error_or_without_a_result_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FailedError):
+        observed(monkeypatch, [(1.0, 5)], 0.0, Limits(), root=Exited(1))
+    with pytest.raises(FailedError):
+        observed(monkeypatch, [], 0.0, Limits(), root=Exited(0))
+    with pytest.raises(FailedError, match="no result within 7 s"):
+        observed(monkeypatch, [], 0.0, Limits(start_s=7.0))
+    assert observed(monkeypatch, [(1.0, 5)], 0.0, Limits(quiet_s=60.0), root=Exited(0))[0].is_quiet
 
 
 RECORDED = Path(__file__).parents[3] / "bench" / "results"
@@ -280,34 +349,25 @@ def recorded(kind: str, contender: str, **wanted: Any) -> dict[str, Any]:
 
 def test_a_recorded_run_is_through_by_what_it_found_and_not_by_how_much() -> None:
     through = {
-        (one["contender"], one["width_ms"]): has_all(one)
+        (one["contender"], one["width_ms"]): is_through(one)
         for one in read(RECORDED, "widths")["measurements"]
         if one["contender"] != "plain process"
     }
-    assert {width for (_, width), is_through in through.items() if is_through} >= {10, 100}
-    assert not has_all(recorded("recovery", "Spark range join, best"))
-    assert has_all(recorded("recovery", "plain process"))
+    assert {width for (_, width), is_at_end in through.items() if is_at_end} >= {10, 100}
+    assert not is_through(recorded("recovery", "Spark range join, best"))
+    assert is_through(recorded("recovery", "plain process"))
 
 
-def test_the_recorded_widths_contain_the_recorded_share_of_pairs() -> None:
-    workload = make("varying gaps", read(RECORDED, "widths")["settings"]["width_records"])
-    windowed = [one for one in read(RECORDED, "widths")["measurements"] if one["width_ms"]]
-    held = [CONTENDERS[one["contender"]].window(one["width_ms"]).count(workload) for one in windowed]
-    assert [one["held"] for one in windowed] == held
+@pytest.mark.parametrize("kind", ["throughput", "workloads", "widths", "recovery"])
+def test_every_recorded_run_is_through_or_says_that_it_was_cut_off(kind: str) -> None:
+    for one in read(RECORDED, kind)["measurements"]:
+        assert "reason" in one or is_through(one) or not one["is_through"]
 
 
 def test_who_waits_for_event_time_is_listened_to_for_so_much_longer() -> None:
     by_hand = CONTENDERS["Spark as-of by hand"]
     assert by_hand.waits_ms == 10_000
     assert [drain_s(by_hand.waits_ms, rate) - drain_s(0, rate) for rate in (1_000, 5_000)] == [10.0, 2.0]
-
-
-def test_the_width_of_a_window_is_that_of_the_neighbours_it_must_hold() -> None:
-    expected = expect(make("alternating", RECORDS))
-    assert expected.width_ms(1.0) == 8
-    assert expected.width_ms(0.5) == 8
-    rates = expect(make("rates 1:10", RECORDS))
-    assert rates.width_ms(0.1) < rates.width_ms(1.0) == 80
 
 
 def test_pairs_of_everybody_are_read() -> None:
@@ -318,7 +378,7 @@ def test_pairs_of_everybody_are_read() -> None:
 
 def test_a_retracted_pair_does_not_count() -> None:
     pairs = np.array([(1, 2, 1), (3, 4, 1), (1, 2, -1), (1, 2, 1)])
-    found = _without_withdrawn(pairs, np.arange(4.0))
+    found = without_withdrawn(pairs, np.arange(4.0))
     assert (found.left.tolist(), found.at_s.tolist(), found.withdrawn) == ([3, 1], [1.0, 3.0], 1)
 
 

@@ -7,16 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.contest.plan import QUICK, Kept, Measurement, plan, read
-from bench.contest.report import BEGIN, END, percent, write_report
+from bench.contest.kept import Kept, Measurement, read
+from bench.contest.plan import QUICK
+from bench.contest.report.figures import percent
+from bench.contest.report.page import BEGIN, END, write_report
 from bench.harness.report import json_text
-
-
-def test_the_turns_are_outside_and_each_measurement_is_planned_once() -> None:
-    every = list(plan(QUICK, ("throughput", "widths"), ("plain process", "Spark range join, best")))
-    assert len(set(every)) == len(every) > 4
-    assert [one.turn for one in every] == sorted(one.turn for one in every)
-    assert {one.contender for one in every} == {"plain process", "Spark range join, best"}
 
 
 def measured(contender: str, **more: Any) -> dict[str, Any]:
@@ -27,20 +22,20 @@ def measured(contender: str, **more: Any) -> dict[str, Any]:
 
 def test_results_are_kept_as_they_come_and_a_resumed_run_knows_them(tmp_path: Path) -> None:
     first, second = (Measurement("throughput", "plain process", "alternating", turn) for turn in (1, 2))
-    kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
+    kept = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False)
     kept.add(first, [{"records_per_s": 1.0}])
     assert not kept.has(first)
-    resumed = Kept(tmp_path, {"cores": 2}, QUICK, resume=True)
+    resumed = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=True)
     assert (resumed.has(first), resumed.has(second)) == (True, False)
     resumed.add(second, [{"records_per_s": 2.0}])
     assert [one["turn"] for one in read(tmp_path, "throughput")["measurements"]] == [1, 2]
-    Kept(tmp_path, {}, QUICK, resume=False).add(second, [{}])
+    Kept(tmp_path, {}, QUICK.recorded(), resume=False).add(second, [{}])
     assert [one["turn"] for one in read(tmp_path, "throughput")["measurements"]] == [2]
 
 
 def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     one = Measurement("throughput", "plain process", "alternating", 1)
-    kept = Kept(tmp_path, {}, QUICK, resume=True)
+    kept = Kept(tmp_path, {}, QUICK.recorded(), resume=True)
     kept.add(one, [{"reason": "out of memory"}])
     assert not kept.has(one)
     kept.add(one, [{"records_per_s": 1.0}])
@@ -49,7 +44,7 @@ def test_what_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> None:
-    kept, page = Kept(tmp_path, {"cores": 2}, QUICK, resume=False), tmp_path / "docs" / "page.md"
+    kept, page = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False), tmp_path / "docs" / "page.md"
     page.parent.mkdir()
     page.write_text(f"# Title\n\nFindings.\n\n{BEGIN}\nold\n{END}\n\nThe end.\n")
     for contender, rate in (("plain process", 90_000.0), ("Spark range join, tuned", 30_000.0)):
@@ -64,13 +59,16 @@ def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> N
     assert "| plain process : Spark range join, tuned, records/s | 3.0 | 12 | no |" in text
     assert "| Flink interval join | throughput | no environment |" in text
     assert "99.999%" in text
+    assert "| plain process | exactly once | 1 | 90.0 |" in text
+    assert "| Spark range join, tuned | at least once | 1 | 30.0 |" in text
+    assert "`application.buffer_records_max = 10,000,000` (default `" in text
     assert "](../plots/bench_throughput.png)" in text
     assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".png"}
 
 
 def page_of(tmp_path: Path, kind: str, *figures: dict[str, Any]) -> str:
     """Write the page for runs of one kind, and return its text."""
-    kept = Kept(tmp_path, {"cores": 2}, QUICK, resume=False)
+    kept = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False)
     for turn, found in enumerate(figures, 1):
         kept.add(Measurement(kind, found.pop("contender"), "alternating", turn, found.pop("width_ms", 0)), [found])
     write_report(tmp_path, tmp_path / "page.md", tmp_path / "plots")
@@ -91,31 +89,63 @@ def test_what_a_run_lacks_that_read_to_the_end_is_missing(tmp_path: Path) -> Non
     assert "| plain process | 1.0 | 3 | 0 | 100% |" in page_of(tmp_path, "recovery", found)
 
 
-def test_a_run_that_its_count_ended_is_not_judged_and_has_no_rate(tmp_path: Path) -> None:
-    wide = {"width_ms": 10_000, "missing": 70, "complete": 0.3, "excess": 900, "results": 1_000, "reached": 0.07}
-    text = page_of(tmp_path, "widths", measured("Flink interval join") | wide | {"held": 30_000})
-    assert "| Flink interval join | 10,000 | - | - | 90.000% | 7.000%, not judged |" in text
-    again = page_of(tmp_path, "widths", measured("Flink interval join") | wide | {"held": 1_000})
-    assert "| Flink interval join | 10,000 | 50.0 | 30.000% | 90.000% | 7.000% |" in again
+def test_a_run_that_was_cut_off_is_named_so_and_not_compared_for_completeness(tmp_path: Path) -> None:
+    wide = {"width_ms": 10_000, "missing": 0, "complete": 1.0, "excess": 900, "results": 1_000, "reached": 0.07}
+    cut = measured("Flink interval join") | wide | {"is_through": False, "is_quiet": False}
+    assert "| Flink interval join | 10,000 | 50.0 | - | 90.000% | 7.000%, cut off |" in page_of(
+        tmp_path, "widths", dict(cut)
+    )
+    stuck = page_of(tmp_path, "widths", cut | {"is_quiet": True})
+    assert "| Flink interval join | 10,000 | 50.0 | - | 90.000% | 7.000%, went quiet early |" in stuck
+    through = page_of(tmp_path, "widths", cut | {"is_through": True, "is_quiet": True, "reached": 1.0, "complete": 0.3})
+    assert "| Flink interval join | 10,000 | 50.0 | 30.000% | 90.000% | 100% |" in through
+    assert "not judged" not in stuck + through
 
 
-def test_no_contender_fails_to_keep_up_because_of_results_that_could_not_have_been_emitted(tmp_path: Path) -> None:
-    silent = {"contender": "Spark as-of by hand", "rate": 1_000, "results": 0, "ms": None, "keeps_up": False}
-    row = "| 1,000 | Spark as-of by hand | - | - | - |"
-    assert f"{row} not judged |" in page_of(tmp_path, "latency", dict(silent))
-    assert f"{row} 0 of 1 times |" in page_of(tmp_path, "latency", silent | {"listened_s": 22.0})
-
-
-def test_what_was_held_at_the_end_is_not_compared_with_the_largest_state_of_others(tmp_path: Path) -> None:
-    runs = [measured(name) | {"missing": 0, "state_rows": rows} for name, rows in (("plain process", 3), ("x", 660))]
-    runs[1]["contender"] = "Spark range join, best"
-    text = page_of(tmp_path, "throughput", *runs)
-    (ours,) = [line.split(" | ") for line in text.splitlines() if line.startswith("| plain process | 100% | ")]
-    (theirs,) = [
-        line.split(" | ") for line in text.splitlines() if line.startswith("| Spark range join, best | 100% | ")
+def test_a_rate_that_a_contender_does_not_keep_up_with_is_where_it_is_saturated(tmp_path: Path) -> None:
+    at = {"contender": "plain process", "contender_cores": 0.5, "kafka_cores": 0.25, "settings": []}
+    one = Measurement("latency", "plain process", "alternating", 1)
+    kept = Kept(tmp_path, {"cores": 2}, QUICK.recorded(), resume=False)
+    steps = [
+        at | {"rate": 1_000, "results": 9, "ms": [20.0, 30.0, None], "keeps_up": True},
+        at | {"rate": 5_000, "results": 9, "ms": [900.0, None, None], "keeps_up": False},
     ]
-    assert (ours[7], ours[9], theirs[7], theirs[9]) == ("3", "-", "-", "660")
-    assert "in the state" not in text.partition("## Ratios")[2].partition("##")[0]
+    kept.add(one, steps)
+    write_report(tmp_path, tmp_path / "page.md", tmp_path / "plots")
+    text = (tmp_path / "page.md").read_text()
+    assert "| 1,000 | plain process | 20 | 30 | never | yes | 0.50 | 0.25 |" in text
+    assert "| 5,000 | plain process | 900 | never | never | 0 of 1 times | 0.50 | 0.25 |" in text
+    assert "| plain process | 1,000 | 5,000 | 30 | 0.50 |" in text
+
+
+def test_states_of_all_contenders_are_shown_in_the_same_columns(tmp_path: Path) -> None:
+    runs = [measured("plain process"), measured("Spark range join, best")]
+    runs[0]["state"] = {
+        "positions": 9,
+        "needed_rows": [8, 8],
+        "rows": [20, 24],
+        "bytes": [100, 200],
+        "batch_share": 0.1,
+    }
+    runs[1]["state"] = {"positions": 4, "needed_rows": [8, 8], "rows": [700, 900], "batch_share": 1.0}
+    text = page_of(tmp_path, "throughput", *runs)
+    assert "| plain process | 9 | 8 / 8 | 20 / 24 | 10.000% | 100 / 200 |" in text
+    assert "| Spark range join, best | 4 | 8 / 8 | 700 / 900 | 100% | - |" in text
+
+
+def test_the_cost_of_records_is_that_of_the_cpu_time_of_contender_and_kafka(tmp_path: Path) -> None:
+    run = measured("plain process") | {"cpu_s_per_million": 2.6, "kafka_cpu_s_per_million": 1.0}
+    text = page_of(tmp_path, "throughput", run)
+    # A thousand million records take 3,600 s of CPU time: an hour of a core.
+    assert "| plain process | 100% | 0% | 0 | 2.6 | 1.0 | 0.040 | - | - |" in text
+    assert "at 0.04 € for a core and hour" in text
+
+
+def test_a_file_of_an_earlier_version_is_read_and_resumed(tmp_path: Path) -> None:
+    one = Measurement("throughput", "plain process", "alternating", 1)
+    old = {name: value for name, value in asdict(one).items() if name not in {"curve", "at"}}
+    (tmp_path / "throughput.json").write_text(json.dumps({"measurements": [old | {"records_per_s": 1.0}]}))
+    assert Kept(tmp_path, {}, QUICK.recorded(), resume=True).has(one)
 
 
 def test_no_share_is_rounded_to_all_or_nothing() -> None:

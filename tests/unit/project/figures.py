@@ -2,7 +2,8 @@
 
 A placeholder in the passage stands for a figure, in the format used on the page. The values are computed here from the
 JSON files that the benchmarks wrote, so a page can neither keep a figure from an older run nor round in its favour.
-Figures that a run was judged not to support (see `bench.contest.report.judged`) are absent, so no page can state them.
+Figures that a run was judged not to support (`judged` in `bench.contest.report.figures`) are absent, so no page can state
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from bench.contest.report import read_figures
+from bench.contest.report.figures import read_figures
 from tests.unit.project.documents import DOCS, ROOT
 
 RESULTS: Final = ROOT / "bench" / "results"
@@ -134,7 +135,7 @@ def _benchmarks_of_workloads() -> Iterable[Figure]:
         (_throughput(PROCESS, "state_rows"), held["100,000 keys"] / 100_000, held["rates 1:1000"]),
     )
     yield Figure(page, "{:.0f} for each of 1,000", (held["1,000 keys"] / 1_000,))
-    yield Figure(page, "all {:,.0f} of Nexmark", (held["Nexmark"],))
+    yield Figure(page, "all {:,.0f} of the workload like Nexmark", (held["like Nexmark"],))
 
 
 def _benchmarks_of_others() -> Iterable[Figure]:

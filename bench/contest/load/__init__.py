@@ -1,0 +1,1 @@
+"""Loads a contender at a given rate, and measures how late its results arrive."""

@@ -1,0 +1,1 @@
+"""Writes the benchmark page and its plots, from the result files alone."""

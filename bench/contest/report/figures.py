@@ -1,0 +1,153 @@
+"""The recorded runs, judged, and how their figures are shown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from bench.contest import engine
+from bench.contest.contenders import CONTENDERS, OURS
+from bench.contest.kept import read
+from bench.contest.plan import BASES, KINDS
+
+NONE: Final = "-"
+ROUGH_S: Final = 3.0
+"""A rate is approximate if its steady part is shorter than this, because it then contains too few batches."""
+CUT_OFF: Final = "cut off"
+STUCK: Final = "went quiet early"
+VERDICTS: Final = {
+    CUT_OFF: (
+        "A run that was *cut off* had not read its input to the end at the time limit. Results that were not written "
+        "by then do not count as missing, and it is not compared for completeness."
+    ),
+    STUCK: (
+        "A run that *went quiet early* wrote nothing more for a while and was idle, without the last pairs that it "
+        "could find. It is not compared for completeness either."
+    ),
+}
+
+Found = dict[str, Any]
+Shown = Callable[[float], str]
+
+
+def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
+    """Return the result files and their measurements, judged and in the order of the contenders."""
+    found = {kind: read(results, kind) for kind in KINDS}
+    order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
+
+    def place(run: Found) -> int:
+        name: str = run["contender"]
+        return order.get(BASES.get(name, name), len(order))
+
+    return found, {kind: sorted(map(judged, one["measurements"]), key=place) for kind, one in found.items()}
+
+
+def judged(one: Found) -> Found:
+    """Return a measurement without the figures that it does not support, and with the verdict ``withheld``.
+
+    Whether it is through is decided by what it found, and not by how many results it has.
+    """
+    if "reason" in one or one["kind"] in {"latency", "steady"}:
+        return one
+    if is_through(one):
+        return one | {"withheld": ""}
+    return one | {"withheld": STUCK if one.get("is_quiet") else CUT_OFF, "complete": None, "missing": None}
+
+
+def is_through(one: Found) -> bool:
+    """Return whether a run has read its input to the end.
+
+    Without ``is_quiet``, it was recorded by an earlier version; only its results then show that it is through.
+    """
+    if "is_quiet" in one:
+        return bool(one["is_through"])
+    return "missing" not in one or (one["reached"] == 1 and not one["missing"]) or _has_all_of_window(one)
+
+
+def _has_all_of_window(one: Found) -> bool:
+    """Return whether all its results were in the window, and were all pairs of the window."""
+    return "held" in one and one["results"] - one["double"] == one["held"]
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a contender is the joiner."""
+    return name in {one.name for one in OURS}
+
+
+def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list[Found]]:
+    """Group successful measurements by some of their values, in the order of first occurrence."""
+    groups: dict[tuple[Any, ...], list[Found]] = {}
+    for one in measurements:
+        if "reason" not in one:
+            groups.setdefault(tuple(one.get(name) for name in names), []).append(one)
+    return groups
+
+
+def values(runs: Iterable[Found], name: str) -> list[float]:
+    """Return the values of a figure of all runs that have it."""
+    return [one[name] for one in runs if one.get(name) is not None]
+
+
+def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
+    """Return ``minimum / median / maximum`` of a figure; a single number if they are equal."""
+    return spread(values(runs, name), form)
+
+
+def spread(found: list[float], form: Shown) -> str:
+    """Return ``minimum / median / maximum`` as text; a single number if they are equal."""
+    if not found:
+        return NONE
+    three = [form(value) for value in (min(found), statistics.median(found), max(found))]
+    return three[0] if len(set(three)) == 1 else " / ".join(three)
+
+
+def rate(runs: list[Found]) -> str:
+    """Return a rate in thousand records per second, marked if it is approximate."""
+    is_rough = min(values(runs, "steady_s"), default=ROUGH_S) < ROUGH_S
+    return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
+
+
+def reached(runs: list[Found]) -> str:
+    """Return the share of the input that was processed, and the verdicts."""
+    withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
+    return ", ".join([shown(runs, "reached", percent), *withheld])
+
+
+def excess(runs: list[Found]) -> str:
+    """Return the share of the results that are not neighbours."""
+    return spread([one["excess"] / max(1, one["results"]) for one in runs if "excess" in one], percent)
+
+
+def thousands(value: float) -> str:
+    """Format a rate in thousands."""
+    return three_digits(value / 1000)
+
+
+def percent(value: float) -> str:
+    """Format a share; only exact values are shown as 0% or 100%."""
+    if value in {0.0, 1.0}:
+        return f"{value:.0%}"
+    return f"{min(max(value, 0.00001), 0.99999):.3%}"
+
+
+def whole(value: float) -> str:
+    """Format without decimals."""
+    return f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """Format with one decimal."""
+    return f"{value:,.1f}"
+
+
+def mega(value: float) -> str:
+    """Format in millions."""
+    return three_digits(value / 1e6)
+
+
+def three_digits(value: float) -> str:
+    """Format with three significant digits."""
+    digits = 2 - len(f"{value:.0f}") + (value >= 1)
+    return f"{value:,.{max(0, digits)}f}"

@@ -1,0 +1,247 @@
+"""The tables of the throughput, its costs, and the other workloads."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Final
+
+from bench.contest import engine
+from bench.contest.contenders import CEILINGS, CONTENDERS, PASS_THROUGH, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED
+from bench.contest.report.figures import (
+    NONE,
+    Found,
+    by,
+    excess,
+    mega,
+    percent,
+    rate,
+    reached,
+    short,
+    shown,
+    spread,
+    thousands,
+    values,
+    whole,
+)
+from bench.harness.report import table
+
+PRICE_EUR: Final = 0.04
+"""The price of a core for an hour, in euros, that the cost of records is based on."""
+
+
+def best_ceiling(measurements: list[Found]) -> str:
+    """Return the fastest pass-through."""
+    names = [PASS_THROUGH.name, *(one.name for one in CEILINGS)]
+    rates = {name: values(runs, "records_per_s") for (name,), runs in by(measurements, "contender").items()}
+    return max(names, key=lambda name: statistics.median(rates[name]) if rates.get(name) else 0.0)
+
+
+def throughput(measurements: list[Found]) -> list[str]:
+    """Return the table of the rates."""
+    best = values(by(measurements, "contender").get((best_ceiling(measurements),), []), "records_per_s")
+    rows = []
+    for (name,), runs in by(measurements, "contender").items():
+        of_best = [value / statistics.median(best) for value in values(runs, "records_per_s")] if best else []
+        rows.append(
+            (
+                name,
+                CONTENDERS[name].guarantee if name in CONTENDERS else NONE,
+                len(runs),
+                rate(runs),
+                spread(of_best if name != engine.NAME else [], "{:.2f}".format),
+                shown(runs, "results_per_s", thousands),
+                reached(runs),
+                shown(runs, "start_s", short),
+            )
+        )
+    heads = ["", "guarantee", "runs", "thousand records/s in", "of the fastest pass-through", "thousand results/s out"]
+    heads += ["input processed within the time limit", "s from start to first result"]
+    return [*about("alternating", measurements), *table(heads, rows)] if rows else []
+
+
+def about(workload: str, measurements: list[Found]) -> list[str]:
+    """Return the description of a workload."""
+    words = next((one["about"] for one in measurements if "about" in one), "")
+    rows = max((one.get("rows", 0) for one in measurements), default=0)
+    return ["", f"Workload: {workload}: {words}; {rows:,} records."]
+
+
+def costs(measurements: list[Found]) -> list[str]:
+    """Return the table of the results and of what they cost."""
+    rows = []
+    for (name,), runs in by(measurements, "contender").items():
+        rows.append(
+            (
+                name,
+                shown(runs, "complete", percent),
+                excess(runs),
+                shown(runs, "double", whole),
+                shown(runs, "cpu_s_per_million", short),
+                shown(runs, "kafka_cpu_s_per_million", short),
+                spread([eur_per_billion(one) for one in runs if one.get("kafka_cpu_s_per_million")], "{:,.3f}".format),
+                shown(runs, "memory_bytes", mega),
+                shown(runs, "kafka_bytes", mega),
+            )
+        )
+    heads = ["", "neighbours found", "results that are not neighbours", "duplicate results", "CPU s/million records"]
+    heads += ["Kafka CPU s", "€/billion records", "memory, MB", "written to Kafka, MB"]
+    price = (
+        f"€/billion records: the CPU time of the contender and of Kafka at {PRICE_EUR} € for a core and hour, "
+        "without memory, disks, networks and idle cores."
+    )
+    return [*table(heads, rows), "", price] if rows else []
+
+
+def eur_per_billion(one: Found) -> float:
+    """Return the price of the CPU time of a billion records, in euros."""
+    cpu_s = float(one["cpu_s_per_million"] + one["kafka_cpu_s_per_million"])
+    return cpu_s * 1000 / 3600 * PRICE_EUR
+
+
+def states(measurements: list[Found]) -> list[str]:
+    """Return the table of the states, sampled at the same input positions for all contenders."""
+    rows = []
+    for (name,), runs in by(measurements, "contender").items():
+        found = [one["state"] for one in runs if one.get("state", {}).get("positions")]
+        if not found:
+            continue
+
+        def both(figure: str, form: str, found: list[Found] = found) -> str:
+            pairs = [one[figure] for one in found if figure in one]
+            if not pairs:
+                return NONE
+            return " / ".join(form.format(max(pair[place] for pair in pairs)) for place in (0, 1))
+
+        rows.append(
+            (
+                name,
+                min(one["positions"] for one in found),
+                both("needed_rows", "{:,.0f}"),
+                both("rows", "{:,.0f}"),
+                spread([one["batch_share"] for one in found if "batch_share" in one], percent),
+                both("bytes", "{:,.0f}"),
+            )
+        )
+    heads = ["", "positions", "records that must be held", "records held", "at most of the batch in progress"]
+    words = (
+        "Median / largest over nine positions, a tenth of the input apart; a run that was cut off reached fewer. "
+        "*Must be held*: a later record is their neighbour. *Batch in progress*: the share of the held records that "
+        "may only be those of the last batch. The joiner stores snapshots, and on a restart reads the input after the "
+        "newest one again."
+    )
+    return ["", words, *table([*heads, "bytes stored"], rows)] if rows else []
+
+
+RATIOS: Final = (
+    ("plain process", SPARK_TUNED.name, 12),
+    ("plain process", SPARK_BEST.name, None),
+    ("plain process", SPARK_DEFAULT.name, 80),
+    ("Spark stage", SPARK_TUNED.name, 5),
+    ("Spark stage", SPARK_BEST.name, None),
+    ("plain process", "Flink interval join", None),
+    *(("plain process", one.name, None) for one in (PASS_THROUGH, *CEILINGS)),
+    *(("Spark stage", one.name, None) for one in CEILINGS),
+)
+"""The rates to compare, and the target ratio."""
+_LATE_RATE: Final = 5_000
+
+
+def ratios(figures: dict[str, list[Found]]) -> list[str]:
+    """Return the table of the ratios of rates within each turn."""
+    rows: list[tuple[str, list[float], float | None]] = []
+    for one, other, hoped in RATIOS:
+        rates = by(figures["throughput"], "contender", "turn")
+        turns = sorted({turn for _, turn in rates})
+        of_turns = [
+            rates[one, turn][0]["records_per_s"] / rates[other, turn][0]["records_per_s"]
+            for turn in turns
+            if all(values(rates.get((name, turn), []), "records_per_s") for name in (one, other))
+        ]
+        rows.append((f"{one} : {other}, records/s", of_turns, hoped))
+    rows.append(_late_ratio(figures["latency"]))
+    cells = [
+        (what, spread(of_turns, short), hoped or NONE, _met(of_turns, hoped))
+        for what, of_turns, hoped in rows
+        if of_turns
+    ]
+    return table(["ratio of each turn", "ratio", "target", "reached"], cells) if cells else []
+
+
+def _met(of_turns: list[float], hoped: float | None) -> str:
+    if hoped is None:
+        return NONE
+    return "yes" if min(of_turns) >= hoped else "no" if max(of_turns) < hoped else "in some turns"
+
+
+def _late_ratio(measurements: list[Found]) -> tuple[str, list[float], float]:
+    at = by((one for one in measurements if one.get("rate") == _LATE_RATE and one.get("ms")), "contender", "turn")
+    of_turns = [
+        runs[0]["ms"][1] / at["plain process", turn][0]["ms"][1]
+        for (name, turn), runs in at.items()
+        if name == SPARK_BEST.name and ("plain process", turn) in at and runs[0]["ms"][1] is not None
+    ]
+    return f"p99 at {_LATE_RATE:,}/s, {SPARK_BEST.name} : plain process", of_turns, 10
+
+
+def workloads(measurements: list[Found]) -> list[str]:
+    """Return the table of the other workloads."""
+    rows = []
+    for (workload, name, _, width_ms), runs in by(measurements, "workload", "contender", "share", "width_ms").items():
+        rows.append(
+            (
+                workload,
+                name,
+                f"{width_ms:,}" if width_ms else NONE,
+                rate(runs),
+                shown(runs, "complete", percent),
+                excess(runs),
+                spread([one["state"]["rows"][1] for one in runs if "rows" in one.get("state", {})], whole),
+                reached(runs),
+            )
+        )
+    heads = ["workload", "", "window, ms", "thousand records/s", "neighbours found", "results that are not neighbours"]
+    descriptions = {one["workload"]: one["about"] for one in measurements if "about" in one}
+    words = [f"- {name}: {text}." for name, text in descriptions.items()]
+    wide = "Each window is just wide enough to find 99 % of the neighbours."
+    heads += ["largest number of records held", "input processed"]
+    return ["", *words, "", wide, *table(heads, rows)] if rows else []
+
+
+def widths(measurements: list[Found]) -> list[str]:
+    """Return the table of the widths of a window."""
+    rows = [
+        (
+            name,
+            f"{width_ms:,}" if width_ms else "none",
+            rate(runs),
+            shown(runs, "complete", percent),
+            excess(runs),
+            reached(runs),
+        )
+        for (name, width_ms), runs in by(measurements, "contender", "width_ms").items()
+    ]
+    heads = ["", "window, ms", "thousand records/s", "neighbours found", "results that are not neighbours"]
+    return [*about("varying gaps", measurements), *table([*heads, "input processed"], rows)] if rows else []
+
+
+def curves(measurements: list[Found]) -> list[str]:
+    """Return the table of the curves."""
+    rows = [
+        (
+            curve,
+            f"{at:,}",
+            name,
+            rate(runs),
+            shown(runs, "complete", percent),
+            shown(runs, "cpu_s_per_million", short),
+            shown(runs, "memory_bytes", mega),
+            reached(runs),
+        )
+        for (curve, at, name), runs in by(measurements, "curve", "at", "contender").items()
+    ]
+    heads = ["what changes", "to", "", "thousand records/s", "neighbours found", "CPU s/million records", "memory, MB"]
+    words = (
+        "The alternating workload, changed in one respect. Each window is just wide enough to find all neighbours. "
+        "*Cores*: those that the contender may use; Kafka may use all."
+    )
+    return ["", words, *table([*heads, "input processed"], rows)] if rows else []

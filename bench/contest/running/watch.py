@@ -1,0 +1,130 @@
+"""Observes a run until it ends: at the end of its input, when it goes quiet, or at a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from bench.contest.running.arena import Arena, FailedError, last_words
+from bench.contest.running.outputs import count_results, read_tail
+from bench.contest.running.processes import Sample, Tree, folder_bytes
+from bench.contest.states import State
+from joiner.runtime.kafka.clients import make_consumer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bench.contest.job import Job, Limits
+
+    Ints = NDArray[np.int64]
+
+_LOOK_S: Final = 0.25
+_STATE_EVERY: Final = 2
+"""How many samples to take between two measurements of the state on disk."""
+_BUSY: Final = 0.4
+"""A contender that uses fewer cores than this is idle."""
+_DONE_S: Final = 1.5
+"""How long a run must be quiet and idle before its last results are read, to see whether it has reached the end."""
+
+
+class Watch:
+    """Observes a run. ``shows_end`` says whether the left and right rows of some results show the end of the input."""
+
+    def __init__(self, arena: Arena, job: Job, limits: Limits, shows_end: Callable[[Ints, Ints], bool]) -> None:
+        self.began_s = time.time()
+        self.samples: list[Sample] = []
+        self.is_quiet = False
+        """Whether the run ended because no more results arrived, not because of a limit."""
+        self.memory_max = 0
+        self.on_disk: list[State] = []
+        """The size of the state folder, sampled through the run."""
+        self._arena = arena
+        self._job = job
+        self._limits = limits
+        self._shows_end = shows_end
+
+    def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
+        """Wait until the end of the input, until no more results arrive, for a limit, or for ``results`` results.
+
+        ``already`` is the number of results from an earlier run. How many results there are does not end a run: they
+        may be the wrong ones, and a contender is also quiet while it works on a batch.
+        """
+        progress = _Progress()
+        with closing(make_consumer(self._arena.kafka, "bench")) as consumer:
+            while True:
+                self._look(tree)
+                progress.update(count_results(consumer, self._job) - already)
+                if results is not None and progress.count >= results:
+                    return
+                if self._is_over(progress, tree):
+                    return
+                time.sleep(_LOOK_S)
+
+    def _is_over(self, progress: _Progress, tree: Tree) -> bool:
+        quiet_s = time.time() - progress.changed_s
+        self.is_quiet = bool(progress.count) and self._is_at_end_or_stuck(progress, quiet_s)
+        if not self.is_quiet and quiet_s > _DONE_S and all(root.poll() is not None for root in tree.roots):
+            if any(root.returncode for root in tree.roots) or not progress.count:
+                raise FailedError(last_words(self._job))
+            self.is_quiet = True
+        if not progress.count and time.time() - self.began_s > self._limits.start_s:
+            raise FailedError(f"no result within {self._limits.start_s:.0f} s; {last_words(self._job)}")
+        is_late = progress.first_s > 0 and time.time() - progress.first_s > self._limits.budget_s
+        return self.is_quiet or is_late
+
+    def _is_at_end_or_stuck(self, progress: _Progress, quiet_s: float) -> bool:
+        """Return whether the last results show the end of the input, or nothing happens any more.
+
+        An engine that is never idle, because it checkpoints or aligns its sources all the time, is given longer.
+        """
+        wait_s = max(self._limits.quiet_s, 1.5 * progress.longest_s)
+        if quiet_s <= _DONE_S or (quiet_s <= wait_s and self._is_busy(_DONE_S)):
+            return False
+        if progress.looked_at != progress.count:
+            progress.looked_at = progress.count
+            progress.is_at_end = self._shows_end(*read_tail(self._job))
+        return progress.is_at_end or (quiet_s > wait_s and not self._is_busy(wait_s))
+
+    def _look(self, tree: Tree) -> None:
+        self.samples.append(Sample(time.time(), tree.look(), self._arena.kafka_cpu_s()))
+        self.memory_max = max(self.memory_max, tree.memory_max)
+        if len(self.samples) % _STATE_EVERY == 0:
+            self.on_disk.append(State(time.time(), bytes=folder_bytes(self._job.state)))
+
+    def _is_busy(self, seconds: float) -> bool:
+        last = self.samples[-1]
+        before = next((one for one in reversed(self.samples) if one.at_s < last.at_s - seconds), self.samples[0])
+        return last.cpu_s - before.cpu_s > _BUSY * (last.at_s - before.at_s)
+
+    def between(self, first_s: float, last_s: float) -> tuple[float, float]:
+        """Return the CPU seconds that the contender and Kafka used between two points in time."""
+        at = [one.at_s for one in self.samples]
+        own, kafka = ([getattr(one, name) for one in self.samples] for name in ("cpu_s", "kafka_cpu_s"))
+        of_own, of_kafka = (np.diff(np.interp([first_s, last_s], at, column))[0] for column in (own, kafka))
+        return float(of_own), float(of_kafka)
+
+
+class _Progress:
+    """How many results there are, and when that has changed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.changed_s = time.time()
+        self.first_s = 0.0
+        self.longest_s = 0.0
+        """The longest pause between two results so far."""
+        self.looked_at = -1
+        """The count at which the last results were read."""
+        self.is_at_end = False
+        """Whether they showed the end of the input."""
+
+    def update(self, count: int) -> None:
+        """Note a new count."""
+        if count != self.count:
+            now_s = time.time()
+            self.longest_s = max(self.longest_s, now_s - self.changed_s) if self.count else 0.0
+            self.changed_s, self.first_s, self.count = now_s, self.first_s or now_s, count

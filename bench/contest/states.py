@@ -1,0 +1,147 @@
+"""The state of a contender: how many records it holds and how many bytes it stores, sampled in the same way for all.
+
+A contender's state is known at some points in time: its folder is measured every half second, Spark prints its state
+after each batch, and the joiner writes the number of records it holds in each checkpoint. The samples are compared at
+the same input positions, a tenth of the input apart: the state at a position is the newest one that was known when the
+results had got that far.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from confluent_kafka import KafkaException
+
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.clients import log_range, read_to_end
+from joiner.runtime.kafka.readers import Readers
+from joiner.runtime.model import SLOTS, checkpoint_key, decode_checkpoint, decode_manifest, manifest_key
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.runtime.settings import JoinerSettings
+
+    Ints = NDArray[np.int64]
+
+POSITIONS: Final = tuple(tenth / 10 for tenth in range(1, 10))
+"""The input positions at which states are compared, as shares of the input."""
+
+
+class State(NamedTuple):
+    """What a contender holds at a point in time; None where that is unknown.
+
+    ``rows``: records. ``bytes``: of stored state. ``batch_rows``: records of the batch that has just been processed;
+    in engines that release records only in the next batch, these are among ``rows``. ``part``: which part of the state
+    this is, if its parts are known separately; the state is then the sum of the newest samples of all parts.
+    """
+
+    at_s: float
+    rows: int | None = None
+    bytes: int | None = None
+    batch_rows: int | None = None
+    part: int = 0
+
+
+def printed(paths: Iterable[Path]) -> list[State]:
+    """Return the states that a contender has printed, as JSON lines with ``at_s``."""
+    found = []
+    for path in sorted(paths):
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                values = json.loads(line) if line.startswith("{") else {}
+            except ValueError:
+                continue  # output of another program
+            if "at_s" in values:
+                # Spark reports no rows if it does not count them.
+                rows, batch = values.get("state_rows") or None, values.get("records")
+                found.append(State(float(values["at_s"]), rows=rows, batch_rows=batch))
+    return found
+
+
+def of_joiner(settings: JoinerSettings, topic: str) -> list[State]:
+    """Return the states in the joiner's state topic, which nothing has compacted yet: each checkpoint and snapshot.
+
+    ``topic`` is the input topic, whose offsets tell the size of a batch.
+    """
+    try:
+        with closing(Readers(settings, SystemClock())) as readers:
+            return [state for unit in range(settings.topics.partitions) for state in _of_unit(readers, topic, unit)]
+    except KafkaException:
+        return []  # the joiner has not created the topic
+
+
+def _of_unit(readers: Readers, topic: str, unit: int) -> Iterator[State]:
+    manifests, consumed = {manifest_key(unit, slot) for slot in range(SLOTS)}, 0
+    state_topic = readers.settings.state_topic
+    for message in read_to_end(
+        readers.log, readers.clock, state_topic, unit, *log_range(readers.log, state_topic, unit)
+    ):
+        key, value = (message.key() or b"").decode(), message.value()
+        if value is None:
+            continue
+        at_s = message.timestamp()[1] / 1000
+        if key == checkpoint_key(unit):
+            checkpoint = decode_checkpoint(value)
+            rows = sum(one.held_left + one.held_right for one in checkpoint.joins.values())
+            offset = checkpoint.offsets.get(topic, 0)
+            yield State(at_s, rows=rows, batch_rows=offset - consumed, part=unit)
+            consumed = offset
+        elif key in manifests:
+            yield State(at_s, bytes=decode_manifest(value).length, part=unit)
+
+
+def time_of_position(position: Ints, at_s: NDArray[np.float64]) -> Callable[[int], float | None]:
+    """Return a function from an input position, in rows, to the time at which the results had reached it.
+
+    ``position``: how many rows had been processed when each result was written, at the times ``at_s``.
+    """
+
+    def time_of(row: int) -> float | None:
+        place = int(np.searchsorted(position, row))
+        return float(at_s[place]) if place < len(at_s) else None
+
+    return time_of
+
+
+def summarise(
+    states: Sequence[State], rows: int, time_of: Callable[[int], float | None], needed: Callable[[int], int]
+) -> dict[str, Any]:
+    """Return the median and the largest of each figure over the positions that the run reached.
+
+    ``rows`` is the length of the input. ``needed`` returns how many records must be held at a position, because one
+    that follows is their neighbour. ``batch_share`` is the largest share of the held records that may only be those of
+    the batch in progress.
+    """
+    found: dict[str, list[float]] = {}
+    positions = 0
+    for share in POSITIONS:
+        at_s = time_of(int(share * rows))
+        if at_s is None:
+            break
+        positions += 1
+        found.setdefault("needed_rows", []).append(needed(int(share * rows)))
+        for name in ("rows", "bytes", "batch_rows"):
+            value = _known(states, name, at_s)
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    figures: dict[str, Any] = {name: [statistics.median(all_of), max(all_of)] for name, all_of in found.items()}
+    if "rows" in found and "batch_rows" in found:
+        pairs = zip(found["rows"], found["batch_rows"], strict=False)
+        figures["batch_share"] = max(min(1.0, batch / max(1.0, held)) for held, batch in pairs)
+    return {"positions": positions} | figures
+
+
+def _known(states: Sequence[State], name: str, at_s: float) -> float | None:
+    """Return the newest value of a figure at a time, summed over the parts of the state."""
+    newest: dict[int, State] = {}
+    for one in states:
+        if one.at_s <= at_s and getattr(one, name) is not None and one.at_s >= newest.get(one.part, one).at_s:
+            newest[one.part] = one
+    return sum(getattr(one, name) for one in newest.values()) if newest else None

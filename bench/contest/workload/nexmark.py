@@ -1,0 +1,93 @@
+"""Streams by the rules of the Nexmark generator, for queries of our own: workloads that are *like* Nexmark.
+
+The rules and their constants are those of the generator's default configuration
+(https://github.com/nexmark/nexmark, `nexmark-flink/src/main/java/com/github/nexmark/flink/generator`), reimplemented
+here from their description:
+
+- Of 50 consecutive events, the first is a person, the next 3 are auctions, and the other 46 are bids.
+- A bid is on the hot auction with probability 1/2: the first of the current hundred. Otherwise it is on a random one of
+  the last hundred auctions, or of the ten that follow next, which have not been sent.
+- An auction is by the hot seller with probability 3/4: the first of the current hundred persons. Otherwise it is by a
+  random one of the last thousand persons, or of the ten that follow next.
+
+Not as in Nexmark: the events of the third kind, which a query does not join, are left out; an event comes every
+millisecond, so that no two have the same time (Nexmark's default are ten per millisecond); the records have the form
+and size of this benchmark's records. Nexmark's queries join or aggregate in their own ways: Q20 joins each bid with its
+auction and keeps one category, Q4 takes the bids while the auction was open, Q8 joins persons and auctions in windows
+of ten seconds. The join measured here is the neighbour join of the same two streams on the same key, so no figure may
+be compared with a published Nexmark result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+PERSONS: Final = 1
+AUCTIONS: Final = 3
+BIDS: Final = 46
+EPOCH: Final = PERSONS + AUCTIONS + BIDS
+HOT: Final = 100
+"""One id in so many is hot."""
+HOT_AUCTION_RATIO: Final = 2
+HOT_SELLER_RATIO: Final = 4
+"""A hot one is chosen except once in so many cases."""
+IN_FLIGHT: Final = 100
+ACTIVE: Final = 1_000
+LEAD: Final = 10
+"""How many ids that have not been sent may be chosen."""
+
+Streams = Callable[[int, np.random.Generator], "tuple[Ints, Ints, Ints, str]"]
+"""From a number of rows and a generator of random numbers to the id, the side and the time in ms of each row, and the
+description."""
+
+
+def auctions_and_bids(records: int, draw: np.random.Generator) -> tuple[Ints, Ints, Ints, str]:
+    """Return auctions (left) and bids (right), by auction."""
+    event = _events(records, AUCTIONS + BIDS, PERSONS)
+    newest = last_auction(event)
+    is_bid = event % EPOCH >= PERSONS + AUCTIONS
+    first = np.maximum(newest - IN_FLIGHT, 0)
+    cold = first + draw.integers(0, newest - first + 1 + LEAD)
+    is_hot = draw.integers(0, HOT_AUCTION_RATIO, records) > 0
+    thing = np.where(is_bid, np.where(is_hot, newest // HOT * HOT, cold), newest)
+    about = "the auctions and bids of Nexmark's generator, on the auction, as in Q20 and Q4; an event every ms"
+    return thing, is_bid.astype(np.int64), event, about
+
+
+def persons_and_auctions(records: int, draw: np.random.Generator) -> tuple[Ints, Ints, Ints, str]:
+    """Return persons (left) and auctions (right), by person and seller."""
+    event = _events(records, PERSONS + AUCTIONS, 0)
+    newest = last_person(event)
+    is_auction = event % EPOCH >= PERSONS
+    active = np.minimum(newest + 1, ACTIVE)
+    cold = newest + 1 - active + draw.integers(0, active + LEAD)
+    is_hot = draw.integers(0, HOT_SELLER_RATIO, records) > 0
+    thing = np.where(is_auction, np.where(is_hot, newest // HOT * HOT, cold), newest)
+    about = "the persons and auctions of Nexmark's generator, on the seller, as in Q8; an event every ms"
+    return thing, is_auction.astype(np.int64), event, about
+
+
+def last_auction(event: Ints) -> Ints:
+    """Return the number of the newest auction at each event, from 0; at an auction, its own."""
+    epoch, offset = event // EPOCH, event % EPOCH
+    # A person comes before the auctions of its epoch.
+    return epoch * AUCTIONS + np.clip(offset - PERSONS, -1, AUCTIONS - 1)
+
+
+def last_person(event: Ints) -> Ints:
+    """Return the number of the newest person at each event, from 0; at a person, its own."""
+    return event // EPOCH * PERSONS + np.minimum(event % EPOCH, PERSONS - 1)
+
+
+def _events(records: int, per_epoch: int, skipped: int) -> Ints:
+    """Return the numbers of the events that are kept: ``per_epoch`` of each epoch, after the first ``skipped``."""
+    row = np.arange(records)
+    return row // per_epoch * EPOCH + skipped + row % per_epoch
