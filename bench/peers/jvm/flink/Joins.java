@@ -29,7 +29,6 @@ import org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.ProducerR
  * prefix {@code source.} or {@code sink.}, of Kafka's clients; {@code drift_ms} is how far the partitions may be apart.
  */
 public final class Joins {
-  private static final Duration IDLE = Duration.ofSeconds(5);
   private static final Duration ALIGN = Duration.ofMillis(50);
 
   public static void main(String[] given) throws Exception {
@@ -58,8 +57,7 @@ public final class Joins {
     if (order.equals("timers"))
       watermarks =
           WatermarkStrategy.<Measurement>forBoundedOutOfOrderness(Duration.ofMillis(latenessMs))
-              .withTimestampAssigner((one, before) -> one.timeMs)
-              .withIdleness(IDLE);
+              .withTimestampAssigner((one, before) -> one.timeMs);
     if (driftMs > 0) watermarks = watermarks.withWatermarkAlignment("records", Duration.ofMillis(driftMs), ALIGN);
     flink
         .fromSource(source, watermarks, "records")
