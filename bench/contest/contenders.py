@@ -1,8 +1,8 @@
 """The contenders: their commands, windows and limitations.
 
 A contender is a list of commands, which all get the same `Job` and are observed from outside. A peer is a script in
-bench/peers or bench/peers/jvm, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER [--width-ms W]
-[--variant V] …``. If its environment cannot be created, the report says why.
+bench/peers or bench/peers/jvm, run as ``PYTHON NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER
+[--width-ms W] [--variant V] …``. If its environment cannot be created, the report says why.
 """
 
 from __future__ import annotations

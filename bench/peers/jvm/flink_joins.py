@@ -61,7 +61,7 @@ _OPENS: Final = [
 def main() -> None:
     """Become the Java process."""
     parser = make_parser(__doc__, VARIANTS)
-    parser.add_argument("--order", choices=["timers", "arrival"], default="arrival", help="how records are ordered")
+    parser.add_argument("--order", choices=["timers", "arrival"], default="arrival", help="of the records")
     options = parser.parse_args()
     start_java(options, "flink.Joins", arguments(options), [*HEAP, *_OPENS])
 

@@ -53,7 +53,7 @@ _JAVA: Final = ("-Xmx4g", "-XX:+UseParallelGC", *_OPENS)
 def main() -> None:
     """Become the Java process."""
     parser = make_parser(__doc__, VARIANTS)
-    parser.add_argument("--order", choices=["watermark", "arrival"], default="watermark", help="how records are ordered")
+    parser.add_argument("--order", choices=["watermark", "arrival"], default="watermark", help="of the records")
     parser.add_argument("--batch", type=int, default=200_000, help="records")
     options = parser.parse_args()
     start_java(options, "spark.Joins", arguments(options), _JAVA)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import sys
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ import pytest
 
 from bench.contest.workload.expected import compare, expect
 from bench.contest.workload.inputs import Workload, make
-from bench.peers.jvm import flink_joins, launching, programs, spark_joins, streams_joins
+from bench.peers.jvm import flink_joins, programs, spark_joins, streams_joins
 from broker.stack.errors import StackError
 
 ENGINES = {"streams": streams_joins, "flink": flink_joins, "spark": spark_joins}
 
 
-needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="javac is missing: apt-get install openjdk-17-jdk")
+needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="javac is missing")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_a_program_is_compiled_once_and_again_when_its_jars_change(
 
 
 def test_without_a_compiler_the_reason_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(StackError, match="javac is missing; on Debian and Ubuntu: apt-get install"):
         programs.compile_java("spark", tmp_path, "", print)
 
@@ -94,8 +95,8 @@ def options_of(engine: str, *given: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         command = [f"{engine}_joins.py", "host:1", "data", "out", "--classpath", "classes", "--state", "/state", *given]
         patch.setattr(sys, "argv", command)
-        patch.setattr(launching.os, "execv", lambda _, command: passed.extend(command))
-        patch.setattr(launching.shutil, "which", lambda name: f"/bin/{name}")
+        patch.setattr(os, "execv", lambda _, command: passed.extend(command))
+        patch.setattr(shutil, "which", lambda name: f"/bin/{name}")
         ENGINES[engine].main()
     return passed
 
