@@ -30,12 +30,12 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{programs.compile_java('spark', tmp_path_factory.mktemp('classes'), jars, print)}:{jars}"
 
 
-def listed(classpath: str, workloads: list[Workload]) -> list[list[tuple[int, int]]]:
+def listed(classpath: str, workloads: list[Workload], *given: str) -> list[list[tuple[int, int]]]:
     """Return the pairs that the rule in Java writes for each workload, given its records in order."""
     lines: list[bytes] = []
     for workload in workloads:
         lines += [*(message["value"] for _, message in workload.messages(0, len(workload))), b""]
-    java = ["java", "-cp", classpath, "common.Listing"]
+    java = ["java", "-cp", classpath, "common.Listing", *given]
     ran = subprocess.run(java, input=b"\n".join([*lines, b""]), capture_output=True, check=True)
     found: list[list[tuple[int, int]]] = [[]]
     for line in ran.stdout.splitlines():
@@ -58,10 +58,11 @@ def with_ties(seed: int) -> Workload:
 
 
 @needs_javac
-def test_the_rule_in_java_finds_the_expected_pairs_once(classpath: str) -> None:
+@pytest.mark.parametrize("given", [(), ("passed",)], ids=["records alone", "and watermarks"])
+def test_the_rule_in_java_finds_the_expected_pairs_once(given: tuple[str, ...], classpath: str) -> None:
     names = ("alternating", "rates 1:10", "rates 1:1000", "bursts and gaps", "varying gaps", "skew", "recorded")
     workloads = [*(make(name, 3_000) for name in names), *map(with_ties, range(60))]
-    for workload, pairs in zip(workloads, listed(classpath, workloads), strict=True):
+    for workload, pairs in zip(workloads, listed(classpath, workloads, *given), strict=True):
         left, right = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         found = compare(expect(workload), left, right)
         assert (found.missing, found.excess, found.double) == (0, 0, 0), workload.name

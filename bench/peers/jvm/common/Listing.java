@@ -14,7 +14,9 @@ import java.util.function.Consumer;
 /**
  * The neighbour join of records from standard input, one a line, to standard output: shows the rule without an engine.
  *
- * <p>An empty line ends a stream. Each state is written and read in between, as an engine's store does.
+ * <p>usage: Listing [passed]
+ *
+ * <p>An empty line ends a stream. With {@code passed}, each time is declared over before the next record. Each state is written and read in between, as an engine's store does.
  */
 public final class Listing {
   public static void main(String[] given) throws IOException {
@@ -32,7 +34,9 @@ public final class Listing {
       }
       Measurement one = Measurement.parse(line.getBytes(StandardCharsets.UTF_8));
       Neighbours neighbours = Neighbours.of(one.thing, states.get(one.thing));
-      neighbours.add(one, runs.computeIfAbsent(one.thing, thing -> new Listed()), out);
+      Listed run = runs.computeIfAbsent(one.thing, thing -> new Listed());
+      if (given.length > 0 && one.timeMs > neighbours.timeMs()) neighbours.passed(one.timeMs - 1, run, out);
+      neighbours.add(one, run, out);
       states.put(one.thing, neighbours.toBytes());
     }
     to.flush();

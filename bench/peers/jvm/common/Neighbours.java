@@ -69,7 +69,9 @@ public final class Neighbours {
 
   /** Take note that no further record at or before a time follows, and write the pairs that this makes certain. */
   public void passed(long timeMs, Run run, Consumer<Pair> out) {
-    if (timeMs >= timeMs()) advance(null, run, out);
+    // A single record that is already paired with its previous neighbour stays where it is, out of the run.
+    boolean isDone = isPaired && now.get(0).size() + now.get(1).size() == 1;
+    if (timeMs >= timeMs() && !isDone) advance(null, run, out);
   }
 
   /** Proceed to the time of a record, or past the newest time if there is none. */

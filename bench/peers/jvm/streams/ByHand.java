@@ -60,8 +60,10 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
     private StoreBuilder<?> store(String name) {
       KeyValueBytesStoreSupplier of =
           isInMemory ? Stores.inMemoryKeyValueStore(name) : Stores.persistentKeyValueStore(name);
-      // With a cache, only the newest state of a thing since the last commit goes to the changelog.
-      return Stores.keyValueStoreBuilder(of, KEYS, VALUES).withCachingEnabled();
+      StoreBuilder<KeyValueStore<Bytes, byte[]>> made = Stores.keyValueStoreBuilder(of, KEYS, VALUES);
+      // With a cache, only the newest state of a thing since the last commit goes to the changelog. The other stores
+      // are scanned, and a cache would keep each row that was removed since the last commit.
+      return name.equals(STATE) ? made.withCachingEnabled() : made.withCachingDisabled();
     }
   }
 
@@ -92,16 +94,18 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
    * @return whether there are any
    */
   private boolean reorder(Neighbours neighbours, byte[] name, Measurement one, Kept kept, Consumer<Pair> out) {
-    // The newest time of a thing is stored before its records: at a time that none of them has.
-    Bytes newest = key(name, Long.MIN_VALUE, 0);
-    byte[] bytes = held.get(newest);
+    // The newest time is beside the states, whose keys are names alone, because that store has the cache.
+    Bytes newest = key(name, 0, 0);
+    byte[] bytes = states.get(newest);
     long newestMs = bytes == null ? Long.MIN_VALUE + latenessMs : ByteBuffer.wrap(bytes).getLong();
-    if (one.timeMs < newestMs - latenessMs) return false;
+    long certainMs = newestMs - latenessMs;
+    if (one.timeMs < certainMs) return false;
     held.put(key(name, one.timeMs, context().recordMetadata().orElseThrow().offset()), one.toBytes());
     if (one.timeMs <= newestMs) return false;
-    held.put(newest, ByteBuffer.allocate(Long.BYTES).putLong(one.timeMs).array());
-    long certainMs = one.timeMs - latenessMs;
-    drain(held, key(name, Long.MIN_VALUE + 1, 0), key(name, certainMs, Long.MAX_VALUE), one.thing)
+    states.put(newest, ByteBuffer.allocate(Long.BYTES).putLong(one.timeMs).array());
+    Bytes first = key(name, certainMs, 0);
+    certainMs = one.timeMs - latenessMs;
+    drain(held, first, key(name, certainMs, Long.MAX_VALUE), one.thing)
         .forEach(next -> neighbours.add(next, kept, out));
     neighbours.passed(certainMs - 1, kept, out);
     return true;
