@@ -115,8 +115,8 @@ final class ByHand extends StatefulProcessor<String, Row, Tuple2<byte[], byte[]>
     byte[][] rows = new byte[rest.size()][];
     for (int place = 0; place < rows.length; place++) rows[place] = rest.get(place).toBytes();
     held.put(rows);
-    // Comes when the watermark has passed the newest one, if the thing has fallen silent.
-    getHandle().registerTimer(rest.get(rest.size() - 1).one.timeMs + 1);
+    // Comes, also without new records, once the watermark has passed the oldest one.
+    getHandle().registerTimer(rest.get(0).one.timeMs + 1);
   }
 
   /** The run of a thing. What a batch adds and removes again is never written. */
