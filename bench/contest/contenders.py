@@ -294,21 +294,23 @@ _ON_THE_JVM: Final = (
         *("--join", "window"),
         lacks=_WINDOW,
         gives_window=True,
-        tried=_variants("rocksdb", "commit-100ms", "commit-5s", "one-thread", "poll-1000", "batch-16k"),
+        tried=_variants("rocksdb", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"),
     ),
     _of_script(
         "Kafka Streams by hand",
         "Kafka Streams: a processor that keeps the neighbours of each thing, exactly once, stores in memory",
         _Script("jvm/streams", has_window=False, for_latency=_QUICK_COMMITS),
         lacks=f"{_BY_HAND}; without a lateness, needs ordered records",
-        tried=_variants("rocksdb", "no-cache", "commit-100ms", "commit-5s", "one-thread", "poll-1000", "batch-16k"),
+        tried=_variants(
+            "rocksdb", "no-cache", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"
+        ),
     ),
     _of_script(
         "Flink by hand",
         "Flink in Java: a keyed process function, exactly once, state in memory",
         _FLINK_BY_HAND,
         lacks=f"{_BY_HAND}; without a lateness, needs ordered records",
-        tried=_variants("rocksdb", "parallelism-2", "parallelism-1", "checkpoint-10s", "large-fetches"),
+        tried=_variants("rocksdb", "parallelism-4", "parallelism-1", "checkpoint-10s", "large-fetches"),
     ),
     _of_script(
         "Flink by hand, timers",
@@ -316,7 +318,7 @@ _ON_THE_JVM: Final = (
         _FLINK_BY_HAND,
         *("--order", "timers"),
         lacks=_BY_HAND,
-        tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-2", "large-fetches"),
+        tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-4", "large-fetches"),
     ),
     _of_script(
         "Spark by hand in Java",

@@ -5,7 +5,7 @@ record waits until the watermark has reached its time; a later one is ignored. `
 that the records of a thing are in order; with a lateness there are always timers.
 
 Settings: those of the interval join that hold here too (parallel collector and 4 GB, object reuse, state in memory,
-a checkpoint every second, lz4); serializers of its own for records and states; a source task for each partition. With
+a checkpoint every second, lz4); serializers of its own for records and states; a task for each core. With
 timers, the sources are aligned, because what a fast one is ahead of the slowest is held in the state.
 """
 
@@ -23,6 +23,7 @@ SETTINGS: Final[dict[str, str]] = {
     _INTERVAL: "1 s",
     _MODE: "EXACTLY_ONCE",
     _BACKEND: "hashmap",
+    _PARALLELISM: "2",
     "pipeline.object-reuse": "true",
     "pipeline.auto-watermark-interval": "50 ms",
     "taskmanager.memory.managed.size": "512m",
@@ -40,7 +41,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
     "best": {},
     "rocksdb": {_BACKEND: "rocksdb", "execution.checkpointing.incremental": "true"},
     "parallelism-1": {_PARALLELISM: "1"},
-    "parallelism-2": {_PARALLELISM: "2"},
+    "parallelism-4": {_PARALLELISM: "4"},
     "checkpoint-200ms": {_INTERVAL: "200 ms", "sink.linger.ms": "5", "pipeline.auto-watermark-interval": "10 ms"},
     "checkpoint-100ms": {_INTERVAL: "100 ms", "sink.linger.ms": "5", "pipeline.auto-watermark-interval": "10 ms"},
     "checkpoint-10s": {_INTERVAL: "10 s"},
@@ -71,7 +72,6 @@ def arguments(options: argparse.Namespace) -> list[str]:
     state = state_of(options)
     order = "timers" if options.lateness_ms else options.order
     settings = SETTINGS | {
-        _PARALLELISM: str(options.partitions),
         "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
         "state.backend.rocksdb.localdir": str(state / "rocksdb"),
         "io.tmp.dirs": str(state / "scratch"),
