@@ -37,6 +37,7 @@ class ProcessTasks:
         self._settings, self._metrics = settings, metrics
         self._pool, self._clock = services.pool, services.clock
         self._input = InputConsumer(settings)
+        self._waiting_max = self._input.records_max
         self._gaps = GapVerifier(settings, services.clock)
         self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
         # The result of the last poll, by unit and topic: messages, and log ends.
@@ -129,7 +130,7 @@ class ProcessTasks:
         if task.waiting is None:
             return
         # The other units do not wait for a slow commit of this one, unless too much would be held in memory.
-        is_full = task.waiting.records >= self._settings.application.batch_records_max and not task.is_writing_long
+        is_full = task.waiting.records >= self._waiting_max and not task.is_writing_long
         if task.commit is None or is_full:
             self._commits.begin_waiting(number, task)
 
