@@ -120,6 +120,7 @@ bench-engine: setup ## compare the join in memory with pandas, polars, DuckDB, a
 
 bench-kafka: setup ## throughput and latency compared with a raw pass-through, recovery, moves, metrics, about 30 minutes: make bench-kafka BENCH_REPORTS=folder
 	@$(PY) -m bench.kafka --report "$(BENCH_REPORTS)/bench_kafka"
+	@$(PY) -m bench.kafka.batches --report "$(BENCH_REPORTS)/bench_batches"
 	@$(PY) -m bench.latency --report "$(BENCH_REPORTS)/bench_latency"
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
 	@$(PY) -m bench.moving --report "$(BENCH_REPORTS)/bench_moving"
@@ -160,7 +161,8 @@ lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make 
 	}; \
 	pin pyproject.toml -o requirements/library.txt; \
 	pin pyproject.toml --extra service -c requirements/library.txt -o requirements/services.txt; \
-	pin pyproject.toml --extra spark -c requirements/services.txt -o requirements/spark.txt; \
+	pin pyproject.toml --extra arrow -c requirements/services.txt -o requirements/arrow.txt; \
+	pin pyproject.toml --extra spark -c requirements/arrow.txt -o requirements/spark.txt; \
 	pin pyproject.toml --extra all requirements/dev.in -c requirements/spark.txt -o requirements/dev.txt; \
 	pin requirements/docs.in -c requirements/dev.txt -o requirements/docs.txt; \
 	for peer in flink quix bytewax pathway; do pin requirements/peers/$$peer.in -o requirements/peers/$$peer.txt; done

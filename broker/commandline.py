@@ -31,7 +31,7 @@ DISTRIBUTIONS: Final = {
     "pyspark": "pyspark",
     "structlog": "structlog",
 }
-"""Distribution names of the packages in the extras ``service`` and ``spark``, by import name."""
+"""Distribution names of the packages in the extras ``service``, ``arrow`` and ``spark``, by import name."""
 
 _WRONG_USAGE: Final = 2
 

@@ -40,7 +40,7 @@ from pydantic_settings import (
 
 from broker.former_names import with_present_names
 from broker.partitioner import PARTITIONER
-from broker.settings_errors import error_line, no_section, remedy_of, unknown_variables
+from broker.settings_errors import error_line, lacking_arrow, no_section, remedy_of, unknown_variables
 from broker.times import parse_duration
 
 DEFAULT_FILE: Final = Path("lsb.toml")
@@ -312,9 +312,15 @@ class TopicSettings(Section):
     late: TopicName = "machine.late"
     rejected: TopicName = "machine.rejected"
     unmatched: TopicName = "machine.unmatched"
+    data_format: Literal["json", "arrow"] = "json"
     partitions: int = Field(default=5, ge=1, le=1000)
     replication_factor: int = Field(default=1, ge=1, le=10)
     retention: Duration = parse_duration("7d")
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a message of the data topics holds many records, so that a record's position includes a row."""
+        return self.data_format == "arrow"
 
 
 class EventSettings(Section):
@@ -355,6 +361,9 @@ class ServiceSettings(BaseSettings):
         valid.
         """
         return []
+
+    def needs_arrow(self) -> str | None:
+        """Return the setting that needs pyarrow, if one does."""
 
 
 Service = TypeVar("Service", bound=ServiceSettings)
@@ -398,6 +407,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         errors += [error_line(found, path) for found in error.errors()]
         parts_are_right = any(not found["loc"] for found in error.errors())
         errors += [f"{path}: {one}" for one in model.further_errors(merged, parts_are_right=parts_are_right)]
+    errors += lacking_arrow(path, settings.needs_arrow() if settings is not None else None)
     if errors or settings is None:
         raise SettingsError("\n".join(errors))
     return model.model_construct(**{name: getattr(settings, name) for name in model.model_fields})

@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
+
+from broker.commandline import describe_missing
 
 _SECRETS: Final = frozenset({"token", "password", "client"})
 """Settings whose values are never shown."""
@@ -86,3 +89,10 @@ def _shown(found: Any) -> str:
         return ""
     # A URL may contain a password.
     return f" (given: {re.sub('//[^/]*@', '//...@', str(value))[:80]!r})"
+
+
+def lacking_arrow(path: Path, setting: str | None) -> list[str]:
+    """Return the error for a setting that needs pyarrow, if it is not installed."""
+    if setting is None or find_spec("pyarrow") is not None:
+        return []
+    return [f"{path}: {setting}: {describe_missing('pyarrow', 'arrow')}"]

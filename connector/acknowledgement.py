@@ -28,6 +28,10 @@ class Ticket:
         self.unconfirmed_records = unconfirmed_records
 
 
+Tickets = Ticket | tuple[Ticket, ...]
+"""What Kafka confirms with one message: a record of one event or, as Arrow, the records of several events."""
+
+
 class Ledger:
     """The messages in flight, that is, received but not yet acknowledged, oldest first."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.kafka.client_log import client_logger
 from broker.kafka.producer import LastingProducer, Outgoing
@@ -26,13 +26,16 @@ from broker.kafka.topics import data_topic_specs, wait_for_topics
 from broker.metrics import TelemetryServer
 from broker.times import UNIT_NS
 from broker.wire.records import Watermark, encode
-from connector.acknowledgement import NO_PACKET, Ledger, Ticket
+from connector.acknowledgement import NO_PACKET, Ledger, Tickets
 from connector.events import Parser, dead_letter
 from connector.metrics import PublishTimes, register_metrics
 from connector.progress import Progress
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
 from connector.watermarks import SilenceWatch
+
+if TYPE_CHECKING:
+    from connector.batches import RecordBatches
 
 logger = logging.getLogger(__name__)
 _KAFKA_LOG = client_logger("connector.librdkafka")
@@ -62,10 +65,11 @@ class Bridge:
         self._parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
         self._ledger = Ledger(messages_max=own.in_flight_max, bytes_max=own.in_flight_bytes_max)
         self._session = MqttSession(settings.mqtt, own)
-        self._producer = LastingProducer[Ticket](
+        self._batches = _record_batches(settings) if settings.topics.has_rows else None
+        self._producer = LastingProducer[Tickets](
             settings.kafka,
             _KAFKA_LOG,
-            self._ledger.confirm,
+            self._confirm,
             linger_ms=own.linger / 1e6,
             compression_type=own.compression,
             batch_size=1024 * 1024,
@@ -165,32 +169,45 @@ class Bridge:
     def _accept(self, messages: list[Message]) -> None:
         if messages:
             self._back_off_s = _BACK_OFF_S[0]
-        data: list[Outgoing[Ticket]] = []
-        dead: list[Outgoing[Ticket]] = []
-        ledger, parse = self._ledger, self._parser.parse
+        data: list[Outgoing[Tickets]] = []
+        dead: list[Outgoing[Tickets]] = []
+        ledger, parse, batches, record_count = self._ledger, self._parser.parse, self._batches, 0
         for topic, payload, packet_id in messages:
             parsed = parse(payload)
             key = parsed.thing.encode()
-            records = [encode(record) for record in parsed.records]
+            records = [encode(record) for record in parsed.records] if batches is None else []
             dead_letters = [encode(dead_letter(refusal, topic)) for refusal in parsed.refusals]
             count = len(records) + len(dead_letters)
             size_bytes = (
                 sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
             )
+            record_count += len(parsed.records)
+            if batches is not None and parsed.records:
+                # All of them are confirmed at once, because they share a message.
+                count, size_bytes = count + 1, size_bytes + RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
             ticket = ledger.add(packet_id, size_bytes, count)
+            if batches is not None and parsed.records:
+                batches.add(parsed.thing, parsed.time_ns, parsed.records, ticket)
             data += [Outgoing(key, value, ticket) for value in records]
             dead += [Outgoing(None, value, ticket) for value in dead_letters]
             if self._watermarks:
                 for record in parsed.records:
                     self._watermarks.observe(parsed.thing, record.quantity, parsed.time_ns)
-        self._progress.count(len(messages), len(data), len(dead))
+        if batches is not None:
+            data = batches.take()
+        self._progress.count(len(messages), record_count, len(dead))
         self._publish_times.began(len(messages))
         self._producer.send(self._settings.topics.data, data)
         self._producer.send(self._settings.topics.rejected, dead)
 
+    def _confirm(self, tickets: Tickets) -> None:
+        """Record that Kafka has confirmed a message: a record of one event, or the records of several."""
+        for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
+            self._ledger.confirm(ticket)
+
     def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
         due = watermarks.collect(listening_ns, is_confirmed=not len(self._ledger))
-        records = [
+        records: list[Outgoing[Tickets]] = [
             Outgoing(key, value, self._ledger.add(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
             for key, value in due
         ]
@@ -213,6 +230,12 @@ class Bridge:
             logger.warning("the MQTT connection was lost while stopping: %s", error)
         if len(self._ledger):
             logger.warning("stopping with %d messages unacknowledged; they will be redelivered", len(self._ledger))
+
+
+def _record_batches(settings: Settings) -> RecordBatches:
+    from connector.batches import RecordBatches  # noqa: PLC0415 - pyarrow is an extra
+
+    return RecordBatches(settings.topics.partitions, settings.events.time_unit)
 
 
 class _WatermarkWriter:

@@ -70,3 +70,7 @@ class Settings(ServiceSettings):
     events: EventSettings = EventSettings.model_validate({})
     metrics: MetricsSettings = MetricsSettings.model_validate({})
     connector: ConnectorSettings = ConnectorSettings.model_validate({})
+
+    def needs_arrow(self) -> str | None:
+        """See `ServiceSettings.needs_arrow`."""
+        return "topics.data_format" if self.topics.has_rows else None

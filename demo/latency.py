@@ -85,6 +85,8 @@ def _results(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, st
                     joined = decode_joined(message.value() or b"")
                 except msgspec.DecodeError:
                     continue
-                yield unit, int(message.offset() or 0), (joined.left["id"], joined.right["id"])
+                # A compact result does not contain the events' ids.
+                if joined.left is not None and joined.right is not None:
+                    yield unit, int(message.offset() or 0), (joined.left["id"], joined.right["id"])
     finally:
         consumer.close()

@@ -1,4 +1,4 @@
-"""Parses seeds given as text, for all tests that run seeded histories."""
+"""Parses lists of seeds for the tests that run seeded histories."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The contenders: their commands, windows and limitations.
 
-A peer is a script in bench/peers, run as ``PYTHON bench/peers/NAME.py BOOTSTRAP DATA OUT --partitions N --state FOLDER
-[--width-ms W] [--variant V] …``. If its environment cannot be created, the report says why.
+A peer is a script in bench/peers or bench/peers/jvm, run as ``PYTHON NAME.py BOOTSTRAP DATA OUT --partitions N --state
+FOLDER [--width-ms W] [--variant V] …``. If its environment cannot be created, the report says why.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bench.harness.pipeline import Application
 from bench.kafka import BATCH
 from bench.peers import environments
 from bench.peers.ceiling.programs import build
+from bench.peers.jvm import programs
 from broker.stack.errors import StackError
 from broker.stack.parts import Parts, parts_folder
 
@@ -65,7 +66,8 @@ def _spark_jars() -> str:
 class _Script:
     """A script in bench/peers, and the arguments it takes beyond those that all peers share.
 
-    ``takes_lateness``: it takes the lateness as an argument. ``for_latency`` are its settings for low latency, by name.
+    ``name`` is that of the script, or, after ``jvm/``, the engine of a peer in Java. ``takes_lateness``: it takes the
+    lateness as an argument. ``for_latency`` are its settings for low latency, by name.
     ``widths``: windows of its grid are this many times as wide as the window to each side of a record. ``guarantee`` is
     how it delivers results.
     """
@@ -79,8 +81,8 @@ class _Script:
 
     @property
     def is_spark(self) -> bool:
-        """Whether it runs in the project's own environment."""
-        return self.name.startswith("spark")
+        """Whether it runs in the installed Spark."""
+        return self.name.removeprefix("jvm/").startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:
         """Return the command. Raises `NotHereError` if it has no environment here."""
@@ -95,9 +97,12 @@ class _Script:
         return [*base, "--state", str(job.state), *more, *given]
 
     def _start(self) -> list[str]:
-        if self.is_spark:
-            return [sys.executable, str(PEERS / f"{self.name}.py"), "--jars", _spark_jars()]
         try:
+            if self.name.startswith("jvm/"):
+                engine = self.name.removeprefix("jvm/")
+                return [sys.executable, *programs.command(engine, parts_folder(CACHE), print)]
+            if self.is_spark:
+                return [sys.executable, str(PEERS / f"{self.name}.py"), "--jars", _spark_jars()]
             return environments.command(self.name, parts_folder(CACHE), print)
         except (OSError, StackError) as error:
             raise NotHereError(f"no environment for {self.name}: {error}") from error
@@ -134,6 +139,10 @@ def _of_script(
     variants = [contender(f"{name}: {one}", *given, *settings) for one, settings in (tried or {}).items()]
     late = [contender(f"{name}, {one}", *given, *settings) for one, settings in script.for_latency.items()]
     return replace(contender(name, *given), variants=tuple(variants), for_latency=tuple(late))
+
+
+def _variants(*names: str) -> dict[str, tuple[str, ...]]:
+    return {name: ("--variant", name) for name in names}
 
 
 _WINDOW: Final = "misses neighbours farther apart than its window; pairs all records within it"
@@ -220,6 +229,73 @@ SPARK_DEFAULT: Final = replace(
     ),
     patience=2.5,
 )
+_BY_HAND: Final = "users write the join themselves"
+_ORDERED: Final = f"needs ordered records; {_BY_HAND}"
+_STREAMS: Final = _Script(
+    "jvm/streams",
+    for_latency={f"commits every {ms} ms": ("--variant", f"commit-{ms}ms") for ms in (10, 30, 100)},
+    guarantee=EXACTLY_ONCE,
+)
+_FLINK_BY_HAND: Final = _Script(
+    "jvm/flink",
+    has_window=False,
+    for_latency={f"checkpoint {ms} ms": ("--variant", f"checkpoint-{ms}ms") for ms in (100, 200)},
+    guarantee=EXACTLY_ONCE,
+)
+_ON_THE_JVM: Final = (
+    _of_script(
+        "Kafka Streams window",
+        "Kafka Streams: the windowed join of its DSL, exactly once, stores in memory",
+        _STREAMS,
+        *("--join", "window"),
+        lacks=_WINDOW,
+        tried=_variants("rocksdb", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"),
+    ),
+    _of_script(
+        "Kafka Streams by hand",
+        "Kafka Streams: a processor that keeps the neighbours of each thing, exactly once, stores in memory",
+        replace(_STREAMS, has_window=False),
+        lacks=f"{_BY_HAND}; without a lateness, needs ordered records",
+        tried=_variants(
+            "rocksdb", "no-cache", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"
+        ),
+    ),
+    _of_script(
+        "Flink by hand",
+        "Flink in Java: a keyed process function, exactly once, state in memory",
+        _FLINK_BY_HAND,
+        lacks=f"{_BY_HAND}; without a lateness, needs ordered records",
+        tried=_variants("rocksdb", "parallelism-4", "parallelism-1", "checkpoint-10s", "large-fetches"),
+    ),
+    _of_script(
+        "Flink by hand, timers",
+        "Flink in Java: the same, each record waits for the watermark",
+        _FLINK_BY_HAND,
+        *("--order", "timers"),
+        lacks=_BY_HAND,
+        tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-4", "large-fetches"),
+    ),
+    _of_script(
+        "Spark by hand in Java",
+        "Spark: transformWithState in Java, each record waits for the watermark",
+        _Script("jvm/spark", has_window=False),
+        lacks=_BY_HAND,
+        waits_ms=SPARK_LATENESS_MS,
+        tried={"batches of 100,000": ("--batch", "100000"), **_variants("4-partitions", "no-changelogs")},
+    ),
+    _of_script(
+        "Spark by hand in Java, ordered",
+        "Spark: transformWithState in Java, pairs of a record in its batch",
+        _Script("jvm/spark", has_window=False),
+        *("--order", "arrival"),
+        lacks=_ORDERED,
+        tried={
+            "batches of 100,000": ("--batch", "100000"),
+            "batches of 400,000": ("--batch", "400000"),
+            **_variants("4-partitions", "no-changelogs"),
+        },
+    ),
+)
 PEERS_OF_OTHERS: Final = (
     SPARK_BEST,
     _of_script(
@@ -262,10 +338,7 @@ PEERS_OF_OTHERS: Final = (
             guarantee=EXACTLY_ONCE,
         ),
         lacks=_WINDOW,
-        tried={
-            name: ("--variant", name)
-            for name in ("rocksdb", "not-aligned", "parallelism-2", "sink-128k", "sink-default")
-        },
+        tried=_variants("rocksdb", "not-aligned", "parallelism-2", "sink-128k", "sink-default"),
     ),
     _of_script(
         "Quix Streams as-of",
@@ -296,6 +369,7 @@ PEERS_OF_OTHERS: Final = (
         _Script("pathway_join", takes_lateness=False),
         lacks=f"{_WINDOW}; exactly-once delivery and persistent state need a licence",
     ),
+    *_ON_THE_JVM,
 )
 CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *CEILINGS, *PEERS_OF_OTHERS)}
 CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)

@@ -55,11 +55,13 @@ late = "{name}.late"
 rejected = "{name}.rejected"
 unmatched = "{name}.unmatched"
 partitions = {partitions}
+data_format = "{data_format}"
 
 [application]
 name = "{name}"
 buffer_records_max = {buffer_records_max}
 buffer_bytes_max = {buffer_bytes_max}
+results = "{results}"
 
 [[join]]
 name = "power"
@@ -121,7 +123,17 @@ def send(producer: Producer, topic: str, partition: int, record: dict[str, Any])
 class Application:
     """A joiner application with its own topics. ``settings`` are loaded from its settings file."""
 
-    def __init__(self, kafka: KafkaSettings, folder: Path, name: str, partitions: int, data: str) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        folder: Path,
+        name: str,
+        partitions: int,
+        data: str,
+        *,
+        data_format: str = "json",
+        results: str = "full",
+    ) -> None:
         """Write the settings file. ``data`` is the input topic."""
         self.data = data
         self._config = folder / f"{name}.toml"
@@ -132,6 +144,8 @@ class Application:
             partitions=partitions,
             buffer_records_max=BUFFER_RECORDS_MAX,
             buffer_bytes_max=BUFFER_BYTES_MAX,
+            data_format=data_format,
+            results=results,
         )
         self._config.write_text(text)
         self.settings = load_settings(JoinerSettings, self._config)

@@ -16,7 +16,7 @@ from typing import Final
 from broker.stack.errors import StackError
 from broker.stack.parts import Parts
 
-_REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
+REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
 
 _PYTHONS: Final = ("3.11", "3.12")
 """Python versions for which all peers have wheels. Apache Beam, which Flink needs, and bytewax have none for newer
@@ -47,7 +47,7 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
 
     Raises StackError with the installer's output if it cannot be installed here.
     """
-    wanted = _REQUIREMENTS / f"{name}.txt"
+    wanted = REQUIREMENTS / f"{name}.txt"
     place = (folder / "peers" / name).absolute()
     python, installed = place / "bin" / "python", place / "installed.txt"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
 def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
     """Return the folder with Flink's Kafka connector, downloading it if it is missing."""
     notice = "flink     downloading its Kafka connector (10 MB)"
-    return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, _REQUIREMENTS / "flink-jars.sha256", notice)
+    return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, REQUIREMENTS / "flink-jars.sha256", notice)
 
 
 def _find_python(name: str) -> str:

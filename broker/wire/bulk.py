@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 import numpy as np
 from numba import types
 
-from broker.wire.columns import StringColumn, decimals, glue
-from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compiled
-from broker.wire.records import NAME_LENGTH_MAX, encode, encode_lines
+from broker.wire.columns import StringColumn, glue
+from broker.wire.compiled import BYTES, COLUMNS_OUT, INTS, compare_bytes, compiled
+from broker.wire.numbers import Numbers, read_numbers
+from broker.wire.records import NAME_LENGTH_MAX, ROW_BITS, encode, encode_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,15 +35,16 @@ _NAME_END = np.cumsum([len(name) for name in _FIELDS])
 _THING_BIT = 1
 _ALL_BITS = (1 << len(_FIELDS)) - 1
 
-_QUOTE, _COLON, _COMMA, _OPEN, _CLOSE, _BACKSLASH = b'":,{}\\'
+_QUOTE, _COLON, _COMMA, _OPEN, _CLOSE = b'":,{}'
 _BLANK, _TAB, _LINE_BREAK, _RETURN = b" \t\n\r"
-_OPEN_BRACKET, _DELETE = b"[\x7f"
+_DELETE = 0x7F
+_IS_TEXT = np.array([_BLANK <= byte < _DELETE and byte not in b'"\\{[' for byte in range(256)])
+"""Which bytes may occur in plain strings."""
+
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _EXPONENT, _EXPONENT_TOO = b"09+-.eE"
 _NUMBER_LENGTH_MAX = 32
 _RECORD_LENGTH_MAX = 4096
 _MISSING = -1
-
-_numbers = msgspec.json.Decoder(list[float])
 
 
 class Fields(NamedTuple):
@@ -57,13 +58,14 @@ class Fields(NamedTuple):
 
 
 class PlainRecords(NamedTuple):
-    """n records: their strings, times in the given unit (int64), and values (float64)."""
+    """n records: their strings, times in the given unit (int64) and as digits, and values."""
 
     thing: StringColumn
     quantity: StringColumn
     id: StringColumn
     time: Ints
-    result: NDArray[np.float64]
+    time_digits: StringColumn
+    result: Numbers
 
 
 def read_plain(values: StringColumn) -> PlainRecords | None:
@@ -72,11 +74,10 @@ def read_plain(values: StringColumn) -> PlainRecords | None:
     times = None if fields is None else fields.time.integers()
     if fields is None or times is None:
         return None
-    try:
-        results = _numbers.decode(b"[" + glue(b",", fields.result).joined()[1:] + b"]")
-    except msgspec.DecodeError:
+    results = read_numbers(fields.result)
+    if results is None:
         return None
-    return PlainRecords(fields.thing, fields.quantity, fields.id, times, np.array(results, dtype=np.float64))
+    return PlainRecords(fields.thing, fields.quantity, fields.id, times, fields.time, results)
 
 
 def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
@@ -94,58 +95,72 @@ def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | No
 
 
 def encode_sides(
-    quantity: StringColumn, time: StringColumn, result: NDArray[np.float64], identity: StringColumn
+    quantity: StringColumn, time: StringColumn, result: StringColumn, identity: StringColumn
 ) -> StringColumn:
-    """Return the `records.Side` of n records as JSON. Quantities and ids are given without quotes."""
-    results = StringColumn.of_lines(encode_lines(result.tolist()))
+    """Return the `records.Side` of n records as JSON. Times and results are given as JSON, strings without quotes."""
     return glue(
-        b'{"quantity":"', quantity, b'","phenomenonTime":', time, b',"result":', results, b',"id":"', identity, b'"}'
+        b'{"quantity":"', quantity, b'","phenomenonTime":', time, b',"result":', result, b',"id":"', identity, b'"}'
     )
 
 
+Pieces = list["StringColumn | bytes | Ints"]
+"""Columns that are concatenated row by row, see `glue`."""
+
+
 class JoinedColumns(NamedTuple):
-    """n results (see `records.Joined`): their members as JSON, and the offsets and ordinals of both sides (int64)."""
+    """n results (see `records.Joined`): their members as JSON, and the ordinals (int64) of both sides.
+
+    ``time``, ``left_position``, ``right_position``: columns to be concatenated (see `glue`). ``sides``: the left and
+    the right records, or None for compact results.
+    """
 
     thing: StringColumn
-    time: StringColumn
+    time: Pieces
     result: StringColumn
-    left_seq: Ints
-    right_seq: Ints
-    left: StringColumn
-    right: StringColumn
+    left_position: Pieces
+    right_position: Pieces
+    sides: tuple[StringColumn, StringColumn] | None
     left_ordinal: Ints
     right_ordinal: Ints
 
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
     """Return the message values of n results of one join in one unit."""
-    pieces = (
+    pieces: Pieces = [
         b'{"thing":',
         columns.thing,
         b',"quantity":' + encode(quantity) + b',"phenomenonTime":',
-        columns.time,
+        *columns.time,
         b',"result":',
         columns.result,
         b',"id":' + encode(f"{join}:{unit}:")[:-1],
-        decimals(columns.left_seq),
+        *columns.left_position,
         b":",
-        decimals(columns.right_seq),
-        b'","left":',
-        columns.left,
-        b',"right":',
-        columns.right,
-        _ties(columns.left_ordinal, columns.right_ordinal),
-        b"}",
-    )
-    return glue(*pieces)
+        *columns.right_position,
+    ]
+    if columns.sides is None:
+        pieces.append(b'"')
+    else:
+        left, right = columns.sides
+        pieces += [b'","left":', left, b',"right":', right]
+    tied = (columns.left_ordinal != 0) | (columns.right_ordinal != 0)
+    if tied.any():
+        # It identifies a pair among those of equal times.
+        pieces.append(glue(b',"tie":"', columns.left_ordinal, b"-", columns.right_ordinal, b'"').where(tied))
+    return glue(*pieces, b"}")
 
 
-def _ties(left: Ints, right: Ints) -> StringColumn | bytes:
-    """Return the field ``tie``, which identifies a pair among those of equal times; empty if there is only one."""
-    tied = (left != 0) | (right != 0)
-    if not tied.any():
-        return b""
-    return glue(b',"tie":"', decimals(left), b"-", decimals(right), b'"').where(tied)
+def position_pieces(seq: Ints, *, has_rows: bool) -> Pieces:
+    """Return `records.position_text` of n positions, as columns to be concatenated."""
+    return [seq >> ROW_BITS, b".", seq & (1 << ROW_BITS) - 1] if has_rows else [seq]
+
+
+def escape(texts: StringColumn) -> StringColumn:
+    """Return UTF-8 strings as JSON, without their quotes."""
+    if _IS_TEXT[texts.packed().data].all():
+        return texts
+    whole = StringColumn.of_lines(encode_lines([text.decode() for text in texts.each()]))
+    return StringColumn(whole.data, whole.start + 1, whole.end - 1)
 
 
 @compiled()
@@ -164,7 +179,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
         byte = data[place]
         if byte == _QUOTE:
             return place
-        if byte < _BLANK or byte >= _DELETE or byte in (_BACKSLASH, _OPEN, _OPEN_BRACKET):
+        if not _IS_TEXT[byte]:
             return _MISSING
     return _MISSING
 
@@ -233,6 +248,56 @@ def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
     return found if ends_here else 0
 
 
+@compiled()
+def _learn_layout(begin: int, stop: int, spans: Ints, layout: Ints) -> None:
+    """Store how the fields of a record are laid out: a row for each field in their order, and one for the end.
+
+    Each has the field (`_MISSING` for the end), and where the bytes before its value begin and end. The record is at
+    ``begin`` to ``stop``. ``spans``: where each field's value begins and ends; 0 for a field that it does not have.
+    """
+    at, count = begin, 0
+    while True:
+        following = _MISSING
+        for field in range(len(_NAME_END)):
+            value = spans[2 * field]
+            if value >= at and value > begin and (following == _MISSING or value < spans[2 * following]):
+                following = field
+        layout[count, 0], layout[count, 1] = following, at
+        if following == _MISSING:
+            layout[count, 2] = stop
+            return
+        layout[count, 2] = spans[2 * following]
+        at = spans[2 * following + 1]
+        count += 1
+
+
+@compiled()
+def _read_alike(data: Bytes, at: int, stop: int, row: int, layout: Ints, spans: Ints) -> bool:
+    """Store the spans of a record's fields if the record has this layout. Otherwise return False."""
+    if stop - at > _RECORD_LENGTH_MAX:
+        return False
+    address, count = data.ctypes.data, 0
+    while True:
+        field, known = layout[count, 0], layout[count, 1]
+        length = layout[count, 2] - known
+        if length > stop - at or compare_bytes(address + at, address + known, length) != 0:
+            return False
+        at += length
+        if field == _MISSING:
+            return at == stop
+        if field < _TEXTS:
+            end, length_max = at, NAME_LENGTH_MAX
+            while end < stop and _IS_TEXT[data[end]]:
+                end += 1
+        else:
+            end, length_max = _number_end(data, at, stop), _NUMBER_LENGTH_MAX
+        if not 1 <= end - at <= length_max:
+            return False
+        spans[2 * field, row], spans[2 * field + 1, row] = at, end
+        at = end
+        count += 1
+
+
 @compiled(types.boolean, BYTES, INTS, INTS, types.int64, COLUMNS_OUT)
 def _find_fields(data: Bytes, start: Ints, end: Ints, wanted: int, spans: Ints) -> bool:
     """Store where each field's value begins and ends, one row per record. Quotes of strings are excluded.
@@ -240,7 +305,12 @@ def _find_fields(data: Bytes, start: Ints, end: Ints, wanted: int, spans: Ints) 
     Returns False if a record is not plain, or does not have exactly the ``wanted`` fields (bits).
     """
     spans[:2] = 0
-    for row in range(len(start)):  # noqa: SIM110 - numba has no all()
+    layout = np.empty((len(_NAME_END) + 1, 3), dtype=np.int64)
+    for row in range(len(start)):
+        # Records of one program have the same bytes between their values, and these are compared faster than parsed.
+        if row and _read_alike(data, start[row], end[row], row, layout, spans):
+            continue
         if _read_record(data, start[row], end[row], row, spans) != wanted:
             return False
+        _learn_layout(start[row], end[row], spans[:, row], layout)
     return True

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 from numba import types
 
-from broker.wire.compiled import BYTES, BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes
+from broker.wire.compiled import BYTES, BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes, word_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,10 @@ _TABLE_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StringColumn:
-    """n strings: the bytes ``data[start[i]:end[i]]`` of each (uint8; int64, shape (n,)). ``data`` may be longer."""
+    """n strings. String i is ``data[start[i]:end[i]]``.
+
+    ``data`` is uint8 and may contain other bytes as well; ``start`` and ``end`` are int64, shape (n,).
+    """
 
     data: Bytes
     start: Ints
@@ -140,74 +143,112 @@ _ZERO, _NINE, _MINUS = b"09-"
 _INTEGER_DIGITS_MAX = 18
 
 
-def glue(*columns: StringColumn | bytes) -> StringColumn:
-    """Concatenate all columns row by row. Bytes are repeated in every row.
+def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
+    """Concatenate all columns row by row. Bytes are repeated in every row; integers are written in plain digits.
 
     Raises ValueError if columns have different numbers of rows.
     """
-    counts = {len(column) for column in columns if isinstance(column, StringColumn)}
+    counts = {len(column) for column in columns if not isinstance(column, bytes)}
     if len(counts) != 1:
         message = f"columns have different numbers of rows: {sorted(counts)}"
         raise ValueError(message)
     (count,) = counts
-    pieces = [StringColumn.repeated(column, count) if isinstance(column, bytes) else column for column in columns]
-    end = np.zeros(count, dtype=np.int64)
-    for piece in pieces:
-        end += piece.end
-        end -= piece.start
-    end = end.cumsum()
-    start = np.empty_like(end)
-    start[:1], start[1:] = 0, end[:-1]
-    data, at = np.empty(int(end[-1]) if count else 0, dtype=np.uint8), start.copy()
-    # Copied in blocks, so that a block stays in the CPU cache until its last column is copied.
-    for first in range(0, count, _BLOCK):
-        rows = slice(first, first + _BLOCK)
-        for piece in pieces:
-            _copy(piece.data, piece.start[rows], piece.end[rows], data, at[rows])
-    return StringColumn(data, start, end)
+    pieces = [_piece_of(column, count) for column in columns]
+    data = np.empty(sum(piece.size for piece in pieces), dtype=np.uint8)
+    start, end = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    used = _glue(np.array([piece.row for piece in pieces]), data, start, end)
+    return StringColumn(data[:used], start, end)
 
 
-_BLOCK = 1024
+class _Piece(NamedTuple):
+    """A column for `_glue`: its row in the table of pieces, the most bytes it takes, and the arrays it refers to."""
+
+    row: tuple[int, int, int, int]
+    size: int
+    arrays: tuple[NDArray[Any], ...]
+
+
+_CONSTANT, _STRINGS, _INTEGERS = range(3)
+"""The kinds of pieces."""
+
+_DIGITS_MAX: Final = 20
+"""Maximum number of characters of an int64."""
+
+_WORD: Final = 8
+
+_PAIRS_OF_DIGITS: Final = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), dtype=np.uint8)
+
+
+def _piece_of(column: StringColumn | bytes | Ints, count: int) -> _Piece:
+    if isinstance(column, bytes):
+        text = np.frombuffer(column, dtype=np.uint8)
+        return _Piece((_CONSTANT, _address(text), len(text), 0), len(text) * count, (text,))
+    if isinstance(column, StringColumn):
+        data, start, end = column.data, np.ascontiguousarray(column.start), np.ascontiguousarray(column.end)
+        row = _STRINGS, _address(data), _address(start), _address(end)
+        return _Piece(row, int((end - start).sum()), (data, start, end))
+    values = np.ascontiguousarray(column)
+    return _Piece((_INTEGERS, _address(values), 0, 0), _DIGITS_MAX * count, (values,))
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def decimals(values: Ints) -> StringColumn:
     """Return integers as strings of plain digits."""
-    room, start = np.empty(len(values) * _ROOM, dtype=np.uint8), np.empty(len(values), dtype=np.int64)
-    _write_integers(np.ascontiguousarray(values), room, start)
-    return StringColumn(room, start, np.arange(1, len(values) + 1) * _ROOM)
+    return glue(values)
 
 
-_ROOM = 20
-"""Maximum number of characters of an int64."""
+@compiled()
+def _write_integer(value: int, digits: Bytes) -> int:
+    """Write the digits of ``value`` at the end of ``digits``. Return where they begin."""
+    # Computed with negative numbers, because the smallest int64 has no positive counterpart.
+    left = value if value < 0 else -value
+    place = _DIGITS_MAX
+    while left <= -10:  # noqa: PLR2004 - digits
+        hundreds = (left + 99) // 100
+        two = 2 * (hundreds * 100 - left)
+        place -= 2
+        digits[place], digits[place + 1] = _PAIRS_OF_DIGITS[two], _PAIRS_OF_DIGITS[two + 1]
+        left = hundreds
+    if left or place == _DIGITS_MAX:
+        place -= 1
+        digits[place] = _ZERO - left
+    if value < 0:
+        place -= 1
+        digits[place] = _MINUS
+    return place
 
 
-@compiled(types.void, BYTES, INTS, INTS, BYTES_OUT, INTS_OUT)
-def _copy(source: Bytes, start: Ints, end: Ints, target: Bytes, at: Ints) -> None:
-    """Copy each string to its position, and advance the position to the end of the copy."""
-    source_at, target_at = source.ctypes.data, target.ctypes.data
+@compiled(types.int64, types.Array(types.int64, 2, "C"), BYTES_OUT, INTS_OUT, INTS_OUT)
+def _glue(pieces: Ints, data: Bytes, start: Ints, end: Ints) -> int:
+    """Write each row to ``data``, and where it starts and ends. Return the number of bytes written.
+
+    ``pieces``: for each column its kind, and then: the address and number of the bytes (constant); the addresses of the
+    bytes and of their starts and ends (strings); the address of the values (integers).
+    """
+    target = data.ctypes.data
+    digits = np.empty(_DIGITS_MAX, dtype=np.uint8)
+    at = 0
     for row in range(len(start)):
-        length = end[row] - start[row]
-        copy_bytes(target_at + at[row], source_at + start[row], length)
-        at[row] += length
-
-
-@compiled(types.void, INTS, BYTES_OUT, INTS_OUT)
-def _write_integers(values: Ints, room: Bytes, start: Ints) -> None:
-    for row in range(len(values)):
-        value = values[row]
-        # Computed with negative numbers, because the smallest int64 has no positive counterpart.
-        left = value if value < 0 else -value
-        place = (row + 1) * _ROOM - 1
-        while left <= -10:  # noqa: PLR2004 - digits
-            tens = (left + 9) // 10
-            room[place] = _ZERO + tens * 10 - left
-            left = tens
-            place -= 1
-        room[place] = _ZERO - left
-        if value < 0:
-            place -= 1
-            room[place] = _MINUS
-        start[row] = place
+        start[row] = at
+        for piece in range(len(pieces)):
+            kind, address = pieces[piece, 0], pieces[piece, 1]
+            if kind == _STRINGS:
+                begin = word_at(pieces[piece, 2] + row * _WORD)
+                length = word_at(pieces[piece, 3] + row * _WORD) - begin
+                address += begin
+            elif kind == _CONSTANT:
+                length = pieces[piece, 2]
+            else:
+                begin = _write_integer(word_at(address + row * _WORD), digits)
+                address, length = digits.ctypes.data + begin, _DIGITS_MAX - begin
+            copy_bytes(target + at, address, length)
+            at += length
+        end[row] = at
+    return at
 
 
 @compiled(types.boolean, BYTES, INTS, INTS, INTS_OUT)

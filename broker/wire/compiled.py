@@ -11,7 +11,9 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Final, TypeVar
 
+from llvmlite import ir
 from numba import njit, types
+from numba.extending import intrinsic
 
 _Loop = TypeVar("_Loop", bound=Callable[..., object])
 
@@ -24,6 +26,28 @@ COLUMNS_OUT: Final = types.Array(types.int64, 2, "C")
 copy_bytes: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 """C's memcpy, for compiled loops: target, source, count. A loop takes a nanosecond per byte, because the compiler
 cannot know that source and target do not overlap; this takes three for a whole short string."""
+
+compare_bytes: Any = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.intp))
+"""C's memcmp, for compiled loops: two addresses and a count. 0 if the bytes are equal."""
+
+
+def _reading(bits: int, number: Any) -> Any:
+    """Create a compiled function that reads the integer at an address."""
+
+    def read(_context: Any, _address: Any) -> Any:
+        def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
+
+        return number(types.int64), generate
+
+    return intrinsic(read)
+
+
+word_at: Any = _reading(64, types.int64)
+"""The int64 at an address, for compiled loops."""
+
+half_word_at: Any = _reading(32, types.int32)
+"""The int32 at an address, for compiled loops."""
 
 
 # numba recompiles a loop if its own file has changed, but not if the file of another loop that it calls has.

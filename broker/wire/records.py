@@ -88,8 +88,8 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pair. ``phenomenonTime`` is the exact mean of the two, a number in the configured unit.
 
     ``result`` is a number, or ``{"left": x, "right": y}`` if the join keeps both values. ``id`` is
-    ``join:unit:left offset:right offset``. ``tie`` is ``i-j``, the two ordinals among equal times of one stream
-    and key, and is omitted if both are 0.
+    ``join:unit:left offset:right offset``. ``left`` and ``right`` are the records; compact results omit them. ``tie``
+    is ``i-j``, the two ordinals among equal times of one stream and key, and is omitted if both are 0.
     """
 
     thing: str
@@ -97,13 +97,16 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     phenomenonTime: int | msgspec.Raw  # noqa: N815 - the wire's own name
     result: float | dict[str, float]
     id: str
-    left: Side
-    right: Side
+    left: Side | None = None
+    right: Side | None = None
     tie: str = ""
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """An output about one input record on one side of a join: the record at ``topic``, ``partition`` and ``offset``."""
+    """An output about one input record on one side of a join: the record at ``topic``, ``partition`` and ``offset``.
+
+    ``row``: its row, if it came in a message of many records.
+    """
 
     id: str
     application: str
@@ -113,6 +116,7 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     record: Record
+    row: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Late(OutputRecord, frozen=True, gc=False):
@@ -133,8 +137,9 @@ class Unmatched(OutputRecord, frozen=True, gc=False):
 class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A dead letter: an input or a pair that could not be used, and the reason.
 
-    ``id`` is ``topic:partition:offset`` for a record from Kafka, the pair's id if the joining function failed or
-    the database refused the pair's point, and ``mqtt:<hash>`` for a payload from MQTT.
+    ``id`` is ``topic:partition:offset`` for a message from Kafka, ``topic:partition:offset.row`` for one row of it,
+    the pair's id if the joining function failed or the database refused the pair's point, and ``mqtt:<hash>`` for
+    a payload from MQTT.
     ``value`` holds the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and
     ``sha256`` are those of the whole.
     """
@@ -149,6 +154,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     value: str
     partition: int = -1
     offset: int = -1
+    row: int = -1
 
 
 class _RawTimeRecord(msgspec.Struct):
@@ -185,8 +191,8 @@ class _JoinedIn(msgspec.Struct):
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
     result: float | dict[str, float]
     id: str
-    left: dict[str, Any]
-    right: dict[str, Any]
+    left: dict[str, Any] | None = None
+    right: dict[str, Any] | None = None
     tie: str = ""
 
 
@@ -293,9 +299,19 @@ def decode_rejected(value: bytes) -> Rejected:
     return _rejected.decode(value)
 
 
-def pair_id(join: str, unit: int, left_seq: int, right_seq: int) -> str:
-    """Return the id of a pair: the join, the unit, and the two offsets."""
-    return f"{join}:{unit}:{left_seq}:{right_seq}"
+ROW_BITS: Final = 16
+"""If a message holds many records, a record's position is its message's offset, shifted by this many bits, plus its
+row. Otherwise it is the offset."""
+
+
+def position_text(seq: int, *, has_rows: bool) -> str:
+    """Return a record's position as ids contain it: ``offset``, or ``offset.row`` if messages hold many records."""
+    return f"{seq >> ROW_BITS}.{seq & (1 << ROW_BITS) - 1}" if has_rows else str(seq)
+
+
+def pair_id(join: str, unit: int, left: int | str, right: int | str) -> str:
+    """Return the id of a pair: the join, the unit, and the two positions."""
+    return f"{join}:{unit}:{left}:{right}"
 
 
 def join_of(identity: str) -> str:
@@ -311,6 +327,7 @@ def reject(
     topic: str,
     partition: int = -1,
     offset: int = -1,
+    row: int = -1,
     identity: str | None = None,
 ) -> Rejected:
     """Return the dead letter of ``value``: the reason, the position, the first bytes, the length and the hash.
@@ -327,5 +344,6 @@ def reject(
     except UnicodeDecodeError:
         encoding, text = "base64", base64.b64encode(head).decode("ascii")
     if identity is None:
-        identity = f"{topic}:{partition}:{offset}" if partition >= 0 else f"mqtt:{digest[:32]}"
-    return Rejected(identity, source, reason, topic, len(whole), digest, encoding, text, partition, offset)
+        place = f"{offset}.{row}" if row >= 0 else str(offset)
+        identity = f"{topic}:{partition}:{place}" if partition >= 0 else f"mqtt:{digest[:32]}"
+    return Rejected(identity, source, reason, topic, len(whole), digest, encoding, text, partition, offset, row)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from broker.settings import KafkaSettings
+    from db_connector.kafka.results import ResultRow
 
 SOURCE: Final = "db_connector"
 
@@ -34,7 +35,7 @@ class DeadLetterWriter:
             kafka, client_logger("db_connector.librdkafka"), lambda _ticket: None, linger_ms=5, client_id=SOURCE
         )
 
-    def send(self, message: Message, reason: str, identity: str | None) -> None:
+    def send(self, message: Message | ResultRow, reason: str, identity: str | None) -> None:
         """Queue a dead letter for a record. ``identity`` is the id of its pair, or None if it could not be read."""
         dead_letter = reject(
             message.value(),

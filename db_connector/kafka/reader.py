@@ -88,6 +88,8 @@ class ResultReader:
         self._read_ahead: list[Message] = []
         """Messages that arrived while paused."""
         self._paused = False
+        self._results_per_message = 1
+        """How many results a message of the last batch held, so that a batch has about ``batch_records`` results."""
         self._consumer = self._make_consumer()
 
     def subscribe(self) -> None:
@@ -105,7 +107,11 @@ class ResultReader:
             self._paused = False
         self._retry_failed_partitions()
         early, self._read_ahead = self._read_ahead, []
-        return self._sort(early + self._consumer.consume(self._own.batch_records, self._own.linger / 1e9))
+        count = max(1, self._own.batch_records // self._results_per_message)
+        results = self._sort(early + self._consumer.consume(count, self._own.linger / 1e9))
+        if results.message_count:
+            self._results_per_message = max(1, results.records // results.message_count)
+        return results
 
     def keep_alive(self, timeout_s: float = 0.1) -> None:
         """Pause the partitions and poll, to stay in the group. Records that arrive anyway go into the next batch."""

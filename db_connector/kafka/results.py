@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.wire.records import decode_joined
+from broker.commandline import describe_missing
+from broker.times import mean_text
+from broker.wire.records import Unreadable, decode_joined
 from db_connector.points import UnrepresentableError, point_line
 
 if TYPE_CHECKING:
@@ -36,27 +38,66 @@ class Span:
         self.last, self.next_offset = offset, offset + 1
 
 
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One result of a message that holds many. Its value, for a dead letter, is its own form in JSON."""
+
+    message: Message
+    thing: str
+    quantity: str
+    phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float | dict[str, float]
+    id: str
+    tie: str
+
+    def value(self) -> bytes:
+        """Return the members of the result as JSON."""
+        members = ("thing", "quantity", "phenomenonTime", "result", "id", "tie")
+        return msgspec.json.encode({name: getattr(self, name) for name in members if getattr(self, name) != ""})
+
+    def key(self) -> bytes | None:
+        """Return the key of the message."""
+        return self.message.key()
+
+    def topic(self) -> str | None:
+        """Return the topic of the message."""
+        return self.message.topic()
+
+    def partition(self) -> int | None:
+        """Return the partition of the message."""
+        return self.message.partition()
+
+    def offset(self) -> int | None:
+        """Return the offset of the message."""
+        return self.message.offset()
+
+
 @dataclass
 class Results:
     """One consumed batch."""
 
     lines: list[bytes] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    """The record behind each line."""
+    messages: list[Message | ResultRow] = field(default_factory=list)
+    """The record behind each line, or a `ResultRow` if its message holds many results."""
     ids: list[str] = field(default_factory=list)
     """The pair id of each line."""
-    unrepresentable: list[tuple[Message, str, str | None]] = field(default_factory=list)
+    unrepresentable: list[tuple[Message | ResultRow, str, str | None]] = field(default_factory=list)
     """Records without a line, each with the reason and, if it could be read, the pair id."""
     spans: dict[int, Span] = field(default_factory=dict)
+    message_count: int = 0
 
     @property
     def records(self) -> int:
-        """The number of records in the batch."""
+        """The number of results in the batch; a message may hold many."""
         return len(self.lines) + len(self.unrepresentable)
 
     def add(self, message: Message, measurement: str, time_unit: str) -> None:
         """Convert a record to its line, or record why it cannot be converted; see `point_line`."""
+        self.message_count += 1
         value, identity = message.value(), None
+        if value and not value.startswith(b"{"):
+            self._add_many(message, value, measurement, time_unit)
+            return
         try:
             if value is None:
                 raise UnrepresentableError("the value is null")
@@ -69,3 +110,31 @@ class Results:
             self.lines.append(line)
             self.messages.append(message)
             self.ids.append(identity)
+
+    def _add_many(self, message: Message, value: bytes, measurement: str, time_unit: str) -> None:
+        """Convert a message that is not JSON, but Arrow with many results."""
+        try:
+            from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
+
+            found = decode_results(value)
+        except ImportError:
+            self.unrepresentable.append((message, describe_missing("pyarrow", "arrow"), None))
+            return
+        except Unreadable as error:
+            self.unrepresentable.append((message, str(error), None))
+            return
+        pairs = zip(
+            found.thing, found.quantity, found.time_ns, found.half, found.value, found.ids(), found.tie, strict=True
+        )
+        for thing, quantity, time_ns, half, result, identity, tie in pairs:
+            time = msgspec.Raw(mean_text(time_ns, time_ns + half, time_unit).encode())
+            both = {"left": result[0], "right": result[1]} if isinstance(result, tuple) else result
+            row = ResultRow(message, thing, quantity, time, both, identity, tie)
+            try:
+                line = point_line(row, measurement, time_unit)
+            except UnrepresentableError as error:
+                self.unrepresentable.append((row, str(error), identity))
+            else:
+                self.lines.append(line)
+                self.messages.append(row)
+                self.ids.append(identity)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from threading import Event
 from typing import Any, Protocol
 
@@ -35,6 +35,10 @@ class Clock(Protocol):
         """Wait until all futures are done or the monotonic time ``until_s`` is reached."""
         ...
 
+    def wait_until_any_done(self, futures: Collection[Future[Any]], until_s: float) -> None:
+        """Wait until one of the futures is done or the monotonic time ``until_s`` is reached."""
+        ...
+
 
 class SystemClock:
     """The system clock."""
@@ -58,3 +62,7 @@ class SystemClock:
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
         """See `Clock`."""
         wait(futures, timeout=None if until_s is None else max(0.0, until_s - time.monotonic()))
+
+    def wait_until_any_done(self, futures: Collection[Future[Any]], until_s: float) -> None:
+        """See `Clock`."""
+        wait(futures, timeout=max(0.0, until_s - time.monotonic()), return_when=FIRST_COMPLETED)

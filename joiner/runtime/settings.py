@@ -51,6 +51,9 @@ PROCESS: Final = "process"
 SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
+MESSAGE_RECORDS: Final = 1_000
+"""A message that may hold many records counts as this many where a range is read in parts."""
+
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
 """Names in the semantics, which are those of the first release, mapped to the current names of the settings."""
 
@@ -149,6 +152,7 @@ class ApplicationSettings(Section):
     max_future_skew: Duration = parse_duration("1d")
     batch_records_max: int = Field(default=30_000, ge=1, le=1_000_000)
     native: bool = True
+    results: Literal["full", "compact", "arrow"] = "full"
     commit_interval: Duration = parse_duration("20ms")
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")
@@ -274,6 +278,16 @@ class JoinerSettings(ServiceSettings):
             names.append("unmatched")
         return {name: getattr(self.topics, name) for name in names}
 
+    def messages_max(self, records: int) -> int:
+        """Return how many messages to read where about ``records`` records are wanted."""
+        return max(1, records // MESSAGE_RECORDS) if self.topics.has_rows else records
+
+    def needs_arrow(self) -> str | None:
+        """See `ServiceSettings.needs_arrow`."""
+        if self.topics.has_rows:
+            return "topics.data_format"
+        return "application.results" if self.application.results == "arrow" else None
+
     @property
     def state_topic(self) -> str:
         """The application's state topic."""
@@ -304,6 +318,8 @@ class JoinerSettings(ServiceSettings):
             "outputs": self.output_topics,
             "time_unit": self.events.time_unit,
             "ahead_max_ns": self.application.max_future_skew,
+            # Only if it is not the default, so that the fingerprints of existing applications stay the same.
+            **({"data_format": self.topics.data_format} if self.topics.has_rows else {}),
             "joins": {
                 join.name: {
                     "left": self.stream(join.left),

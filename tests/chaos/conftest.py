@@ -1,4 +1,4 @@
-"""Real servers for the chaos tests, and their report."""
+"""Fixtures of the chaos tests: the real servers, and the report of the runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.chaos.report import versions_of, write_report
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[ChaosStack]:
-    """Running Kafka, MQTT broker and InfluxDB, with wires to them."""
+    """Kafka, an MQTT broker and InfluxDB, all running, with wires to them."""
     with chaos_stack() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def plain_kafka() -> Iterator[str]:
-    """The address of a Kafka broker without wires, for tests of joiners alone."""
+    """The address of a Kafka broker without wires, for tests that run only joiners."""
     with ephemeral_stack(say=print) as stack:
         stack.up([stack.kafka])
         yield stack.kafka.address
@@ -31,7 +31,7 @@ def plain_kafka() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def chaos_report(servers: ChaosStack) -> Iterator[list[dict[str, Any]]]:
-    """Collects a row for each run, and writes JSON and Markdown to LSB_CHAOS_REPORT at the end."""
+    """A list to which each run appends its row. At the end it is written to LSB_CHAOS_REPORT, as JSON and Markdown."""
     rows: list[dict[str, Any]] = []
     versions = versions_of(servers.stack)
     yield rows

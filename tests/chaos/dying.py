@@ -1,7 +1,7 @@
-"""Runs a service that kills itself with SIGKILL at the n-th arrival at a named point of its code.
+"""Runs a service that kills itself with SIGKILL when it reaches a named point in its code for the n-th time.
 
 ``LSB_CHAOS_DIE=point:n python -m tests.chaos.dying joiner run …``. With ``LSB_CHAOS_SIGNAL=STOP`` it freezes instead.
-The production code has no support for this: the points are wrapped from outside before the service starts.
+The production code contains no hooks for this: the methods in question are wrapped before the service starts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 class Point(NamedTuple):
     """A point at which a service may die: just ``before`` or just after a call of ``owner.method``.
 
-    ``counts`` returns how many arrivals a call counts as, by default one.
+    ``counts`` returns how many arrivals a call counts as; the default is one.
     """
 
     owner: type
@@ -56,7 +56,7 @@ class Point(NamedTuple):
 
 
 def _produces(end: str) -> Callable[[Call], int]:
-    """Return a counter of writes of the state record whose key ends with ``end``."""
+    """Return a function that counts only calls that write a state record whose key ends with ``end``."""
     return lambda call: int(str(call.arguments[1]).endswith(end))
 
 
@@ -67,7 +67,7 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         # The state is being rebuilt, without output.
         "replaying": Point(Unit, "apply", before=False, counts=lambda call: int("silent" in call.options)),
         "joined": Point(Unit, "apply", before=False),
-        # The results are in the log, and the transaction is open.
+        # The results are in the log, and the transaction is still open.
         "produced": Point(UnitProducer, "write_all", before=False, counts=lambda call: len(call.arguments[0])),
         # All chunks are written, but the manifest is not.
         "within-snapshot": Point(UnitProducer, "write", before=True, counts=_produces("/manifest")),
@@ -78,7 +78,7 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
     "connector": {
         "message": Point(Bridge, "_accept", before=True, counts=lambda call: len(call.arguments[0])),
         "sent": Point(Bridge, "_accept", before=False),
-        # Kafka has acknowledged the records, but nothing is acknowledged to MQTT.
+        # Kafka has acknowledged the records, but the connector has acknowledged nothing to MQTT.
         "kafka-acknowledged": Point(Ledger, "release", before=False, counts=lambda call: len(call.result)),
         "mqtt-acknowledged": Point(MqttSession, "acknowledge", before=False),
     },
@@ -95,11 +95,11 @@ POINTS: Final[dict[str, dict[str, Point]]] = {
         "acknowledged": Point(Publisher, "_acknowledge", before=False),
     },
 }
-"""The points at which each service may die, by its module."""
+"""The points at which a service may die, by the service's module."""
 
 
 def _writes_of(kind: type) -> Callable[[Call], int]:
-    """Return a counter of writes of this kind of record to the control topic."""
+    """Return a function that counts only calls that write this kind of record to the control topic."""
     return lambda call: int(isinstance(call.arguments[0], kind))
 
 
@@ -136,7 +136,7 @@ _MAINS: Final = {
 def flush_open_transaction(owner: Any) -> None:
     """Flush the records of an open transaction, or of the control topic, to Kafka."""
     if isinstance(owner, ControlLog):
-        # The control log itself waits for only a second, and a process that dies or freezes does not retry.
+        # The control log waits for only a second by itself, and a process that dies or freezes cannot retry.
         client = owner._producer  # noqa: SLF001 - reaches into the joiner on purpose
         if client is not None:
             client.flush(_CONTROL_FLUSH_S)
@@ -182,7 +182,7 @@ def arm(point: Point, arrive: Callable[[Any, int], None]) -> None:
 
 
 def main() -> None:
-    """Arm the point named in the environment, then run the service of the command line."""
+    """Arm the point named in the environment, then run the service named on the command line."""
     service = sys.argv[1]
     name, _, count = os.environ["LSB_CHAOS_DIE"].partition(":")
     points = POINTS[service] | (TARGET_POINTS | SOURCE_POINTS if service == "joiner" else {})

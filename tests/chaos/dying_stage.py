@@ -1,7 +1,8 @@
-"""Runs a Spark stage in which the driver, a worker or every process is killed at the n-th arrival at a named point.
+"""Runs a Spark stage that loses its driver, a worker or all processes when a named point is reached for the n-th time.
 
-``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The kill creates the file,
-and happens only once, because the stage restarts dead workers. The production code has no support for this.
+``LSB_CHAOS_DIE=who:point:n LSB_CHAOS_DIED=file python -m tests.chaos.dying_stage spark …``. The dying process creates
+the file first. Once the file exists, no other process dies, although the stage restarts dead workers. The production
+code contains no hooks for this.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Death:
         self._lock = threading.Lock()
 
     def arrive(self, owner: Any, arrivals: int) -> None:
-        """Count arrivals. At the last one, die unless another process has already died."""
+        """Count arrivals. At the last one, die unless another process has died before."""
         with self._lock:
             self._left -= arrivals
             if not arrivals or self._left > 0:
@@ -79,10 +80,10 @@ _arm_worker = functools.cache(lambda: _arm_from_environment({"worker"}))
 
 
 class DyingProcessor(UnitProcessor):
-    """Spark's operator, in a worker that may be due to die."""
+    """Spark's operator. It arms the worker process in which it runs."""
 
     def init(self, handle: Any) -> None:
-        """See `UnitProcessor.init`. Called for every task, but arms each process only once."""
+        """See `UnitProcessor.init`. Called for every task, but arms the process only once."""
         _arm_worker()
         super().init(handle)
 

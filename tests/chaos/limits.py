@@ -1,4 +1,4 @@
-"""Machine faults: a full disk and a wrong clock.
+"""Faults of the machine: a full disk and a wrong clock.
 
 A disk is a small in-memory file system, which only root may mount. libfaketime (Debian package `faketime`) sets the
 clock of one process. The monotonic clock stays correct, as it does when the clock of a real machine is set.
@@ -19,17 +19,17 @@ _SLEEP: Final = Path(__file__).parent / "set_clock"
 
 
 def why_no_disk() -> str:
-    """Return why no disk can be mounted here, or an empty string."""
+    """Return why no disk can be mounted here, or an empty string if one can."""
     return "" if os.geteuid() == 0 else "only root may mount a small disk"
 
 
 def why_no_clock() -> str:
-    """Return why no clock can be set here, or an empty string."""
+    """Return why no clock can be set here, or an empty string if one can."""
     return "" if _library() is not None else "libfaketime is missing: apt-get install faketime"
 
 
 def mount_disk(folder: Path) -> Path:
-    """Mount a disk at ``folder``."""
+    """Mount a small disk at ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "tmpfs", str(folder)]
     subprocess.run(command, check=True)
@@ -37,12 +37,12 @@ def mount_disk(folder: Path) -> Path:
 
 
 def unmount_disk(folder: Path) -> None:
-    """Unmount the disk. Its content is lost."""
+    """Unmount the disk. Its contents are lost."""
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607 - its path varies
 
 
 def fill_disk(folder: Path) -> None:
-    """Use up all free space."""
+    """Fill all free space on the disk."""
     with (folder / _BALLAST).open("wb", buffering=0) as file:
         for size in (1024 * 1024, 4096, 512):
             try:

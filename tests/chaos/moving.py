@@ -1,6 +1,6 @@
 """Seeded moves back and forth between two runners while data flows. In each, one runner is killed at a named step.
 
-A `Runner` describes a kind of runner. A new kind needs only a new instance.
+A `Runner` describes one kind of runner. To cover another kind, add an instance.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tests.integration.services import DEADLINE_S, wait_until
 _UP: Final = "waiting until it is moved here|: claimed"
 
 _ATTEMPTS: Final = 4
-"""The maximum number of attempts to move after a crash. Early ones may fail while the source reclaims the units."""
+"""The maximum number of attempts to move after a crash. The first ones may fail while the source reclaims the units."""
 
 Start = Callable[[Application, dict[str, str]], Joiner]
 """Starts a runner that waits for units. A non-empty environment specifies where it dies."""
 
 
 class Runner(NamedTuple):
-    """A kind of runner: its site, how it is started, and where it may die as a source or as a target."""
+    """A kind of runner: its site, how to start it, and where it may die as a source or as a target."""
 
     site: str
     start: Start
@@ -92,7 +92,7 @@ class Play:
         self._running[runner.site] = runner.start(self._app, environment)
 
     def _crash(self, source: Runner, target: Runner) -> None:
-        """Order a move in which one side dies at a step of one of its units."""
+        """Order a move in which one side dies at a named step of the handover of one unit."""
         chosen = [(target, point) for point in target.target_points] + [
             (source, point) for point in source.source_points
         ]
@@ -101,7 +101,7 @@ class Play:
         self._start(dying, LSB_CHAOS_DIE=deed)
         output = self._app.command("move", "--to", target.site, "--timeout", "3s").stdout
         self._note(f"{source.site} to {target.site}, {dying.site} dies at {deed}\n{output}")
-        # Kills it first if it did not reach the point.
+        # If the runner has not reached the point and is still alive, this kills it first.
         self._start(dying)
 
     def _settle(self, source: Runner, target: Runner) -> None:

@@ -31,7 +31,7 @@ SERVERS: Final = ("mqtt", "kafka", "influxdb")
 
 PARTITIONS: Final = 3
 IN_FLIGHT_MAX: Final = 200
-"""The maximum number of the simulator's in-flight messages, which are sent again after a kill."""
+"""The maximum number of messages that the simulator has in flight. They are sent again after a kill."""
 
 SETTINGS: Final = """\
 [kafka]
@@ -91,7 +91,7 @@ request_timeout = "3s"
 """
 
 _KAFKA: Final = {
-    # An expired transaction is aborted within a second instead of ten.
+    # Expired transactions are aborted within one second instead of ten.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
 }
@@ -119,7 +119,7 @@ class Service:
 
 @dataclass
 class ChaosStack:
-    """Servers for many runs, with each service's wires to them."""
+    """The servers, shared by many runs, and the wires through which each service reaches them."""
 
     stack: LocalStack
     wires: Wires
@@ -127,9 +127,9 @@ class ChaosStack:
     kafka: dict[str, Wire]
     influxdb: Wire
     disks: dict[str, Path] = field(default_factory=dict)
-    """The small disks, by server."""
+    """The folder at which each small disk is mounted, by server."""
     clocks: dict[str, Path] = field(default_factory=dict)
-    """The files that set the clocks, by service."""
+    """The file that sets the clock of a service, by service."""
 
     def up(self) -> None:
         """Start the servers that are not running."""
@@ -178,7 +178,7 @@ def chaos_stack(
 
 
 def _listeners(wires: dict[str, Wire]) -> dict[str, str]:
-    """Return the settings of one Kafka listener per wire, each of which advertises the address of its wire."""
+    """Return the broker settings for one Kafka listener per wire. Each listener advertises the address of its wire."""
     for wire in wires.values():
         wire.target = choose_port(None)
     names = {service: service.upper() for service in wires}
@@ -203,9 +203,9 @@ class ChaosPipeline:
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
     sent_before: int = 0
-    """The number of lines in the journal before the simulator's last start."""
+    """The number of lines in the journal when the simulator was last started."""
     skipped: int = 0
-    """The number of lines of the events file that the simulator skipped at its last start."""
+    """The number of lines of the events file that the simulator skipped when it was last started."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ class ChaosPipeline:
 
     @property
     def config(self) -> Path:
-        """The settings file of all services."""
+        """The settings file, which all services share."""
         return self.folder / "lsb.toml"
 
     @property
@@ -288,7 +288,7 @@ class ChaosPipeline:
             resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
 
     def sent(self) -> int:
-        """Return the number of lines of the events file that were sent. Messages in flight may be lost."""
+        """Return how many lines of the events file have been sent. Those still in flight may be lost."""
         if not self.journal.exists():
             return 0
         with self.journal.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Runs a schedule of faults on a pipeline while data flows, then heals it, waits until it is idle, and verifies it.
+"""Runs a schedule of faults against a pipeline while data flows, then heals it, waits until it is idle and verifies it.
 
-Services that have ended are restarted, as by a supervisor in production. A service may end when the schedule kills it,
-signals it or limits its memory. Any other end is a failure, unless the service is the simulator.
+Services that have exited are restarted, as a supervisor would do in production. A service may exit when the schedule
+kills it, signals it or limits its memory. Any other exit is a failure, unless the service is the simulator.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from tests.chaos.settling import Settling
 from tests.integration.services import ROOT, STOP_S, wait_until
 
 _ARMED_S: Final = 25.0
-"""How long a service that should die at a point may run. After that it is killed, as the point was not reached."""
+"""How long to wait for a service to die at its point. If it has not reached the point by then, it is killed."""
 
 _STARVING_BYTES: Final = 4 * 1024 * 1024
 _REST_RATE: Final = 3_000
-"""The rate of the remaining events after all acts, in events per second."""
+"""The rate at which the remaining events are sent after the last act, in events per second."""
 
 
 @dataclass
 class Played:
-    """The outcome: the timeline and its counts."""
+    """The outcome of a run: its timeline, the number of kills and other faults, and the failures."""
 
     timeline: list[dict[str, Any]] = field(default_factory=list)
     kills: int = 0
     others: int = 0
     failures: list[str] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
-    """The report of the tester."""
+    """The tester's report."""
 
 
 class Play:
-    """Runs acts on a pipeline, once."""
+    """Runs the acts of one schedule against a pipeline."""
 
     def __init__(self, pipeline: ChaosPipeline, acts: list[Act]) -> None:
         self.played = Played()
@@ -160,12 +160,12 @@ class Play:
             self._pipeline.start(name)
 
     def _has_replayed(self, status: int) -> bool:
-        """Return whether the simulator, ended with ``status``, has sent everything. 0 may also mean an orderly stop."""
+        """Return whether the simulator has sent everything, given its exit status. Status 0 may also follow SIGTERM."""
         self._replayed = self._replayed or (status == 0 and "simulator" not in self._stopped)
         return self._replayed
 
     def _judge(self, name: str, status: int, armed: tuple[str, float] | None) -> None:
-        """Record the end of a service, as a failure if it is not allowed."""
+        """Record that a service has exited. If the schedule does not account for it, record a failure."""
         if armed is not None and status == -signal.SIGKILL:
             self.played.kills += 1
             self._note("died", name, armed[0])
@@ -185,7 +185,7 @@ class Play:
         self._pipeline.kill(name)
 
     def _stop(self, name: str) -> None:
-        """Stop a service with SIGTERM. Ending late or with an error is a failure."""
+        """Stop a service with SIGTERM. It is a failure if the service exits late or with an error."""
         process = self._pipeline.services[name].process
         if process is None or process.poll() is not None:
             return
@@ -197,8 +197,8 @@ class Play:
             self.played.failures.append(f"{name} did not end within {STOP_S} s of SIGTERM")
             self._pipeline.kill(name)
             return
-        # The simulator ends with 1 if it has not sent everything. A process that is still importing dies from the
-        # signal.
+        # The simulator exits with 1 if it has not sent everything. A process that is still importing modules is killed
+        # by the signal.
         if status not in ({0, 1, -signal.SIGTERM} if name == "simulator" else {0, -signal.SIGTERM}):
             self.played.failures.append(f"{name} ended with {status} after SIGTERM")
 
@@ -216,7 +216,7 @@ class Play:
         self._server_faults.wait()
         self._away = {"three"}
         if not self._replayed:
-            # Send the rest quickly.
+            # Send the remaining events quickly.
             self._stop("simulator")
             self._pipeline.rate = _REST_RATE
             self._stopped.discard("simulator")
@@ -237,7 +237,7 @@ class Play:
 
 
 def verify(pipeline: ChaosPipeline, events: Path | None) -> dict[str, Any]:
-    """Return the tester's report, which covers the path from the events file, if given, to the database."""
+    """Return the tester's report on everything from Kafka, or from the events file if given, to the database."""
     report = pipeline.folder / "verified.json"
     command = [sys.executable, "-m", "joiner.tester", "verify", "--influx", f"--config={pipeline.config}"]
     command += [f"--json={report}", *([f"--events={events}"] if events is not None else [])]

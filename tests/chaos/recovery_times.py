@@ -1,8 +1,8 @@
-"""Measures how long units produce no output after their joiner is killed: with a restart, and with a takeover.
+"""Measures how long units produce no output after their joiner is killed, with a restart and with a takeover.
 
 ``python -m tests.chaos.recovery_times --kills 20 --report docs/evidence/recovery_times``. Two joiners share the units
-while data flows. The time is from SIGKILL to the first commit of the unit's results by its next run, as seen by a
-read-committed consumer. The time of a kill is that of its slowest unit.
+while data flows. A unit's time runs from SIGKILL until a read-committed consumer sees the first results that the unit's
+next run has committed. The time of a kill is that of its slowest unit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.services import DEADLINE_S
 
 _EVENTS_PER_S: Final = 100
 _CALM_S: Final = 3.0
-"""The pause between two kills, so that each starts from the same state."""
+"""The pause between two kills, so that every kill hits the same state."""
 
 
 class Watch:

@@ -1,6 +1,6 @@
 """Writes the report of chaos runs: a row per run as JSON, and the rows, their totals and all faults as Markdown.
 
-Timelines are not kept: the seed reproduces a run, and the Markdown counts the events of the timelines.
+Timelines are not kept, because the seed reproduces a run. The Markdown counts their events.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def row_of(seed: int | str, played: Played, took_s: float) -> dict[str, Any]:
 
 
 def write_report(path: Path, rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
-    """Write ``path`` with suffix ``.json`` and with suffix ``.md``."""
+    """Write the report twice: to ``path`` with suffix ``.json`` and to ``path`` with suffix ``.md``."""
     kept = [{name: value for name, value in row.items() if name not in _NOT_KEPT} for row in rows]
     path.with_suffix(".json").write_text(json_text({"versions": versions, "runs": kept}) + "\n")
     path.with_suffix(".md").write_text(_markdown(rows, versions))

@@ -1,4 +1,4 @@
-"""The acts of a run, as data. A seed determines the schedule, so that a run can be repeated."""
+"""The acts of a run, as data. The seed determines them, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Act:
     kill     SIGKILL; restarted after ``lasting_s``
     die      SIGKILL, and a restart that kills itself at the ``count``-th arrival at ``point`` (see `dying`)
     stop     SIGTERM; restarted after ``lasting_s``
-    freeze   SIGSTOP, then SIGCONT: after the session and transaction timeouts it is a zombie that comes back
+    freeze   SIGSTOP, then SIGCONT: if that is after the session and transaction timeouts, a zombie wakes up
     cut      connections break, and new ones fail
     silence  connections stay open but carry nothing
     delay    all data on the wire takes 0.3 s longer in each direction
@@ -81,7 +81,7 @@ OTHERS: Final[tuple[tuple[str, str, float], ...]] = (
     ("freeze", "simulator", 4),
     ("delay", "db_connector", 8),
 )
-"""Faults other than kills, with their duration in seconds. Consecutive seeds have three each, in this order."""
+"""Faults other than kills, with their durations in seconds. Each seed takes the next three, in this order."""
 
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "initialised": (1, 3),
@@ -99,7 +99,7 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
     "database-acknowledged": (1, 8),
     "acknowledged": (50, 200),
 }
-"""The range of the arrival at which a service dies; 1 to 5 if not listed."""
+"""For each point, the range from which the fatal arrival is drawn. For points not listed it is 1 to 5."""
 
 
 def schedule(seed: int) -> list[Act]:
@@ -147,7 +147,7 @@ def _without_overlap(draw: random.Random, wanted: list[tuple[str, str, float, st
             waiting.remove(ready[0])
             fault, target, lasting_s, point, count = ready[0]
             acts.append(Act(round(at_s, 2), fault, target, round(lasting_s, 2), point, count))
-            # A restart needs time, and a service that is due to die needs more.
+            # A restart takes time. A service that is due to die takes longer.
             free_s[target] = at_s + lasting_s + (8 if fault == "die" else 4)
         at_s += draw.uniform(0.5, 1.5) * SLOT_S
     return acts

@@ -19,8 +19,8 @@ _DELAYS_S: Final = {"delay": 0.3, "slow": 2.0}
 class ServerFaults:
     """Begins and ends faults.
 
-    Each server has a thread that handles the faults of its process in order, because they take time and must not delay
-    other faults.
+    Each server has a thread that handles the faults of its process in order. They take time, and must not delay other
+    faults.
     """
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
@@ -91,7 +91,7 @@ class ServerFaults:
         except StackError:
             if act.fault != "fill":
                 raise
-            # The server was exiting because of the full disk.
+            # The server was already exiting because its disk was full.
             server.start()
             server.wait_ready()
 

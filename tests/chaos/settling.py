@@ -27,7 +27,7 @@ DEADLINE_S: Final = 180.0
 
 
 class Settling:
-    """Checks the progress of a pipeline."""
+    """Waits for a pipeline to process all of its input."""
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
         self._pipeline = pipeline
@@ -41,7 +41,7 @@ class Settling:
         ensure_topics(AdminClient(settings.kafka.client_config()), specs)
 
     def wait(self, look: Callable[[], bool]) -> None:
-        """Wait until everything is processed. ``look``, called repeatedly, returns whether the simulator is done."""
+        """Wait until everything is processed. ``look`` is polled, and returns whether the simulator is done."""
         wait_until(look, "the simulator has sent everything", DEADLINE_S)
         expected = self._expected()
         for is_through, what in (

@@ -1,8 +1,8 @@
-"""A long run at moderate load with a kill every minute. Nothing may be lost or duplicated, and no resource may leak.
+"""A long run at moderate load, with a kill every minute. Nothing may be lost or duplicated, and no resource may leak.
 
 ``python -m tests.chaos.soak --minutes 65 --report docs/evidence/soak``. Joiner three is never killed, and the
-connectors only in the first half, so that a leak would show. The memory, open files and threads of every process and
-the size of the state topic on disk are sampled.
+connectors are killed only in the first half, so that a leak would show. The memory, open files and threads of every
+process and the size of the state topic on disk are sampled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALWAYS: Final = ("one", "two", "influxdb", "one", "simulator", "two", "kafka")
 _FIRST_HALF: Final = ("one", "connector", "two", "db_connector", "influxdb", "connector", "simulator", "kafka")
 _SHOWN_EVERY_S: Final = 300.0
 _GROWTH_MAX: Final = 12
-"""The allowed growth of the threads or open files of a process, whose units change when others are killed."""
+"""How many threads or open files a process may gain. Its units change when other processes are killed."""
 
 
 class Sample(NamedTuple):
@@ -95,7 +95,7 @@ def _resources(pid: int) -> tuple[int, int, int]:
 
 
 def kills(minutes: int, seed: int) -> list[Act]:
-    """Return a kill every minute, and the start of joiner three."""
+    """Return the acts of the run: a kill every minute, and the start of joiner three."""
     draw = random.Random(seed)
     acts = [Act(5.0, "join", "three")]
     for minute in range(1, minutes):
@@ -105,7 +105,7 @@ def kills(minutes: int, seed: int) -> list[Act]:
 
 
 def growth(samples: list[Sample], end_s: float) -> list[str]:
-    """Return the growth of processes that are not killed: joiner three, and the connectors in the second half.
+    """Return a line per leak in a process that is not killed: joiner three, or a connector in the second half.
 
     Memory is not checked, because it stabilises late. A leaked client would show in threads and open files.
     """
@@ -121,7 +121,7 @@ def growth(samples: list[Sample], end_s: float) -> list[str]:
 
 
 def main() -> int:
-    """Run, and write the report. Return 0 if nothing was lost or duplicated and no process ended by itself."""
+    """Run, and write the report. Return 0 if nothing was lost or duplicated and no process exited by itself."""
     options = _options()
     # Kept, with the logs, if the run fails.
     folder = Path(tempfile.mkdtemp(prefix="lsb-soak-"))

@@ -1,6 +1,6 @@
-"""Group offsets that Kafka has deleted because the group was empty for longer than their retention.
+"""Nothing is lost or duplicated after Kafka has deleted the offsets of a group that was empty for too long.
 
-The shortest possible retention is one minute, so this runs only with LSB_CHAOS_FULL=1.
+Kafka retains such offsets for at least one minute, so this runs only with LSB_CHAOS_FULL=1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.integration.joiner_application import Application, application, run_o
 from tests.integration.services import wait_until
 
 EXPIRY_S = 150.0
-"""One minute of retention, one second until the check, and an allowance for a session and a busy machine."""
+"""One minute of retention, one second until the check, and an allowance for a session timeout and a busy machine."""
 
 
 class ForgetfulKafka(Kafka):

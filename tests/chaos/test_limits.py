@@ -1,7 +1,7 @@
-"""The guarantees under extreme conditions: full disks, wrong clocks, Kafka unavailable for minutes.
+"""The guarantees hold under extreme conditions: full disks, wrong clocks, minutes without Kafka.
 
-The MQTT broker is killed as well. What survives depends on the broker; the stack's own loses nothing. Each
-of these runs takes minutes, so only `make test-chaos` includes them.
+The MQTT broker is killed as well. What survives a kill depends on the broker; the local stack's loses nothing. Each of
+these runs takes minutes, so only `make test-chaos` includes them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_kafka_may_be_unavailable_for_minutes(
 @pytest.mark.skipif(bool(why_no_disk()), reason=why_no_disk())
 @pytest.mark.parametrize("server", ["kafka", "influxdb"])
 def test_a_full_disk_costs_nothing_but_time(server: str, chaos_report: list[dict[str, Any]], tmp_path: Path) -> None:
-    # Far enough apart for the server to be running again before its disk is filled a second time.
+    # Far enough apart that the server is running again before its disk is filled a second time.
     again_s, acts = 60, []
     if server == "influxdb":
         acts = [act for at_s in (0, again_s - 8) for act in _start_influxdb_again(at_s + 24)]
@@ -107,7 +107,7 @@ def test_clocks_that_are_set_change_nothing(chaos_report: list[dict[str, Any]], 
 def test_a_killed_mqtt_broker_loses_nothing_that_it_acknowledged(
     servers: ChaosStack, chaos_report: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    # Killed while the connector reads, and while it is down and the broker queues messages.
+    # The broker is killed while the connector reads, and while the connector is down and messages are queued.
     acts = [
         act
         for at_s in (6, 23, 40, 57)

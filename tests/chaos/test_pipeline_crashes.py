@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, from the events file to the database, whichever process dies, and whenever."""
+"""Every pair exists exactly once, from the events file to the database, whichever process dies and whenever it dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, whichever part of the stage in Spark dies, and whenever."""
+"""Every pair exists exactly once, whichever part of the Spark stage dies and whenever it dies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.integration.services import wait_until
 _log = logging.getLogger(__name__)
 
 KILLS: Final = 3
-"""The number of kills per seed. Daily runs use a single seed, as each kill requires a start of Spark."""
+"""The number of kills per seed. Daily runs use a single seed, because Spark must be started again after each kill."""
 PIECE: Final = 400
-"""The number of records that are sent at a time."""
+"""The number of records sent at a time."""
 
 DEATHS: Final = [
     *((who, point) for point in DRIVER for who in ("driver", "all")),
@@ -35,7 +35,7 @@ def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
-    """Return the deaths of a seed. Consecutive seeds cover all possible deaths."""
+    """Return the kills of a seed: which process dies, and at which point. Consecutive seeds cover all combinations."""
     order = DEATHS.copy()
     random.Random(0).shuffle(order)
     return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]

@@ -1,6 +1,7 @@
 """A TCP proxy ("wire") between a client and a server. It can cut, stall or slow down connections, or respond itself.
 
-It forwards bytes. The only response of its own is HTTP "503 Service Unavailable". All wires of a run share one thread.
+It forwards bytes. The only response that it sends itself is HTTP "503 Service Unavailable". All wires of a run share
+one thread.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Wires:
         self._run(wire.flow())
 
     def silence(self, wire: Wire) -> None:
-        """Accept bytes and forward none, until `mend`."""
+        """Accept bytes but forward none, until `mend`."""
         wire.is_silent = True
 
     def refuse(self, wire: Wire) -> None:

@@ -1,4 +1,4 @@
-"""A Docker engine, and a new stack of docker-compose.yml for each test module."""
+"""Fixtures: a Docker engine, and for each test module a new stack started from docker-compose.yml."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def images(engine: None) -> None:
 
 @pytest.fixture(scope="module")
 def stack(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack of docker-compose.yml, with the demo's simulator."""
+    """A running stack, including the demo's simulator."""
     with Stack(tmp_path_factory.mktemp("stack")).lent() as made:
         yield made

@@ -1,6 +1,6 @@
 """The requirements of `make test-compose`, checked and reported in one line before anything is built.
 
-Uses only the standard library, so that it runs without an environment.
+Uses only the standard library, so that it runs without the project's environment.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Panel(NamedTuple):
 
 
 def panels() -> list[Panel]:
-    """Return all panels, and the dashboards' variables with their queries."""
+    """Return all panels. The variables of the dashboards are included, with their queries."""
     found = []
     for path in sorted(DASHBOARDS.glob("*.json")):
         dashboard: dict[str, Any] = json.loads(path.read_text())
@@ -43,7 +43,7 @@ def panels() -> list[Panel]:
 
 
 def ask_prometheus(url: str, expression: str) -> list[dict[str, Any]]:
-    """Return the current series of an expression."""
+    """Return the current series that an expression selects."""
     with urllib.request.urlopen(
         f"{url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}", timeout=10
     ) as it:
@@ -78,6 +78,6 @@ def ask_influxdb(
     request = urllib.request.Request(f"{url}/api/v2/query?org=lsb", query.encode(), headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
         text = answer.read().decode()
-    # Tables with other columns follow an empty line; 1.8 writes annotations before each.
+    # A table with other columns follows an empty line. InfluxDB 1.8 writes annotations before each table.
     tables = re.sub(r"(?m)^#.*\r\n", "", text).split("\r\n\r\n")
     return [row for table in tables for row in csv.DictReader(io.StringIO(table))]

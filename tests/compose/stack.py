@@ -1,4 +1,4 @@
-"""The docker-compose.yml project, started for tests with stand-in images and its own ports and passwords."""
+"""The project of docker-compose.yml, started for tests with stand-in images, other ports and other passwords."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 _PROJECT: Final = "lsb-test"
 _DEADLINE_S: Final = 180.0
 _MARKERS: Final = 30
-"""The allowed number of transaction markers after the last messages: each takes an offset, so it counts as lag."""
+"""How many transaction markers may follow the last messages. Each takes up an offset and therefore counts as lag."""
 _PROFILES: Final = {"simulator": "demo", "spark": "spark"}
 """The profiles of the services that are not always started."""
 _PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA")
@@ -41,12 +41,12 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEA
 
 
 class Stack:
-    """The project, with its own ports and passwords."""
+    """The Compose project, with ports and passwords of its own."""
 
     def __init__(
         self, folder: Path, profiles: Sequence[str] = ("demo",), altering: Sequence[Path] = (), **variables: str
     ) -> None:
-        """``altering``: Compose files that override docker-compose.yml. ``variables``: variables that they use."""
+        """``altering``: Compose files that override docker-compose.yml. ``variables``: their environment variables."""
         self._profiles = profiles
         self.secrets = folder / environment.FOLDER
         assert environment.main(folder) == 0
@@ -69,7 +69,7 @@ class Stack:
 
     @contextmanager
     def lent(self) -> Iterator[Self]:
-        """Remove what an earlier run left, yield the stack, then print its logs and remove it."""
+        """Remove the leftovers of an earlier run and yield the stack. At the end, print its logs and remove it."""
         self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
         try:
             yield self
@@ -78,13 +78,13 @@ class Stack:
             self.try_to("down", "--volumes", "--remove-orphans", "--timeout", "5")
 
     def run(self, *arguments: str) -> str:
-        """Run Compose, and return its output."""
+        """Run Compose and return its output."""
         done = self.try_to(*arguments)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """Return what Docker reports about the container of a service."""
+        """Return Docker's description of a service's container."""
         (container,) = self.run("ps", "-q", service).split()
         shown = subprocess.run(["docker", "inspect", container], capture_output=True, check=True)
         found: dict[str, Any] = json.loads(shown.stdout)[0]
@@ -106,7 +106,7 @@ class Stack:
         wait_until(lambda: all(map(self.is_healthy, names)), f"{', '.join(names)} are healthy")
 
     def kill(self, service: str) -> None:
-        """Kill the process directly, because Docker does not restart containers that it has killed itself."""
+        """Kill the process directly, because Docker does not restart a container that was killed through Docker."""
         os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
 
     def url(self, server: str) -> str:
@@ -133,7 +133,7 @@ class Stack:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def verify(self) -> dict[str, Any]:
-        """Return the tester's total for Kafka and the database, once nothing is in flight."""
+        """Wait until nothing is in flight. Return the tester's total, including the database."""
         on_its_way = "sum(lsb_joiner_lag_records) + sum(lsb_db_connector_lag_records)"
         wait_until(lambda: self.prometheus(on_its_way) < _MARKERS, "all records are joined and in the database")
         # Only the home folder is writable.

@@ -1,6 +1,6 @@
-"""Stand-in images with the real programs, built locally, for the image variables of docker-compose.yml.
+"""Builds local stand-ins for the images of docker-compose.yml. They run the real programs.
 
-Debian's debootstrap builds the base; the server files come from the parts of the local stack.
+The base image is made with Debian's debootstrap. The servers are those that the local stack downloads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def build(*, spark: bool = False) -> None:
                 _gather(Path(folder))
                 _docker("build", "--target", target, "--build-arg", f"BASE={BASE}", "-t", f"{PREFIX}-{target}", folder)
     for target in ("services", "spark") if spark else ("services",):
-        # Always built, because our own code may have changed; the rest is cached.
+        # Always rebuilt, because the project's code may have changed. The other layers are cached.
         python = ("--build-arg", f"PYTHON_IMAGE={PREFIX}-python", "--network", "host")
         _docker("build", *python, "--target", target, "-t", f"{PREFIX}-{target}", str(ROOT))
 
@@ -68,7 +68,7 @@ def _build_base() -> None:
 
 
 def import_tree(tree: Path) -> None:
-    """Make the base image from a Debian tree, with the certificates of this machine."""
+    """Make the base image from a Debian tree, adding this machine's certificates."""
     shutil.copy(_CERTIFICATES, tree / _CERTIFICATES.relative_to("/"))
     with subprocess.Popen(["tar", "-C", str(tree), "-c", "."], stdout=subprocess.PIPE) as tar:
         subprocess.run(["docker", "import", "-", BASE], stdin=tar.stdout, check=True, stdout=subprocess.DEVNULL)
@@ -91,7 +91,7 @@ def _is_there(image: str) -> bool:
 
 
 def _docker(*arguments: str) -> None:
-    # Debian's engine has the classic builder only.
+    # Debian's Docker engine has only the classic builder.
     subprocess.run(["docker", *arguments], check=True, env=os.environ | {"DOCKER_BUILDKIT": "0"}, stdout=sys.stderr)
 
 

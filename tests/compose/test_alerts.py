@@ -1,6 +1,6 @@
-"""Each alert of grafana/alerts.yml fires in the running stack when its cause occurs, and clears afterwards.
+"""Each alert in grafana/alerts.yml fires in the running stack when its cause occurs, and clears afterwards.
 
-The rules are the real ones with shorter durations. No simulator runs in the stack: the tests send the events.
+The rules are the real ones with shorter durations. The stack runs no simulator, because the tests send the events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEADLINE_S: Final = 90.0
 
 
 def sooner(rules: str) -> str:
-    """Return the rules with waits in seconds instead of minutes."""
+    """Return the rules with durations in seconds instead of minutes."""
     return re.sub(r"(\[|offset )[25]m\b", r"\g<1>30s", re.sub(r"for: \w+", "for: 5s", rules))
 
 

@@ -1,7 +1,7 @@
 """The stack of docker-compose.yml runs the demo, survives kills, and exposes nothing that it should not.
 
 The images are stand-ins (see `tests.compose.stand_ins`). The tests take minutes and need Docker: `make test-compose`.
-Each test relies on those before it.
+Each test relies on the tests before it.
 """
 
 from __future__ import annotations

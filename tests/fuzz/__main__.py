@@ -1,7 +1,7 @@
 """Fuzzing: ``python -m tests.fuzz --cases 1000000 --seed 1 --jobs 2 --report docs/evidence/fuzz.md``.
 
 Runs cases of hostile input, prints the findings, and writes a report as Markdown and JSON. ``--case N`` runs case N
-alone. The exit status is 1 if a case yields anything other than a value or a clear error.
+alone. The exit status is 1 if any case yields something other than a value or a clear error.
 """
 
 from __future__ import annotations

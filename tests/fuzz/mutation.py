@@ -80,7 +80,7 @@ class Mutator:
         return self.data(text) if self.draw.random() < 0.3 else text
 
     def data(self, good: bytes) -> bytes:
-        """Return the bytes with a few of them changed, inserted, removed or repeated."""
+        """Return the data with a few bytes changed, inserted, removed or repeated."""
         draw, found = self.draw, bytearray(good)
         for _ in range(draw.choice((1, 1, 1, 2, 4))):
             begin = draw.randint(0, len(found))

@@ -19,10 +19,10 @@ from tests.fuzz.mutation import Mutator
 from tests.fuzz.targets import TARGETS, Target
 
 CPU_S: Final = 2.0
-"""The CPU time limit of a case: a hundred times what the largest valid input needs."""
+"""The CPU time limit of a case: a hundred times the time that the largest valid input needs."""
 
 MEMORY_BYTES: Final = 1 << 30
-"""The limit for the memory growth of a worker."""
+"""How much the memory of a worker may grow."""
 
 _BLOCK: Final = 2_000
 _SHOWN_BYTES: Final = 2_000

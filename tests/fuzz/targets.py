@@ -1,7 +1,7 @@
 """The readers of external bytes, each with valid input to start from and the permitted outcomes of invalid input.
 
-A target's ``run`` returns the outcome of a case in a word. It catches only the errors that are documented for callers;
-any other exception is a finding.
+A target's ``run`` returns the outcome of a case as one word. It catches only the errors that callers are documented to
+expect; any other exception is a finding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from broker.settings import ServiceSettings, SettingsError, load_settings
 from broker.wire.records import decode_joined, encode
 from connector.events import Parser, dead_letter
-from connector.settings import ConnectorSettings
+from connector.settings import Settings as ConnectorSettings
 from db_connector.kafka.target import origin_of, target_of
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings
@@ -42,13 +42,14 @@ from joiner.runtime.task.unit import Unit
 from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
+from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mutation import ODD, Mutator
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
 EVENT_BYTES_MAX: Final = 256 * 1024
 GROWTH_MAX: Final = 100
 ALLOWANCE_BYTES: Final = 2048
-"""The bound in docs/connector.md: bytes to Kafka per byte from MQTT, and for an empty message."""
+"""The bounds in docs/connector.md: the bytes sent to Kafka per byte from MQTT, and for an empty message."""
 
 UNITS: Final = ("s", "ms", "us", "ns")
 _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
@@ -56,7 +57,7 @@ _PARSERS: Final = {unit: Parser(unit, EVENT_BYTES_MAX) for unit in UNITS}
 
 @dataclass(frozen=True)
 class Target:
-    """A target: makes cases, and runs the product with them."""
+    """A reader under test: ``make`` generates a case, and ``run`` passes it to the production code."""
 
     name: str
     make: Callable[[Mutator], Any]
@@ -84,7 +85,7 @@ def _event(mutator: Mutator) -> tuple[bytes, str]:
 
 
 def _parse_event(case: tuple[bytes, str]) -> str:
-    """Check that no part of a payload is lost, that the tester's reader agrees, and that the output size is linear."""
+    """Check that nothing is lost, that the tester parses the payload alike, and that the output grows only linearly."""
     payload, unit = case
     parsed = _PARSERS[unit].parse(payload)
     row = parse_row(payload, unit, EVENT_BYTES_MAX)
@@ -263,7 +264,7 @@ def _hear(values: list[bytes]) -> str:
 
 @cache
 def _state() -> tuple[dict[str, bytes], bytes]:
-    """Return a unit's part of the state topic, including one snapshot, and the bytes of that snapshot."""
+    """Return the records of a unit in the state topic, including a snapshot, and the bytes of that snapshot."""
     unit = Unit(_SETTINGS, 0, {DATA: 0})
     values = [
         msgspec.json.encode({**RECORD, "quantity": quantity, "phenomenonTime": BASE_MS + at, "id": f"e{at}"})
@@ -288,7 +289,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
     values, data = _state()
     values = dict(values)
     if mutator.draw.random() < 0.5:
-        # Another program may write this format with a correct checksum.
+        # The snapshot is damaged before its checksum is computed, as if another program had written it.
         checkpoint = msgspec.json.decode(values[checkpoint_key(0)], type=Checkpoint)
         records, _ = snapshot_records(mutator.data(data), SnapshotPlace(-1, [0, 0]), checkpoint, {})
         values |= {key: value for key, value in records if value is not None}
@@ -303,7 +304,7 @@ def _state_values(mutator: Mutator) -> dict[str, bytes]:
 
 
 def _restore(values: dict[str, bytes]) -> str:
-    """Read the state as a claim and a recovery do."""
+    """Read the state as a claim and a restore do."""
     log = StateLog(0, values)
     try:
         checkpoint = log.checkpoint()
@@ -326,13 +327,13 @@ _TOML: Final = (
     Path(__file__).parents[2].joinpath("lsb.toml").read_bytes()
     + b"""
 [connector]
-source = "connector"
+linger = "5ms"
 
 [db_connector]
 measurement = "joined"
 
 [metrics]
-listen = ""
+listen = 0
 
 [spark]
 master = "local[2]"
@@ -434,12 +435,14 @@ _CONTROL: Final = Target("control records", _control, _hear)
 _RESULTS: Final = Target("results", _joined, _make_point)
 
 TARGETS: Final = (
-    # Weighted by cost: a settings case costs a hundred times as much as an event.
+    # Weighted by cost: a settings case takes a hundred times as long as an event.
     *[_EVENTS] * 8,
     *[_DATA] * 2,
     *[_STATE] * 3,
     *[_CONTROL] * 5,
     *[_RESULTS] * 4,
+    Target("records in Arrow", arrow_message, read_arrow),
+    Target("results in Arrow", results_message, read_results),
     Target("lines of the simulator", _event, _replay_line),
     Target("offset metadata", _metadata, _read_metadata),
     Target("settings files", _settings_file, _load),

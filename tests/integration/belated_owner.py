@@ -1,4 +1,4 @@
-"""An old owner of a transactional id whose record arrives after a new owner's claim. Uses Kafka's wire protocol.
+"""A former owner of a transactional id, whose record arrives after a new owner's claim. Uses Kafka's wire protocol.
 
 A client library adds a partition to the transaction before it writes to it. Here the partition was added before the
 claim, and only the record arrives late, so it is sent without that request.
@@ -55,7 +55,7 @@ class BelatedOwner:
             connection.sendall(struct.pack(">i", len(message)) + message)
             with connection.makefile("rb") as stream:
                 (length,) = struct.unpack(">i", stream.read(4))
-                # After the correlation id.
+                # The response begins with the correlation id.
                 return stream.read(length)[4:]
 
 

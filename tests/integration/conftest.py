@@ -1,4 +1,4 @@
-"""A real stack for all integration tests of a run, in a temporary folder and on free ports.
+"""One real stack for all integration tests of a run, in a temporary folder and on free ports.
 
 Each server starts when the first test requests it. If a server cannot be started, the tests that need it fail and
 report the reason; nothing is skipped.

@@ -114,7 +114,7 @@ class Pipeline:
         wait_until(lambda: self.count_logged(words) > before, f"the connector logs {words!r}")
 
     def publish(self, payloads: Sequence[bytes], per_second: int | None = None) -> None:
-        """Publish in order at QoS 1, at most ``per_second``. Return when the broker has acknowledged all of them."""
+        """Publish in order at QoS 1, limited to ``per_second``. Return when the broker has acknowledged everything."""
         client = Client(CallbackAPIVersion.VERSION2)
         client.connect(self.mqtt_host, self.mqtt_port)
         client.loop_start()
@@ -131,7 +131,7 @@ class Pipeline:
         client.loop_stop()
 
     def start_publishing(self, payloads: Sequence[bytes]) -> threading.Thread:
-        """Publish at `FLOW_PER_SECOND` in a thread, so that data flows during the test, which must join the thread."""
+        """Publish at `FLOW_PER_SECOND` in a thread while the test continues. The test must join the thread."""
         publisher = threading.Thread(target=self.publish, args=(payloads, FLOW_PER_SECOND))
         publisher.start()
         return publisher
@@ -177,7 +177,7 @@ class Pipeline:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for future in admin.delete_topics([self.topic(kind) for kind in TOPICS], operation_timeout=30).values():
             future.exception()  # fails if the test created no topics
-        # An abandoned session would queue messages for days.
+        # The broker would queue messages for an abandoned session for days.
         ender = Client(CallbackAPIVersion.VERSION2, client_id=self.name)
         ender.connect(self.mqtt_host, self.mqtt_port)
         ender.loop_start()
@@ -187,7 +187,7 @@ class Pipeline:
 
 
 def connector_pipeline(kafka: str, mqtt: MqttAddress, folder: Path) -> Iterator[Pipeline]:
-    """Yield a pipeline that is removed at the end. For fixtures."""
+    """Yield a pipeline, and remove it at the end. For fixtures."""
     made = Pipeline(f"t{uuid.uuid4().hex[:12]}", kafka, mqtt.host, mqtt.port, folder)
     yield made
     made.close()

@@ -1,7 +1,7 @@
 """A Kafka log with a corrupt batch, which can be repaired.
 
-Kafka does not verify the batches that it serves. A consumer that checks CRCs gets an error instead of the batch, and
-then the records after it.
+Kafka does not verify the batches that it serves. A consumer that checks CRCs gets an error in place of the batch,
+followed by the records after it.
 """
 
 from __future__ import annotations

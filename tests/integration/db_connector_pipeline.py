@@ -1,7 +1,7 @@
 """Database connectors between real Kafka and a real InfluxDB, with their own topics, database and measurement.
 
 Tests of the database connector use it to produce pairs, start connectors, and read points and dead letters. The
-database contract defines the point of a pair.
+database contract defines the point expected for a pair.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Pipeline:
         return self.folder / "journal.tsv"
 
     def start(self, **settings: str) -> subprocess.Popen[bytes]:
-        """Start a connector. ``settings``: those in its section of the settings file."""
+        """Start a connector. ``settings``: the settings in its section of the settings file."""
         environment = {
             "LSB_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
             "LSB_INFLUXDB__URL": f"http://127.0.0.1:{self.door.port}",
@@ -123,7 +123,7 @@ class Pipeline:
         return process
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Stop a connector with SIGTERM. It must end in time with status 0."""
+        """Stop a connector with SIGTERM. It must exit in time with status 0."""
         assert stop(process) == 0, self.log()
 
     def log(self) -> str:
@@ -166,7 +166,7 @@ class Pipeline:
                 raise AssertionError(f"{error}\n{self.log()}") from error
 
     def journal_records(self, skip_lines: int = 0) -> int:
-        """Return the number of records in the journal's spans, not counting its first ``skip_lines`` lines."""
+        """Return the number of records listed in the journal, ignoring its first ``skip_lines`` lines."""
         lines = self.journal.read_text().splitlines()[skip_lines:]
         spans = [[int(part) for part in line.split("\t")] for line in lines]
         assert all(len(span) == 4 and span[0] > 1.6e18 for span in spans), lines
@@ -228,7 +228,7 @@ def db_connector_pipeline(kafka: str, influxdb: InfluxdbAccess, folder: Path) ->
 
 
 def pairs_of(count: int, seed: int) -> list[tuple[Joined, int]]:
-    """Return pairs, each with twice its mean time in ns. Includes ties, half nanoseconds and both result forms."""
+    """Return pairs, each with twice its mean time in ns. Some have ties, half nanoseconds or two values."""
     chance = random.Random(seed)
     pairs = []
     for number in range(count):

@@ -1,8 +1,8 @@
-"""Runs a joiner in which one batch fails unexpectedly, as it would for lack of memory or because of a defect.
+"""Runs a joiner in which one batch fails unexpectedly, as if it had run out of memory or had a defect.
 
 ``LSB_FAIL=step:n:MemoryError python -m tests.integration.failing_joiner run …``: the n-th arrival at the step raises
-that error. With ``LSB_HOLD=unit``, the replay of that unit lasts until it is cancelled. The production code has no
-support for this: the steps are wrapped from outside before the joiner starts.
+that error. With ``LSB_HOLD=unit``, the replay of that unit lasts until it is cancelled. The production code contains no
+hooks for this: the steps are wrapped before the joiner starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ERRORS: Final[dict[str, type[Exception]]] = {"MemoryError": MemoryError, "KeyErr
 
 
 def arm(step: str, count: int, error: type[Exception]) -> None:
-    """Wrap the step so that its n-th call raises after its work is done."""
+    """Wrap the step so that its n-th call does its work and then raises."""
     owner, name = STEPS[step]
     original: Callable[..., Any] = getattr(owner, name)
     calls = itertools.count(1)

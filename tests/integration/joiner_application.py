@@ -1,7 +1,7 @@
 """An application on real Kafka with its own topics: settings, joiner processes, data, verification.
 
-The data is seeded: several things across all partitions, three quantities, disorder, equal times, repeated ids,
-watermarks. The tester, which shares no code with the joiner, verifies the results.
+The data is generated from a seed: several things across all partitions, three quantities, disorder, equal times,
+repeated ids, watermarks. The tester, which shares no code with the joiner, verifies the results.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SPARK_STARTS_S = 120.0
 _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
-"""For `flowing`: the number of entries (more than any test needs), the entries per batch, and the time between batches.
+"""For `flowing`: the number of entries (more than any test needs), entries per batch, and the time between batches.
 """
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
@@ -91,7 +91,7 @@ emit_unmatched = "both"
 
 
 class Entry(NamedTuple):
-    """A record to produce: the Kafka key, the value, and the partition if it is not that of the key."""
+    """A record to produce: its Kafka key, its value, and its partition unless the key determines it."""
 
     key: str
     value: bytes | None
@@ -185,7 +185,7 @@ class Joiner:
         kill_with_children(self.process)
 
     def ends(self, deadline_s: float = DEADLINE_S) -> int:
-        """Wait until the joiner ends by itself. Return the exit status."""
+        """Wait until the joiner exits by itself. Return the exit status."""
         return self.process.wait(deadline_s)
 
 
@@ -201,6 +201,7 @@ class Application:
     partitions: int = PARTITIONS
     runner: str = "run"
     """The command that starts a joiner."""
+    data_format: str = "json"
     data: str = ""
     """The input topic, if it belongs to another application."""
     name: str = field(default_factory=lambda: f"j{uuid.uuid4().hex[:10]}")
@@ -211,6 +212,7 @@ class Application:
     def config(self) -> Path:
         """The path of the settings file, written with the current values of the fields."""
         topics = "\n".join(f'{kind} = "{self.topic(kind)}"' for kind in TOPICS)
+        topics += f'\ndata_format = "{self.data_format}"'
         text = SETTINGS.format(
             bootstrap=self.bootstrap,
             topics=topics,
@@ -237,7 +239,7 @@ class Application:
 
     def admin(self) -> AdminClient:
         """Return a client for describing and changing topics."""
-        # Kept, because a garbage-collected client never gets its responses.
+        # Kept, because a client that is garbage-collected never receives its responses.
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         return self._admin
@@ -263,7 +265,7 @@ class Application:
         return joiner
 
     def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the joiner and wait until it ends."""
+        """Run a command of the joiner and wait until it exits."""
         return subprocess.run(
             [sys.executable, "-m", "joiner", *arguments, "--config", str(self.config)],
             cwd=ROOT,
@@ -366,14 +368,14 @@ class Application:
 
 
 def application(kafka: str, folder: Path, **options: Any) -> Iterator[Application]:
-    """Yield an application that is removed at the end. For fixtures."""
+    """Yield an application, and remove it at the end. For fixtures."""
     made = Application(kafka, folder, **options)
     yield made
     made.close()
 
 
 def run_once(app: Application, seed: int, count: int = 600) -> None:
-    """Run a joiner until it has consumed some data, then stop it."""
+    """Produce some data, run a joiner until it has consumed all of it, then stop the joiner."""
     app.create_topics()
     app.produce(seeded_entries(seed, count))
     joiner = app.start()

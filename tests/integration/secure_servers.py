@@ -1,6 +1,6 @@
 """Kafka, an MQTT broker and InfluxDB as in production: TLS with a private CA, and authentication at each server.
 
-Kafka also has its plain listener on the loopback interface, which the test uses to create the user.
+Kafka also keeps its plain listener on the loopback interface, through which the test creates the user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Helpers for tests of services on real servers: start, wait, stop, read a topic.
 
 A service is a child process with its own log. `broker.stack.child.Child` is not used, because it runs one process at a
-time and keeps no exit status. Here several run at once, and their exit status is tested.
+time and keeps no exit status. Here several services run at once, and tests check their exit status.
 
 Every wait is for a condition, with a deadline. Nothing here depends on a particular service.
 """
@@ -29,7 +29,7 @@ DEADLINE_S: Final = 60.0
 """How long a test waits for a condition: far longer than necessary, even on a busy machine."""
 
 STOP_S: Final = 5.0
-"""The time within which every service must stop after a signal."""
+"""How long a service may take to stop after a signal."""
 
 
 class Stored(NamedTuple):
@@ -71,7 +71,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGKILL to a service and all its descendants, as simultaneously as possible."""
+    """Send SIGKILL to a service and all its descendants, as close together as possible."""
     signal_all(with_children(process.pid), signal.SIGKILL)
     process.wait(DEADLINE_S)
 

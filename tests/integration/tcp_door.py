@@ -1,7 +1,7 @@
 """A TCP proxy ("door") in front of a server. Shutting it breaks existing connections and refuses new ones.
 
-To its clients, the server seems to go down and come back, while other tests continue to use it. The door forwards bytes
-and is independent of the protocol.
+To clients of the door, the server seems to go down and come back, while other tests continue to use it. The door
+forwards bytes and does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _started(work: Callable[..., None], *sockets: socket.socket) -> threading.Th
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:
-    """Forward one direction of a connection until its source ends. A broken side breaks both."""
+    """Forward one direction of a connection until its source is closed. If one side breaks, break the other as well."""
     try:
         while block := source.recv(65_536):
             sink.sendall(block)

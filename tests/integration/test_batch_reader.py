@@ -1,4 +1,4 @@
-"""Both kinds of batch reader return the same from a real server; and the native calls with real clients."""
+"""Both kinds of batch reader return the same records from a real server. The native calls work with real clients."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_reader_that_is_not_closed_lets_its_consumer_go(cluster: RealCluster) 
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert len(read_until_ends(reader, [(topic, 0)]).found) == 2
     del reader, consumer
-    # The client waits for its queues; the test's time limit would end it.
+    # If a queue were still referenced, the client would wait for it until the test's time limit.
     gc.collect()
 
 

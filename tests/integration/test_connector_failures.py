@@ -47,8 +47,8 @@ def test_a_connector_killed_at_any_moment_loses_nothing(pipeline: Pipeline, seed
     publisher = pipeline.start_publishing(events(count))
     before = 0
     for _ in range(4):
-        # The time of a kill is seeded: a number of records after the previous kill, at the latest after the last
-        # record.
+        # The seed determines each kill: after some number of records since the previous kill, but no later than the
+        # last record.
         pipeline.wait_for_records(min(before + draw.randrange(4_000), len(expected(count))))
         kill(process)
         before = pipeline.count_records()

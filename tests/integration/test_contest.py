@@ -1,4 +1,4 @@
-"""A tiny version of the whole contest: real Kafka, real contenders, checked outputs, a page and its plots."""
+"""A tiny version of the whole contest: real Kafka, real contenders, checked results, a page and its plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard of machine data on a real InfluxDB: every query returns data, and few rows even for a long range."""
+"""The machine data dashboard on a real InfluxDB: every query returns data, and only few rows even for a long range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUANTITIES = ["any / name (of x)", "both values"]
 
 @pytest.fixture(scope="module")
 def asked(new_database: Any) -> Any:
-    """A function that runs the query of a panel over a time range with 200 s of points, one every 10 ms."""
+    """A function that runs a panel's query over a time range that contains 200 s of points, one every 10 ms."""
     influxdb: InfluxdbAccess = new_database()
     lines = []
     for number in range(COUNT):
@@ -35,7 +35,7 @@ def asked(new_database: Any) -> Any:
             both = joined("R1", QUANTITIES[1], 2 * at_ns, {"left": value, "right": -value}, "two:0:1:2")
             lines.append(point_line(both, "joined", "ms"))
     lines.append(point_line(joined("R2", "of another machine", 2 * BEGIN_S * 10**9), "joined", "ms"))
-    # A point written by a release without the tag `join`.
+    # A point written by a release from before the tag `join` was introduced.
     lines.append(f'joined,quantity=both\\ values,thing=R1 left=7,id="two:0:0:0" {BEGIN_S * 10**9 - 1}'.encode())
     database_at(influxdb.url, influxdb.bucket).write(b"\n".join(lines))
 
@@ -56,7 +56,8 @@ def test_a_long_range_is_thinned_out_and_hides_no_extreme(asked: Any) -> None:
     rows = asked(PANELS["$quantity"], QUANTITIES[0])
     names = [f"one result {kind}" for kind in ("mean", "lowest", "highest")]
     found = {name: [float(row["_value"]) for row in rows if row["_field"] == name] for name in names}
-    # 20,000 points in 200 s, in intervals of 10 s. Ties and half nanoseconds are on the same lines.
+    # 20,000 points in 200 s are grouped into intervals of 10 s. Points with the tags `tie` and `half` are in the same
+    # series as the others.
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(names, 20)
     assert len(rows) == 60
     assert found[names[0]] == pytest.approx([499.5] * 20)

@@ -68,7 +68,7 @@ def test_a_replay_from_the_beginning_changes_nothing(pipeline: Pipeline) -> None
 
 
 def test_refused_points_are_dead_lettered_with_the_databases_words(pipeline: Pipeline) -> None:
-    # InfluxDB keeps the type of a field per shard, so only points of this week conflict with the string in `result`.
+    # InfluxDB stores the type of a field per shard, so only points of this week conflict with the string in `result`.
     pairs = pairs_of(1_000, seed=5)
     far = 10 * 86_400 * 10**9
     refused = [number for number in range(1_000) if number % 100 == 7]

@@ -1,4 +1,4 @@
-"""The database contract on the real server: it behaves as the connector requires.
+"""The database contract on the real server: does it behave as the connector requires?
 
 The same tests run in tests/unit on the stand-in that the connector's unit tests use.
 """

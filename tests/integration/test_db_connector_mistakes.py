@@ -1,6 +1,6 @@
 """Operator mistakes with the database connector: offsets, targets, the database itself.
 
-After each, every point is in the database, or a message and dead letters report what is missing.
+After each mistake, every point is in the database, or a message and dead letters report what is missing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_offsets_that_were_set_by_hand_lose_no_point(pipeline: Pipeline) -> None
     pipeline.produce(values_of(pairs[:500]))
     assert "it is ignored" not in write(pipeline, 500)
     pipeline.produce(values_of(pairs[500:]))
-    # Close to --to-latest: all but the last results would be skipped silently.
+    # Almost the same as --to-latest: all but the last results would be skipped silently.
     set_offsets(pipeline, 190)
     said = write(pipeline, 1_000)
     assert said.count(f"the offset 190 of group {pipeline.name} was set by hand, by another tool") == PARTITIONS
@@ -104,7 +104,7 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
 def test_points_of_the_previous_release_are_rewritten_and_dropped_as_documented(pipeline: Pipeline) -> None:
     pairs = pairs_of(300, seed=23)
     pipeline.produce(values_of(pairs))
-    # Written and committed as by release 0.1.0.
+    # Written and committed as release 0.1.0 did.
     new = [point_line(pair, pipeline.name, "ms").replace(b"join=power,", b"").rpartition(b" ") for pair, _at in pairs]
     old = b"\n".join(
         head + b',id="' + pair.id.encode() + b'" ' + at for (head, _, at), (pair, _) in zip(new, pairs, strict=True)
@@ -151,7 +151,7 @@ def test_points_that_the_database_refuses_are_dead_letters_with_its_message_and_
     old = pairs_of(10, seed=23)
     long_tag = joined("R" * 70_000, "power", 2 * now_ns, 1.0, "power:0:1:1")
     conflicting = joined("R1", "power", 2 * now_ns, 1.0, "power:0:1:2")
-    # InfluxDB keeps the type of a field per shard, which covers a day here.
+    # InfluxDB stores the type of a field per shard. A shard covers one day here.
     fine_ns = 2 * (now_ns - 30 * 3_600 * 10**9)
     fine = [(joined("R2", "power", fine_ns + 2 * n, 1.0, f"power:0:2:{n}"), fine_ns + 2 * n) for n in range(20)]
     pipeline.produce(values_of([*old, *fine[:10], (long_tag, 0), (conflicting, 0), *fine[10:]]))

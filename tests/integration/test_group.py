@@ -1,4 +1,4 @@
-"""A group rebalances again if it has left a unit without a member. See `joiner.runtime.ownership.membership`."""
+"""A group that has left a unit without a member rebalances again. See `joiner.runtime.ownership.membership`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next owner of a unit resolves dangling transactions of older owners, and its first commit is not affected.
+"""The next owner of a unit resolves the dangling transactions of former owners, and its first commit is not affected.
 
 Kafka may fail to end a transaction: if a broker is killed and an open transaction expires during its restart, the
 transaction is ended without markers (observed with 4.3.1). A request of an older owner may also arrive after the claim
@@ -38,7 +38,7 @@ def own_stack() -> Iterator[LocalStack]:
         stack.kafka.more = {
             # Expired transactions are aborted promptly, even while the broker is starting.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-            # As before Kafka 3.6, so that the broker accepts delayed writes. Newer releases accept them only rarely.
+            # The broker behaves as before Kafka 3.6 and accepts delayed writes. Newer releases accept them only rarely.
             "transaction.partition.verification.enable": "false",
         }
         stack.up([stack.kafka])

@@ -1,4 +1,4 @@
-"""A side that runs ahead in its own topic waits for the other side instead of filling the buffer. On real Kafka."""
+"""A side that runs ahead in a separate topic waits for the other side instead of filling the buffer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_side_that_waits_for_nothing_is_not_paused_and_stops_its_unit_when_the
     joiner = app.start()
     assert joiner.ends() == 1
     assert "join 'apart' holds" in joiner.text()
-    # Once the silent stream sends again and the buffer is larger, nothing is lost.
+    # Once the silent stream resumes and the buffer is larger, nothing has been lost.
     app.produce(records("other", shift_ms=5), "other")
     app.application = f"buffer_records_max = {10 * COUNT}"
     joiner = app.start()

@@ -1,4 +1,4 @@
-"""Invalid input, transactional input, and outages of Kafka."""
+"""How the joiner handles invalid input, transactional input and Kafka outages."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_each_unusable_input_is_in_the_dead_letters_and_nothing_stops(app: Appli
 def test_a_joining_function_that_fails_costs_only_its_own_pairs(app: Application) -> None:
     app.create_topics()
     thing = things_over_all_units(1)[0]
-    # 1e308 times 1e308 is not finite. The pairs around it are valid.
+    # 1e308 times 1e308 is not finite. The neighbouring pairs are valid.
     values = [2.0, 1e308, 3.0]
     speeds = [record(thing, "speed", BASE_MS + 10 * n, value, f"s{n}") for n, value in enumerate(values)]
     torques = [record(thing, "torque", BASE_MS + 10 * n, value, f"t{n}") for n, value in enumerate(values)]
@@ -216,7 +216,7 @@ def test_records_that_come_damaged_are_not_left_out_and_are_joined_once_they_can
     app: Application, stack: LocalStack
 ) -> None:
     app.create_topics()
-    # Each call is a separate request, and thus a separate batch in the log.
+    # Each call sends a separate request, and so writes a separate batch to the log.
     for part in range(3):
         times = range(BASE_MS + part * 100, BASE_MS + part * 100 + 100, 10)
         app.produce(

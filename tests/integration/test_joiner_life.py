@@ -48,7 +48,7 @@ def test_input_is_joined_once_and_a_restart_continues_without_replay(app: Applic
 
 
 def test_a_killed_joiner_replays_without_output_and_continues(app: Application) -> None:
-    # Rare snapshots, so that there are records to replay.
+    # Snapshots are rare, so that there are records to replay.
     app.application = 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
     app.create_topics()
     first = app.start()
@@ -154,7 +154,7 @@ def test_status_distinguishes_a_killed_owner_from_a_running_one(app: Application
     wait_until(lambda: states() == {"gone"}, "the group has noticed that the process is gone")
     again = app.start(instance="south")
     wait_until(lambda: states() == {"running"}, "another process has its units")
-    # A process is the owner from its claim on, but only the units that it serves are marked as stopped.
+    # A process owns a unit from its claim on, but only the units that it serves are marked as stopped.
     again.wait_for_units()
     assert again.stop() == 0
     assert states() == {"stopped"}

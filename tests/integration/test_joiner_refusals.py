@@ -1,4 +1,4 @@
-"""Conditions under which the joiner refuses to continue, the messages it logs, and what it repairs by itself."""
+"""When the joiner refuses to continue, which messages it logs, and what it repairs by itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def claim_as(app: Application, unit: int, **changes: str) -> None:
-    """Claim the unit as another runner would: write its checkpoint with these changes."""
+    """Claim the unit as another runner would, by writing its checkpoint with these changes."""
     producer = outsider(app, unit)
     found = app.checkpoints()[unit]
     changed = msgspec.structs.replace(found, **changes)

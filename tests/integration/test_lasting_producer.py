@@ -1,4 +1,4 @@
-"""The connectors' producer when real Kafka is unavailable for longer than ``patience_s``."""
+"""The connectors' producer outlasts a Kafka outage longer than ``patience_s``, and reports a record that is refused."""
 
 from __future__ import annotations
 

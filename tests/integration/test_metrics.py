@@ -75,7 +75,7 @@ def test_a_joiner_exposes_what_it_read_wrote_and_holds(app: Application, endpoin
     endpoints.wait_until_ready()
     app.produce(entries[1000:])
     app.wait_until_through()
-    # The checkpoint is visible a moment before its records are counted.
+    # A checkpoint becomes visible a moment before its records are counted.
     wait_until(lambda: endpoints.total("joiner_records_total") == len(entries), "all records are counted")
     for name, kind in (("pairs", "out"), ("late", "late"), ("rejected", "rejected"), ("unmatched", "unmatched")):
         assert endpoints.total(f"joiner_{name}_total") == len(app.values(kind)), name

@@ -50,7 +50,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def joins(*chosen: dict[str, Any]) -> dict[str, str]:
-    """Return the environment variables that override the joins of the settings file."""
+    """Return environment variables that override the joins in the settings file."""
     return {"LSB_JOIN": json.dumps(chosen)}
 
 
@@ -85,9 +85,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
 
 
 def refusal_or_none(app: Application, environment: dict[str, str]) -> str | None:
-    """Start a joiner, wait until it has claimed all units, and stop it. Return its log, or None if it ended with status
-    0.
-    """
+    """Start a joiner, wait until it has claimed all units, and stop it. Return its log, or None if the status is 0."""
     joiner = app.start(**environment)
     joiner.wait_for_units()
     return None if joiner.stop() == 0 else joiner.text()
@@ -98,7 +96,7 @@ def test_a_second_application_under_the_same_name_fences_no_runner(app: Applicat
     first = app.start(instance="first")
     first.wait_for_units()
     app.produce(seeded_entries(81, 600))
-    # The second application reads another topic, so that the group also assigns it units of the first one.
+    # The second application reads another topic, so the group also assigns it units of the first one.
     elsewhere = {"LSB_TOPICS__DATA": f"{app.name}.other", "LSB_TOPICS__OUT": app.topic("elsewhere")}
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
@@ -133,7 +131,7 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
         assert re.search(
             rf"belongs to partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
         )
-    # Messages that no join selects are not checked any further.
+    # Messages that no join selects are not checked further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)
     assert app.values("out")
     app.verify()
@@ -161,7 +159,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
         producer = outsider(app, unit)
         producer.begin_transaction()
-        # A key that is not valid UTF-8 must not disturb any reader of the topic.
+        # A key that is not valid UTF-8 must not break any reader of the topic.
         producer.produce(topic, b"junk", b"\xff\xfe", unit)
         if change is None:
             manifest = json.dumps({"format": FORMAT_VERSION + 1, "serial": "of another kind"}).encode()

@@ -1,6 +1,6 @@
 """Redelivered events, from MQTT through Kafka to the joiner, which joins each event once.
 
-A redelivered event has the same id. It may arrive at once, much later, out of order, or after a restart.
+A redelivered event keeps its id. It may arrive immediately, much later, out of order, or after a restart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pipeline(kafka: str, mqtt: MqttAddress, tmp_path: Path) -> Iterator[Pipeline
 
 @pytest.fixture
 def app(kafka: str, tmp_path: Path, pipeline: Pipeline) -> Iterator[Application]:
-    # Uses the topics of the connector.
+    # The joiner uses the connector's topics.
     yield from application(kafka, tmp_path, name=pipeline.name)
 
 

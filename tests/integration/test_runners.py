@@ -1,6 +1,6 @@
-"""The same application in both kinds of runner: the same input gives the same output, record for record.
+"""Both kinds of runner write the same output for the same application and input, record for record.
 
-The runners are the plain process and the stage in Spark. Features that only one of them has are tested elsewhere.
+The runners are the plain process and the Spark stage. Features that only one of them has are tested elsewhere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def poisoned(seed: int, count: int) -> list[Entry]:
-    """Return valid and invalid entries: out-of-order, equal, late and repeated records, and watermarks."""
+    """Return valid and invalid entries, including disorder, equal times, late and repeated records, and watermarks."""
     thing = things_over_all_units(1)[0]
     unusable: list[bytes | None] = [b"no JSON", None, b'{"mark": true}', json.dumps({"thing": thing}).encode()]
     entries = [*seeded_entries(seed, count), record(thing, "speed", 7_258_118_400_000, 1.0, "from the future")]
@@ -67,7 +67,7 @@ def poisoned(seed: int, count: int) -> list[Entry]:
 
 
 def written(app: Application) -> dict[str, Counter[bytes]]:
-    """Return the output of an application by kind of topic, with its names replaced by fixed ones."""
+    """Return an application's output by kind of topic, with the names in it replaced by fixed ones."""
     name, data = app.name.encode(), app.topic("data").encode()
     return {
         kind: Counter(value.replace(data, b"data").replace(name, b"name") for value in app.values(kind))

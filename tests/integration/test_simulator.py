@@ -98,7 +98,7 @@ Simulate = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def simulate() -> Iterator[Simulate]:
-    """A function that starts the simulator with a port, an events file and flags. Kills it at the end if necessary."""
+    """A function that starts the simulator with a port, an events file and flags. At the end, stragglers are killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(port: int, events: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""The local stack with its real servers: data and state that survive a stop, a crash and a freeze."""
+"""The local stack with its real servers. Data and state survive a stop, a crash and a freeze."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_every_server_listens_on_the_loopback_only(
     assert influxdb
     for server in stack.servers:
         with socket.socket() as other:
-            # A server on all addresses would conflict with this one.
+            # A server that listens on all addresses would conflict with this one.
             other.bind(("127.0.0.2", server.port))
     with urllib.request.urlopen(f"{stack.influxdb.url}/ping", timeout=DEADLINE_S) as answer:
         assert answer.status == 204

@@ -1,4 +1,4 @@
-"""The stage in Spark on a standalone cluster with a master and two workers, each with its own executor."""
+"""The Spark stage on a standalone cluster with a master and two workers, each with its own executor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def executors() -> list[int]:
             words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
         except OSError:  # it has just ended
             continue
-        # Descendants also include drivers, which are not executors.
+        # The descendants include drivers, which are not executors.
         if any(word.endswith("CoarseGrainedExecutorBackend") for word in words):
             found.append(number)
     return found
@@ -66,7 +66,7 @@ def test_two_executors_share_the_units_and_the_loss_of_one_costs_nothing(app: Ap
         wait_until(lambda: bool(set(executors()) - set(before)), "a new executor has started", SPARK_STARTS_S)
         reached = joined(app)
         wait_until(lambda: joined(app) > reached, "the join continues", SPARK_STARTS_S)
-    # The cluster is down now, and Spark waits for it. The application continues in a local stage.
+    # The cluster is now down, and Spark waits for it. The application continues in a local stage.
     assert stage.stop() == 0
     again = app.start()
     app.wait_until_through(SPARK_STARTS_S)

@@ -1,7 +1,7 @@
-"""`tester.py verify` on the contents of a real Kafka and a real InfluxDB.
+"""Runs `tester.py verify` on a real Kafka broker and a real InfluxDB.
 
 A fake joiner (`tests.unit.joiner.check.pretended_pipeline`, based on the oracle) writes its outputs and checkpoints in
-transactions. Each scenario has its own output topics; all share the input topic and the state topic.
+transactions. Each scenario has its own output topics. All share the input topic and the state topic.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def apps(kafka: str, tmp_path: Path) -> Iterator[list[Application]]:
 
 
 def results_of(app: Application, entries: Sequence[Entry]) -> list[bytes]:
-    """Return the results of entries in this order, computed in memory and sorted."""
+    """Return the sorted results of joining the entries in this order, computed in memory."""
     settings, topic = app.settings(), app.topic("data")
     found: list[bytes] = []
     for number in range(app.partitions):
@@ -106,7 +106,7 @@ def test_records_deleted_by_retention_do_not_matter_before_the_snapshot_and_are_
     app.wait_until_through()
     assert joiner.stop() == 0
     assert sorted(app.values("out")) == results_of(app, [*first, *second])
-    # Records that are consumed and committed, but not in a snapshot.
+    # These records are consumed and committed, but not in a snapshot.
     joiner = app.start(**RARE_SNAPSHOTS)
     app.produce(third)
     app.wait_until_through()
@@ -145,7 +145,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
         run_to_the_end(one, seeded_entries(96, 600))
     grown, renewed, gone = apps
     add_partition(grown, grown.topic("data"))
-    # Recreated, with end offsets far beyond the consumed ones.
+    # The topic is recreated, with end offsets far beyond the consumed ones.
     delete_topic(renewed, renewed.topic("data"))
     renewed.create_topics()
     renewed.produce(seeded_entries(97, 1800))
@@ -154,7 +154,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     assert f"topic {grown.topic('data')} has 4 partitions and had 3 when the joiner began" in said
     assert "give the application a new name" in said
     for one in (renewed, gone):
-        # Timing decides what detects it first: the topic watch, or the consumer whose offset is out of range.
+        # Either the topic watch or the consumer, whose offset is out of range, detects it first, depending on timing.
         why = r"was deleted|no longer exists"
         assert re.search(rf"{one.topic('data')} ({why}).*joiner reset", ended(one))
     # The results up to that point are correct, and later starts are refused as well.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = DOCS / "tutorial.md"
 QUESTIONS: Final = ("grep", "joiner status", "python -m joiner.tester")
-"""Commands that change nothing. They are repeated, as the page suggests, until their output matches the page."""
+"""Commands that change nothing. As the page suggests, they are repeated until their output matches the page."""
 ENDED: Final = "ended with status"
 
 
@@ -69,7 +69,7 @@ def answer_pattern(text: str) -> re.Pattern[str]:
 
 
 def shows(process: subprocess.Popen[str], block: Block, answer: Block) -> None:
-    """Run a block and check that it succeeds. If the page shows an output, the block must produce it."""
+    """Run a block and check that it succeeds. If the page shows its output, the block must produce that output."""
     expected = answer_pattern(answer.text if answer.info == "text" else "")
     end_s = time.monotonic() + DEADLINE_S
     output, status = run(process, block.text)
@@ -87,7 +87,7 @@ def test_the_tutorial_s_own_blocks_do_what_the_page_shows(kafka: str, mqtt: Mqtt
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
-        # The variables set by the code block about the servers.
+        # The variables that the code block about the servers sets.
         "LSB_KAFKA__BOOTSTRAP_SERVERS": kafka,
         "LSB_MQTT__HOST": mqtt.host,
         "LSB_MQTT__PORT": str(mqtt.port),

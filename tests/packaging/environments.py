@@ -1,8 +1,8 @@
-"""The wheel, and virtual environments that contain only it and the packages of one lock.
+"""Builds the wheel, and virtual environments that contain only the wheel and the packages of one lock file.
 
-The packages of a lock are downloaded once, checked against its hashes, and kept with the other downloaded parts, so
+The packages of a lock file are downloaded once, checked against its hashes, and stored with the other downloads, so
 that later runs need no network. Spark's packages would add 400 MB, so they are linked from the development environment,
-which was also installed with hash checking. Only the packages of the lock are linked, in their locked versions.
+which was also installed with hash checking. Only the packages in the lock file are linked, at their locked versions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Environment:
         return {one["name"].lower().replace("_", "-") for one in found}
 
     def missing(self, requirement: str) -> list[str]:
-        """Return what pip would have to install for ``requirement``, or why it cannot."""
+        """Return the packages that pip would still have to install for ``requirement``, or why it cannot."""
         try:
             report: dict[str, Any] = json.loads(
                 _pip(self, "install", "--dry-run", "--quiet", "--no-index", "--report", "-", requirement)
@@ -105,7 +105,7 @@ def make_environment(folder: Path, wheel: Path, lock: str) -> Environment:
 
 
 def link_environment(folder: Path, wheel: Path, lock: str) -> Environment:
-    """Make the same environment, with links to the packages of the development environment instead of copies."""
+    """Make the same environment, but with links to the packages of the development environment instead of copies."""
     environment = _empty_environment(folder)
     site = environment.site
     for name, version in locked(lock).items():
@@ -137,7 +137,7 @@ def _with_wheel(environment: Environment, wheel: Path) -> Environment:
 
 
 def _downloaded(lock: Path) -> Path:
-    """Return the folder with the wheels of a lock, downloading them if missing."""
+    """Return the folder with the wheels of a lock file, downloading them if missing."""
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
     folder = parts_folder(ROOT / ".lsb") / f"wheels-{digest}-{sys.implementation.cache_tag}"
     if not folder.is_dir():

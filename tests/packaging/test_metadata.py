@@ -1,4 +1,4 @@
-"""pyproject.toml, the locks and the code agree on versions and requirements."""
+"""pyproject.toml, the lock files and the code agree on versions and requirements."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from broker.commandline import DISTRIBUTIONS, VERSION
 from tests.packaging.environments import ROOT, locked
 
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LOCKS: Final = {"library": (), "services": ("service",), "spark": ("service", "spark"), "dev": ("all",)}
-"""The extras that each lock covers."""
+LOCKS: Final = {
+    "library": (),
+    "services": ("service",),
+    "arrow": ("arrow",),
+    "spark": ("service", "spark"),
+    "dev": ("all",),
+}
+"""The extras that each lock file covers."""
 
 
 def wanted(*extras: str) -> list[Requirement]:
-    """Return the requirements of the package with these extras, including extras that refer to other extras."""
+    """Return the requirements of the package with these extras, and with the extras that they refer to."""
     found = [Requirement(text) for text in PROJECT["dependencies"]]
     for extra in extras:
         for text in PROJECT["optional-dependencies"][extra]:

@@ -1,4 +1,4 @@
-"""The wheel in separate environments: the library alone, with the services, and with Spark. Each one works."""
+"""The wheel works in separate environments: the library alone, with the services, and with Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTALLED: Final = {"broker", "connector", "db_connector", "joiner", "simulator"
 JOIN: Final = '[{"name": "j", "left": "a", "right": "b", "output": "c"}]'
 
 IN_PYTHON: Final = {"NUMBA_DISABLE_JIT": "1"}
-"""For runs that join at most three rows. Compiling takes 12 s, so it is tested in one environment only."""
+"""For runs that join at most three rows. Compiling takes 12 s, so only one environment tests it."""
 
 LIBRARY: Final = """
 import sys

@@ -1,4 +1,4 @@
-"""Makes the engine use the backlog in two of three steps; by default, only steps with thousands of records use it."""
+"""Makes the engine use the backlog in two of three steps. By default, only steps with thousands of records use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The expected output of a join of rows without an arrival order: nested loops over the final rows.
+"""The expected output of a join whose rows have no arrival order, computed by nested loops over the final rows.
 
-The oracle is the only code used. A row is final once the frontier of its own side and key is above its time. Final rows
-are ordered by time and content, and followed by the frontiers as watermarks.
+The oracle is the only project code used. A row is final once the frontier of its own side and key is above its time.
+The final rows are ordered by time and content, and the frontiers follow them as watermarks.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Feed:
-    """Two streams, and how they are fed. Each cut: the left and right entries fed so far, and whether to restore."""
+    """Two streams, and how to feed them. Each cut: the left and right entries fed so far, and whether to restore."""
 
     left: list[Rec | Watermark]
     right: list[Rec | Watermark]
@@ -34,7 +34,7 @@ class Feed:
 
 
 def options() -> st.SearchStrategy[Options]:
-    """Generate options whose tolerance and lateness are about as large as the times."""
+    """Generate options in which tolerance and lateness are about as large as the times."""
     lateness = st.integers(0, 6)
     return st.builds(
         Options,

@@ -354,7 +354,7 @@ def detected_by(mutation: Mutation) -> str | None:
         file = Path(folder, CORE, mutation.file)
         file.write_text(broken(file.read_text(), mutation))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *_PLAIN, *_TESTS]
-        # Compiling the core would take longer than running it uncompiled until a test fails.
+        # Compiling the core would take longer than running it uncompiled until the first failure.
         environment = os.environ | {"PYTHONPATH": folder, "LSB_HYPOTHESIS": "no-shrinking", "NUMBA_DISABLE_JIT": "1"}
         ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         found = _FAILED.search(ran.stdout)

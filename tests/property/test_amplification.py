@@ -1,4 +1,4 @@
-"""The output for an MQTT message is linear in its size: a small message cannot fill Kafka or memory."""
+"""The size of the output is linear in the size of the MQTT message, so a small message cannot fill Kafka or memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_long_topic_is_not_copied_into_each_dead_letter() -> None:
     assert bytes_to_kafka(event(many("null", 16)), topic) < 3 * len(topic)
 
 
-# The smallest and the largest values of every part that is copied, in all combinations.
+# The smallest and the largest value of every part that is copied, in all combinations.
 names = st.sampled_from(["R", "R0815", "t" * 256, "\x01" * 256, "\U0001f600" * 256, '"' * 256, "é" * 257])
 times = st.sampled_from(
     [0, -9_214_560_000_000, "2019-04-01T05:26:20Z", "2019-04-01T05:26:20.123456789+02:00"]
@@ -112,7 +112,7 @@ def test_an_event_is_hashed_a_bounded_number_of_times_whatever_is_refused_of_it(
     hashed = 0
 
     class Counting:
-        """The part of `hashlib` that the parser uses; counts the hashed bytes."""
+        """Stands in for the part of `hashlib` that the parser uses, and counts the hashed bytes."""
 
         @staticmethod
         def sha256(text: bytes) -> Any:

@@ -12,7 +12,7 @@ from influxdb_client.rest import ApiException
 from db_connector.database import WriteError, _interpret
 
 DIGITS = st.text("0123456789\u00b2\u0663-+. ", max_size=30) | st.integers(1, 10_000).map("9".__mul__)
-"""Some characters are digits for `str.isdigit` but not for `int`."""
+"""Some of these characters are digits to `str.isdigit` but not to `int`."""
 MESSAGES = DIGITS.map("partial write: dropped={}".format) | st.text()
 BODIES = st.one_of(
     st.binary(),

@@ -159,7 +159,7 @@ def test_mean_times_of_pairs_are_unique_where_a_stream_has_no_equal_times(
 @pytest.mark.parametrize("driver", ["both", "right"])
 def test_at_the_end_the_nearest_neighbour_is_certain_however_far_away_it_is(driver: str) -> None:
     left: list[oracle.Rec | oracle.Watermark] = [oracle.Rec(0, 0, 0)]
-    # Nearer to the largest int64 than to the left record.
+    # Both records are nearer to the largest int64 than to the left record.
     right: list[oracle.Rec | oracle.Watermark] = [oracle.Rec(0, 2**62, 0), oracle.Rec(0, 2**62 + 1, 1)]
     buffer = LocalStreamBuffer(direction="nearest", driver=driver)
     before = pairs(push(buffer, left, right))

@@ -166,7 +166,7 @@ def test_connector_and_checker_make_of_an_odd_row_what_the_rules_say(
 
 
 def mostly(usual: st.SearchStrategy[bytes], odd: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Generate usual values in nine of ten cases: a row with only odd members would be refused at the first one."""
+    """Generate usual values in nine of ten cases. A row with only odd members would be refused at the first of them."""
     return st.sampled_from([usual] * 9 + [odd]).flatmap(lambda chosen: chosen)
 
 
@@ -199,7 +199,7 @@ ODD_STRINGS: Final = (
     b"a",
 )
 
-# Few enough for names to repeat sometimes, with and without an escape.
+# There are few names, so that some are repeated, with and without an escape.
 usual_names = one_of_these(*(b'"%c"' % dead_letter for dead_letter in b"abcdefghijkl:["), rb'"\u0061"', b'"\xc3\xa9"')
 names = st.sampled_from(["", "Thing", "n" * 256, "n" * 257, "é" * 257]) | st.text(max_size=4) | st.text(st.characters())
 strings = one_of_these(*ODD_STRINGS) | st.builds(

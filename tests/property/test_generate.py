@@ -114,7 +114,7 @@ def test_the_share_of_disorder_is_the_one_asked_for(share: float) -> None:
 def test_the_share_of_repeats_is_the_one_asked_for(share: float) -> None:
     counts = Counter(generate(replace(CLEAN, repeats=share)))
     repeats = sum(count - 1 for count in counts.values())
-    # The share refers to the original events; among all lines it is share / (1 + share).
+    # The share is relative to the original events. Relative to all lines it is share / (1 + share).
     assert repeats / CLEAN.events == pytest.approx(share / (1 + share), rel=0.15)
     assert max(counts.values()) <= 2
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
+from broker.wire.columns import glue
 from joiner.runtime.task import decode
 from joiner.runtime.task.decode import Intake, Keys, Messages, TopicDecoder
 from joiner.runtime.task.emit import mean_time, mean_times
@@ -85,7 +86,7 @@ _WHOLE = {"name": "whole", "left": {"topic": DATA}, "right": {"topic": "b", "qua
 
 
 def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: int) -> tuple[Any, ...]:
-    """Return the decoded batch in a comparable form, with the key numbers that it assigned."""
+    """Return the decoded batch in a form that can be compared, with the key numbers that were assigned."""
     keys = Keys(0, partitions)
     reader = TopicDecoder(make_settings(*joins, partitions=partitions), DATA, 0, keys)
     times = [BASE_MS + at % 2 for at in range(len(values))]
@@ -134,4 +135,4 @@ _TIMES = st.integers(TIME_MIN_NS, TIME_MAX_NS) | st.integers(-5, 5) | st.integer
 def test_the_mean_of_many_times_is_that_of_each(pairs: list[tuple[int, int]], unit: str) -> None:
     left, right = np.array(pairs, dtype=np.int64).T
     expected = [mean_time(one, other, unit) for one, other in pairs]
-    assert mean_times(left, right, unit).each() == [msgspec.json.encode(mean) for mean in expected]
+    assert glue(*mean_times(left, right, unit)).each() == [msgspec.json.encode(mean) for mean in expected]

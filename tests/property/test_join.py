@@ -1,4 +1,4 @@
-"""Does `joiner.join` give the same pairs as the join of streams, for every kind of table, and as polars' as-of join?"""
+"""Does `joiner.join` give the same pairs as the stream join and as polars' as-of join, for every kind of table?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_kind_of_table_gives_the_same_rows(
     left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str
 ) -> None:
     tables = arrays(left, "left"), arrays(right, "right")
-    # With a second key column of equal content.
+    # With a second key column of the same content.
     for table in tables:
         table["name"] = np.array(["a", "b", "c"])[table["key"]]
     for by in ("key", ["key", "name"], ["name"]):
@@ -79,8 +79,8 @@ def test_every_kind_of_table_gives_the_same_rows(
 def test_the_as_of_join_of_each_direction_is_that_of_polars(
     direction: Any, left: list[tuple[int, int]], right: list[tuple[int, int]], tolerance: int | None
 ) -> None:
-    # No two distances are equal here. At equal distance, polars selects the next row, and the last of several with
-    # equal times; pandas and the join select the previous row, and the nearest in the order of equal times.
+    # No two distances are equal here. At equal distances, polars selects the next row, and the last of several rows
+    # with equal times. pandas and the join select the previous row, and the nearest in the order of equal times.
     right = sorted(set(right)) if direction == "nearest" else right
     lefts = pl.DataFrame(arrays(sorted(((key, 4 * ts) for key, ts in left), key=lambda row: row[1]), "left"))
     rights = pl.DataFrame(arrays(sorted(((key, 4 * ts + 1) for key, ts in right), key=lambda row: row[1]), "right"))

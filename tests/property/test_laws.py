@@ -1,7 +1,7 @@
-"""Laws of the join that hold for all streams, without a second implementation.
+"""Laws of the join that hold for all streams, checked without a second implementation.
 
-``LSB_PROPERTY_EXAMPLES=1000`` for a full run. Unless stated otherwise, a law holds for the pairs that were emitted by
-the end of the entries, and again once the streams have ended.
+Set ``LSB_PROPERTY_EXAMPLES=1000`` for a full run. Unless stated otherwise, a law holds for the pairs emitted once all
+entries have been read, and again once the streams have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.property.interleavings import Feed, Options, feeds, options, pairs, p
 
 Entries = list[Rec | Watermark]
 Pairs = tuple[set[tuple[int, int]], set[tuple[int, int]]]
-"""The pairs emitted by the end of the entries, and once the streams have ended."""
+"""The pairs emitted once all entries have been read, and those emitted once the streams have ended."""
 
 EXAMPLES = int(os.environ.get("LSB_PROPERTY_EXAMPLES", "100"))
 law = settings(max_examples=EXAMPLES, deadline=None)
@@ -85,7 +85,7 @@ def test_moving_and_stretching_all_times_changes_nothing(feed: Feed, chosen: Opt
     tolerance_ns = None if chosen.tolerance_ns is None else chosen.tolerance_ns * times
     wider = replace(chosen, tolerance_ns=tolerance_ns, lateness_ns=(early * times, late * times))
     if chosen.direction == "nearest" and times > 1:
-        # Stretching leaves room between two integer times for nearer records, which may still arrive.
+        # Stretching makes room between two integer times for nearer records that may still arrive.
         assert (
             join(altered(feed.left, change), altered(feed.right, change), wider)[1]
             == (join(feed.left, feed.right, chosen)[1])
@@ -224,7 +224,7 @@ def is_identified(entries: Entries) -> bool:
 @law
 @given(feeds(), options())
 def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed: Feed, chosen: Options) -> None:
-    """The exception is a neighbour of a pending record; their pair was emitted, or they are too far apart."""
+    """The one exception is a neighbour of a pending record: their pair has been emitted, or they are too far apart."""
     buffer = start(chosen)
     emitted = set(pairs(push(buffer, feed.left, feed.right)))
     frontiers = [of_side.tolist() for of_side in buffer.frontier_ns([0, 1, 2])]
@@ -232,7 +232,7 @@ def test_of_each_side_and_key_at_most_one_record_is_held_that_nothing_needs(feed
         held = set(buffer.held_seq()[side].tolist())
         kept = [one for one in entries if isinstance(one, Rec) and one.seq in held]
         for key in range(3):
-            # Anything that needs the second record also needs all records after it.
+            # Whatever needs the second record also needs all records after it.
             of_key = sorted((one for one in kept if one.key == key), key=lambda one: (one.ts, one.seq))
             for one in of_key[1:2]:
                 needed = one.ts >= min(frontiers[0][key], frontiers[1][key])

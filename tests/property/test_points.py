@@ -10,7 +10,7 @@ from broker.wire.records import Joined
 from db_connector.points import UnrepresentableError, point_line, tag_text
 from tests.unit.db_connector.test_contract import Point, expected, joined, parse_line, split_lines
 
-# Mostly special characters of line protocol, so that sequences of them are frequent.
+# Mostly characters that are special in line protocol, so that sequences of them are frequent.
 names = st.text(st.sampled_from('a\\\\,= "#!~\n\t0é'), max_size=8) | st.text(max_size=20)
 halves_of_ns = st.integers(2 * TIME_MIN_NS + 1, 2 * TIME_MAX_NS - 1) | st.integers(-5, 5)
 numbers = st.floats(allow_nan=False, allow_infinity=False)

@@ -1,4 +1,4 @@
-"""Does the record-by-record join give the pairs of the array join, and hold no record longer than the buffer does?"""
+"""Does the record-by-record join give the same pairs as the array join, and hold no record longer than the buffer?"""
 
 from __future__ import annotations
 

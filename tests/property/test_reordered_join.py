@@ -39,7 +39,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
 
 
 def side(name: str) -> Side:
-    # The third column comes first in the order of equal times, before the number, and regardless of arrival.
+    # Rows with equal times are ordered by the third column, then by the number, regardless of their arrival.
     return Side(name, by=(0,), time=1, order=(2, 0, 1, 3), others=(1, 3), schema=SCHEMA)
 
 
@@ -138,7 +138,7 @@ def test_a_snapshot_and_restore_after_any_micro_batch_changes_nothing(feed: list
 def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_whole_tables(
     feed: list[Cut], how: Rules, data: st.DataObject
 ) -> None:
-    # No row is later than this.
+    # No row lags by more than this, so none is late.
     how = replace(how, lateness=(40, 40), has_watermark=(True, True))
     lefts, rights = [row for cut in feed for row in cut.left], [row for cut in feed for row in cut.right]
     whole = numbers(join_whole(how, table(lefts), table(rights)))
@@ -150,7 +150,7 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_join_of_the_who
         found += numbers(join.step(table(left[:i]), table(right[:j])).table)
         left, right = left[i:], right[j:]
     found += numbers(join.step(table(left), table(right), watermark=1_000).table)
-    # Unmatched rows may still be undecided: without a tolerance, a neighbour may still arrive.
+    # Whether a row is unmatched may still be open: without a tolerance, a neighbour may still arrive.
     assert sorted(pairs(found)) == sorted(pairs(whole))
     found += numbers(join.step(ends=True).table)
     assert sorted(found, key=str) == sorted(whole, key=str)
@@ -201,14 +201,15 @@ def test_keys_that_are_done_leave_nothing_behind_and_their_numbers_mean_nothing_
     join = ReorderedJoin(rules(tolerance=2, lateness=(None, None), emit_unmatched="none"))
     found, sizes = [], []
     for at in range(0, 400, 10):
-        # Three new keys each time. The last one occurs again in the next micro-batch, so numbers around it become free.
+        # Each micro-batch adds three keys. The last of them occurs again in the next micro-batch, so only the numbers
+        # around it become free.
         left = [Row(at + key, at, 0, at + key) for key in (0, 1, 2)]
         right = [Row(at + key, at + 1, 0, at + key) for key in (0, 1, 2)]
         found += numbers(join.step(table([*left, Row(at - 8, at, 0, -1)]), table(right), watermark=at - 5).table)
         sizes.append(len(join.snapshot()))
     found += numbers(join.step(watermark=1_000).table)
     assert sorted(found) == [(at + key, at + key) for at in range(0, 400, 10) for key in (0, 1, 2)]
-    # The last snapshots are as large as the first ones, except for the width of larger numbers.
+    # The last snapshots are as large as the first ones, except that larger numbers take more bytes.
     assert max(sizes[30:]) < 1.1 * max(sizes[2:10])
 
 

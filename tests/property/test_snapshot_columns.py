@@ -1,4 +1,4 @@
-"""Are columns restored unchanged from their bytes, for any content?"""
+"""Is any column restored unchanged from its bytes?"""
 
 from __future__ import annotations
 

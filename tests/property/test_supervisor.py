@@ -1,4 +1,4 @@
-"""Does every history of a unit follow the transition table, and end with the unit running, or failed with a reason?"""
+"""Does every history of a unit follow the transition table, and leave the unit running, or failed with a reason?"""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Pool(Executor):
 
 
 class Execution:
-    """An execution that only keeps a record of the units that it runs."""
+    """An execution that only records which units it runs."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, Any] = {}
@@ -184,7 +184,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.execution.releases)
     @rule(data=st.data())
     def moved_straight_back(self, data: st.DataObject) -> None:
-        """Claim a unit whose releasing transaction is visible, but whose future is not done."""
+        """Claim a unit whose last transaction is visible although its future is not done yet."""
         unit = data.draw(st.sampled_from(sorted(self.execution.releases)))
         self.supervisor._moves.claim(unit)  # noqa: SLF001 - as the protocol requests
 
@@ -208,7 +208,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.units)
     @rule()
     def calm(self) -> None:
-        """Check that, without further faults, assigned units run, have failed for good, or belong to another site."""
+        """Check that, without further faults, each assigned unit is running, has failed, or belongs to another site."""
         for unit in sorted(self.execution.releases):
             self.execution.releases.pop(unit).set_result(None)
         for _ in range(200):

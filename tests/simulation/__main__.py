@@ -1,8 +1,8 @@
 """Runs many histories: ``python -m tests.simulation --seeds 1-10000 --jobs 2 --report docs/evidence/simulation.md``.
 
-Runs a history per seed, prints the differences with their timelines, and writes a report as Markdown and JSON. With
-``--bugs`` it runs the seeds with each planted defect instead, and prints in how many of them the defect was found. The
-exit status is 1 if a history differs or a defect is not found.
+Runs one history per seed, prints the differences with their timelines, and writes a report as Markdown and JSON. With
+``--bugs`` it runs the seeds with each planted defect instead, and prints how many of them found the defect. The exit
+status is 1 if a history differs or a defect is not found.
 """
 
 from __future__ import annotations

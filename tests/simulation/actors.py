@@ -1,4 +1,4 @@
-"""The threads of simulated processes. Only one of them runs at a time, and it chooses the next one."""
+"""The threads of the simulated processes. Only one of them runs at a time, and it chooses the next one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Dead(BaseException):
 
 
 class Actor:
-    """A thread that runs only in its turn: the loop of a process, or work in its pool."""
+    """A thread that runs only when it has the turn: the loop of a process, or work in its pool."""
 
     def __init__(self, process: SimulatedProcess, live: Callable[[], None]) -> None:
         self.process = process
         self.ready: Callable[[], bool] = lambda: True
-        """Whether the thread can continue, unless its process is dead."""
+        """Returns whether the thread can continue. Not called once its process is dead."""
         self._gate = threading.Lock()
         self._gate.acquire()
         self._live = live

@@ -1,7 +1,7 @@
-"""What the joiner requires of a `BatchReader`, as tests that each kind must pass.
+"""Contract tests for `BatchReader`: what the joiner requires of every kind of reader.
 
-tests/integration/test_batch_reader runs them with columns and with objects over a real server,
-`test_memory_contract` with objects over the broker in memory.
+tests/integration/test_batch_reader runs them on a real server, with columns and with objects. `test_memory_contract`
+runs them on the in-memory broker, with objects.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Lines:
 
 
 def read_until_ends(reader: BatchReader, places: list[tuple[str, int]], count_max: int = 1000) -> Lines:
-    """Read until the ends of these partitions have been reported."""
+    """Read until the reader has reported the end of each of these partitions."""
     lines = Lines()
     for _ in range(_READS_MAX):
         lines.add(reader.read(count_max, _WAIT_S))
@@ -89,7 +89,7 @@ def assign(consumer: Any, reader: BatchReader, places: list[tuple[str, int]]) ->
 
 
 def fill(cluster: Cluster, topic: str, unit: int, *values: bytes | None) -> int:
-    """Commit values, abort some others, and return the end of the log."""
+    """Write values in a committed transaction, and one more in an aborted one. Return the end of the log."""
     producer = producer_of(cluster, f"fill-{topic}-{unit}")
     producer.begin_transaction()
     for value in values:
@@ -104,13 +104,13 @@ def fill(cluster: Cluster, topic: str, unit: int, *values: bytes | None) -> int:
 
 
 class BatchReaderContract:
-    """Tests of one kind of reader. ``native``: whether it reads columns."""
+    """The contract tests for one kind of reader. ``native``: whether it reads columns."""
 
     native: bool
 
     @contextmanager
     def reading(self, cluster: Cluster, topics: list[str], units: int) -> Iterator[tuple[Any, BatchReader]]:
-        """Yield a consumer and its reader, from the beginning of these topics."""
+        """Yield a consumer and its reader, which read these topics from the beginning."""
         with opened(cluster, topics, native=self.native) as (consumer, reader):
             assign(consumer, reader, [(topic, unit) for topic in topics for unit in range(units)])
             yield consumer, reader

@@ -1,7 +1,7 @@
-"""Defects of the runner, each planted by a small change of the production code. The simulation must find all of them.
+"""Defects in the runner, each planted by a small change to the production code. The simulation must find all of them.
 
-Each is a context manager whose docstring describes the defect. They show that the histories reach the intended cases,
-and that the verdict detects the errors.
+Each is a context manager whose docstring describes the defect. They show that the histories reach the cases in
+question, and that the verdict detects the errors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.retry_policy import RetryTracker
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.process_tasks import ProcessTasks
+from joiner.runtime.runners.task_commits import TaskCommits
 from joiner.runtime.task.decode import Keys
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
@@ -75,7 +76,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
 
 
 def progress_of_the_batch_before() -> AbstractContextManager[None]:
-    """The checkpoint holds the vector from before the batch."""
+    """The checkpoint contains the vector at the start of the batch, not at its end."""
     of = ActiveTask.next_checkpoint
 
     def wrong(self: Any, *failed: Any) -> Any:
@@ -125,7 +126,7 @@ def manifest_before_chunks() -> AbstractContextManager[None]:
 
 
 def one_slot_in_two_transactions() -> AbstractContextManager[None]:
-    """All snapshots go to one slot. Their chunks are committed before the manifest."""
+    """All snapshots use the same slot. Their chunks are committed before the manifest."""
 
     @contextmanager
     def planted() -> Iterator[None]:
@@ -158,7 +159,7 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
 
 
 def last_record_is_the_end() -> AbstractContextManager[None]:
-    """The vector ends after the last record that was read; positions after control records are ignored."""
+    """The vector ends after the last record that was read, even if control records follow it."""
 
     def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
         return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
@@ -168,15 +169,15 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
 
 def snapshot_of_a_later_state() -> AbstractContextManager[None]:
     """The snapshot is taken when the commit is written, when the state may already include the next batch."""
-    commit = ProcessTasks._commit  # noqa: SLF001 - the defect is planted here
+    commit = TaskCommits.write
 
     def wrong(self: Any, transactions: Any, effects: Any, checkpoint: Any, snapshot: Any) -> Any:
-        owned = self.tasks.get(checkpoint.unit)
+        owned = self._tasks.get(checkpoint.unit)
         if snapshot is not None and owned is not None:
             snapshot = (owned.unit.snapshot(), snapshot[1])
         return commit(self, transactions, effects, checkpoint, snapshot)
 
-    return changed(ProcessTasks, "_commit", wrong)
+    return changed(TaskCommits, "write", wrong)
 
 
 def own_run_is_not_checked() -> AbstractContextManager[None]:
@@ -211,7 +212,7 @@ def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
 
 def failed_commit_is_ignored() -> AbstractContextManager[None]:
     """The state is kept after a failed commit, as if the batch had been written."""
-    finish = ProcessTasks._finish_commit  # noqa: SLF001 - the defect is planted here
+    finish = TaskCommits.finish
 
     def wrong(self: Any, number: int, owned: Any) -> bool:
         if owned.commit is None or not isinstance(owned.commit.written.exception(), Aborted):
@@ -221,7 +222,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
         owned.transactions.init()
         return True
 
-    return changed(ProcessTasks, "_finish_commit", wrong)
+    return changed(TaskCommits, "finish", wrong)
 
 
 def everybody_has_an_id_of_his_own() -> AbstractContextManager[None]:
@@ -247,7 +248,7 @@ def uncommitted_is_read() -> AbstractContextManager[None]:
 
 
 def replay_writes() -> AbstractContextManager[None]:
-    """The output of the replay is written with the next batch."""
+    """The output of a replay is written with the next batch."""
     apply = Unit.apply
 
     def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False) -> Effects:
@@ -306,7 +307,7 @@ def snapshot_is_one_ahead() -> AbstractContextManager[None]:
 
 
 def keys_are_not_in_the_snapshot() -> AbstractContextManager[None]:
-    """A restored unit renumbers its keys from zero."""
+    """A restored unit numbers its keys from zero again."""
     init = Keys.__init__
 
     def wrong(self: Any, unit: int, partitions: int, _things: Any = ()) -> None:
@@ -366,7 +367,7 @@ def progress_that_was_rolled_back_is_not_read() -> AbstractContextManager[None]:
 
 
 def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
-    """Existing results are searched for only in the last few offsets of the log, whichever program wrote them."""
+    """A claimant searches only the last few offsets of the log for existing results, whichever program wrote them."""
     search = dangling._missing_results  # noqa: SLF001 - the defect is planted here
 
     def wrong(consumer: Any, clock: Any, topic: str, unit: int, wanted: set[str], start: int, end: int) -> set[str]:
@@ -376,7 +377,7 @@ def only_the_end_of_a_topic_is_searched() -> AbstractContextManager[None]:
 
 
 def records_of_other_applications_are_taken_for_ours() -> AbstractContextManager[None]:
-    """Output about an input record is identified by the record's id alone, which is the same in every application."""
+    """Output about an input record is identified only by the record's id, which is the same in every application."""
     named = pending_markers.identity_of
 
     def wrong(value: bytes | None) -> str:
@@ -396,7 +397,7 @@ def nobody_looks_behind_a_commit() -> AbstractContextManager[None]:
 
 
 def a_snapshot_does_not_wait() -> AbstractContextManager[None]:
-    """The older snapshot is replaced too early. Too rare for random histories: `test_postponed_snapshots` finds it."""
+    """The older snapshot is replaced too early. Random histories rarely show this; `test_postponed_snapshots` does."""
     return changed(UnitTransactions, "_may_replace_snapshot", lambda _self: True)
 
 
@@ -407,7 +408,7 @@ def a_manifest_outlives_its_chunks() -> AbstractContextManager[None]:
 
 
 def who_was_fenced_does_not_wait() -> AbstractContextManager[None]:
-    """A fenced owner claims its unit again at once, every time."""
+    """A fenced owner claims its unit again immediately, every time."""
     return changed(RetryTracker, "wait_s", lambda _self, _number, _cause, _why: 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The clock of a simulated world, which advances only when a process makes a call or waits."""
+"""The clock of a simulated world. It advances only when a process makes a call or waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Timeline(Protocol):
 
 
 class SimulatedClock:
-    """See `joiner.runtime.clock.Clock`. Applies to the running process."""
+    """See `joiner.runtime.clock.Clock`. A wait is a wait of the running process."""
 
     def __init__(self, world: Timeline) -> None:
         self._world = world
@@ -57,3 +57,13 @@ class SimulatedClock:
                 future.wait(lambda: self._world.clock_s >= end_s)
             elif isinstance(future, Later):
                 future.run()
+
+    def wait_until_any_done(self, futures: Collection[Future[Any]], until_s: float) -> None:
+        """See `Clock`. Deferred work is run now."""
+        for future in futures:
+            if isinstance(future, Beside):
+                future.wait(lambda: self._world.clock_s >= until_s or any(one.done() for one in futures))
+            elif isinstance(future, Later):
+                future.run()
+            if future.done():
+                return

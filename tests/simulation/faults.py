@@ -17,14 +17,14 @@ from tests.simulation.memory_kafka import kafka_error
 from tests.simulation.temper import CALM
 
 WRITES: Final = frozenset({"init", "begin", "produce", "flush", "send_offsets", "commit"})
-"""The steps of claims and commits, where most faults are injected."""
+"""The steps of claims and commits. Most faults are injected there."""
 _LOSABLE: Final = frozenset({"init", "send_offsets", "commit"})
 _FAILING: Final = frozenset({*_LOSABLE, "flush", "describe", "watermarks", "committed", "consume"})
 
 _ANSWER_S: Final = 30.1
 """Longer than the joiner waits for a response."""
 _FREEZES_S: Final = ((0.1, 3.0), (4.0, 14.0), (11.0, 30.0), (61.0, 90.0))
-"""Shorter than every timeout, about a session, longer than a session, longer than the transaction timeout."""
+"""Shorter than every timeout; about the session timeout; longer than that; longer than the transaction timeout."""
 
 
 class Victim(Protocol):
@@ -56,7 +56,7 @@ class Scene(Protocol):
 
 
 class Faults:
-    """Decides for each call whether a fault is injected, and which."""
+    """Decides for each call whether to inject a fault, and which one."""
 
     def __init__(self, world: Scene) -> None:
         self.temper = CALM
@@ -67,7 +67,7 @@ class Faults:
         self._late: list[Callable[[], object]] = []
 
     def befall(self, process: Victim, call: str, effect: Callable[[], object]) -> None:
-        """Perhaps inject a fault: raise `Dead`, or the caller's error. ``effect``: what the call does at the broker."""
+        """Inject a fault or none. Raises `Dead` or the caller's error. ``effect`` applies the call at the broker."""
         temper = self.temper
         share = 1.0 if call in WRITES else temper.other
         chance = self._draw.random()
@@ -87,7 +87,7 @@ class Faults:
             raise _failure(call)
 
     def let_late_request_arrive(self) -> None:
-        """Deliver one of the in-flight requests, with some probability."""
+        """With some probability, deliver one of the in-flight requests."""
         if self._late and self._draw.random() < 0.2:
             self._arrive(self._late.pop(self._draw.randrange(len(self._late))))
 
@@ -122,7 +122,7 @@ class Faults:
             raise Dead
 
     def _lose(self, call: str, effect: Callable[[], object]) -> NoReturn:
-        """Lose or delay the request, or lose its response; the client gets a timeout."""
+        """Lose or delay the request, or lose its response. The client gets a timeout."""
         moment = self._draw.choice(("request", "answer", "late"))
         self._count(f"lost {moment} of {call}")
         self._world.note("%s: the %s is lost", call, moment)

@@ -1,4 +1,4 @@
-"""The input of a history: seeded records, watermarks and invalid messages, some of them in transactions.
+"""The input of a history, generated from a seed: records, watermarks and invalid messages, some in transactions.
 
 A feed is a list of steps, so that faults and incidents can happen between any two of them.
 """
@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.partitioner import partition_of
+from broker.wire.arrow.rows import encode_columns
 from joiner.runtime.settings import JoinerSettings
 
 BASE_MS: Final = 1_554_096_460_000
-"""The wall-clock time at which a history begins; event times start near it."""
+"""The wall-clock time at which a history begins. Event times start near it."""
 QUANTITIES: Final = ("speed", "torque", "command")
 APPLICATION: Final = "sim"
+
+_FIELDS: Final = ("thing", "quantity", "phenomenonTime", "result", "id")
+_TOGETHER: Final = 0.7
+"""How likely a record joins the message before it."""
 
 _POWER: Final = {"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}
 _GAP: Final = {
@@ -49,22 +55,56 @@ class Step(NamedTuple):
 
 
 def make_settings(draw: random.Random) -> JoinerSettings:
-    """Return the settings of a history: few units, small or unlimited batches, frequent or rare snapshots."""
+    """Return the settings of a history: a few units, small or unlimited batches, frequent or rare snapshots."""
     joins = draw.choice([[_POWER], [_POWER, _GAP], [_GAP], [_APART], [_APART, _POWER]])
-    application = {
+    application: dict[str, Any] = {
         "name": APPLICATION,
         "batch_records_max": draw.choice([2, 6, 10_000, 10_000]),
         "commit_interval": "200ms",
         "snapshot_records": draw.choice([1, 5, 15, 200_000]),
         "snapshot_interval": draw.choice(["1s", "5s", "60s"]),
     }
-    given = {"topics": {"partitions": draw.choice([1, 2])}, "application": application, "join": joins}
+    topics: dict[str, Any] = {"partitions": draw.choice([1, 2])}
+    # Not drawn from the same numbers, so that the histories of a seed do not depend on it.
+    apart = _copy(draw)
+    application["results"] = "compact" if application["snapshot_interval"] == "5s" else apart.choice(["full", "arrow"])
+    topics["data_format"] = apart.choice(["json", "json", "json", "arrow"])
+    given = {"topics": topics, "application": application, "join": joins}
     return JoinerSettings.model_validate(given)
 
 
 def make_feed(draw: random.Random, settings: JoinerSettings, count: int) -> list[Step]:
     """Return about ``count`` steps for the inputs of an application."""
-    return _Feeder(draw, settings).steps(count)
+    apart = _copy(draw)
+    steps = _Feeder(draw, settings).steps(count)
+    return _in_batches(apart, steps) if settings.topics.has_rows else steps
+
+
+def _copy(draw: random.Random) -> random.Random:
+    copied = random.Random()
+    copied.setstate(draw.getstate())
+    return copied
+
+
+def _in_batches(draw: random.Random, steps: Iterable[Step]) -> list[Step]:
+    """Return the steps with records as Arrow, some of them together in one message."""
+    found: list[tuple[Step, list[dict[str, Any]]]] = []
+    for step in steps:
+        content = json.loads(step.value) if step.value and step.value.startswith(b'{"thing": ') else {}
+        if "result" not in content:
+            found.append((step, []))
+            continue
+        last, rows = found[-1] if found else (step, [])
+        if rows and last[:2] + last[4:] == step[:2] + step[4:] and draw.random() < _TOGETHER:
+            rows.append(content)
+        else:
+            found.append((step, [content]))
+    return [step._replace(key=None, value=_message(rows)) if rows else step for step, rows in found]
+
+
+def _message(rows: Sequence[dict[str, Any]]) -> bytes:
+    thing, quantity, time, result, ids = ([row[name] for row in rows] for name in _FIELDS)
+    return encode_columns(thing, quantity, time, result, ids)
 
 
 class _Feeder:

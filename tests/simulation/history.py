@@ -24,14 +24,14 @@ from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_
 from tests.simulation.world import SimulatedProcess, World, ended_well
 
 RECORDS: Final = 40
-"""Records in the longest history. Many short histories find more than a few long ones."""
+"""The number of records in the longest history. Many short histories find more defects than a few long ones."""
 _TROUBLE_STEPS_MAX: Final = 900
 _HEAL_STEPS_MAX: Final = 4000
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
 _FEED_AGAIN: Final = 500
-"""Steps after which more input is written. Without new input, an owner does not notice that it has lost its unit."""
+"""More input is written after this many steps. Without it, an owner does not detect that it has lost its unit."""
 # Phrases logged when a process gives a unit up to another owner, and when it claims a unit without a new assignment by
 # the group.
 _LOST: Final = ("now owned by process", "now owned by spark")
@@ -53,7 +53,7 @@ def play(seed: int, *, in_spark: bool = False) -> Outcome:
 
 @dataclass
 class _Slot:
-    """An instance name, with the process that has it now, or the time at which the next process is started."""
+    """An instance name, with the process that uses it now or the time at which the next one is started."""
 
     settings: JoinerSettings
     start_s: float
@@ -143,7 +143,7 @@ class History:
                 self._feed_one()
         if draw.random() < 0.01 and self._faults_max:
             self._incidents.let_one_happen()
-        # The next owner resolves transactions whose markers were forgotten; until then the output may be wrong.
+        # The next owner resolves transactions whose markers were forgotten. Until then, the output may be wrong.
         if draw.random() < 0.002 and not self.world.counts["markers forgotten"]:
             self._judge("on the way")
         if draw.random() < self._trouble.stop and self.world.processes:
@@ -187,10 +187,10 @@ class History:
         return sum(count for name, count in self.world.counts.items() if name.startswith("killed at"))
 
     def _feed_last(self) -> None:
-        """Write one more record to each input, so that an owner notices if it has lost its unit."""
+        """Write one more record to each input, so that an owner detects if it has lost its unit."""
         self._fed_last = True
         kafka = self.world.kafka
-        # In half of the histories the logs end with a control record, which consumers do not return.
+        # In half of the histories, the logs end with a control record, which a consumer never returns.
         within = kafka.begin_source() if self._ends_with_control else None
         for topic in self._settings.input_topics:
             for unit in range(self._settings.topics.partitions):
@@ -199,7 +199,7 @@ class History:
             kafka.end_source(within, COMMITTED)
 
     def _rest(self) -> None:
-        """The third phase: nothing is changed for longer than any session."""
+        """The third phase: nothing changes for longer than any session timeout."""
         self._incidents.end_strangers()
         if self.world.clock_s < self._rest_until_s:
             return
@@ -239,11 +239,11 @@ class History:
         )
 
     def _check_changes_of_owner(self) -> None:
-        """Check that processes claimed each other's units only after an assignment by the group, or in a retry."""
+        """Check that processes claimed each other's units only after the group assigned them, or in a retry."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
         if self._in_spark:
-            # A stage claims all units at its start, without a group.
+            # A stage has no group: it claims all units when it starts.
             units = range(self._settings.topics.partitions)
             starts = [arguments[0] for _, _, _, text, *arguments in self.world.timeline if text == "%s starts"]
             allowed.update((run, unit) for run in starts for unit in units)

@@ -1,4 +1,4 @@
-"""Incidents caused by operators, other programs and the broker while processes run. Faults in calls are in `faults`."""
+"""Incidents that operators, other programs and the broker cause while processes run. See `faults` for failing calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.world import World
 
 _FORGETS_MAX: Final = 3
 _BELATED_STEPS_MAX: Final = 60
-"""The maximum number of steps by which a record arrives after the next owner's initialisation: about two claims."""
+"""The maximum delay of a record after the next owner's initialisation, in steps: as long as about two claims."""
 _STATE: Final = f"{APPLICATION}.state"
 
 
@@ -28,9 +28,9 @@ class Incidents:
         self.strangers: Strangers | None = None
         """Other programs that write to the result topics, once they have started."""
         self.kill_behind: int | None = None
-        """Once markers have been forgotten more often than this, the next process to commit soon dies. None: never."""
+        """If markers are forgotten more often than this, the next process that commits soon dies. None: never."""
         self._leaves_behind = False
-        # In-flight requests of older owners, with the step at which each arrives.
+        # In-flight requests of older owners, each with the step at which it arrives.
         self._belated: list[tuple[int, Callable[[], None]]] = []
         world.kafka.on_init = self._leave_behind
 
@@ -75,7 +75,7 @@ class Incidents:
         self._did("compaction")
 
     def skew_clock(self) -> None:
-        """Make the broker's clock jump, or set it right again."""
+        """Make the broker's clock jump, or correct it again."""
         self._world.kafka.skew_ms = self._draw.choice([0, -(2 * 10**8), 2 * 10**8, -3_600_000])
         self._did("clock jump")
 
@@ -86,7 +86,7 @@ class Incidents:
         self._did("outsider")
 
     def forget_markers(self) -> None:
-        """Make the broker omit all or some of the markers of the next transaction that ends."""
+        """Make the broker omit some or all markers of the next transaction that ends."""
         if self._world.counts["markers forgotten"] >= _FORGETS_MAX:
             return
         share = self._draw.choice([1.0, 0.5, 0.5])
@@ -98,7 +98,7 @@ class Incidents:
         self._did("markers forgotten")
 
     def slow_down_claims(self) -> None:
-        """Make claims slow, as on an overloaded cluster. Some take longer than a session."""
+        """Make claims slow, as on an overloaded cluster. Some take longer than a session timeout."""
         self._world.slow_claims_s = self._draw.choice([(0.5, 3.0), (4.0, 9.0), (9.0, 16.0)])
         self._did("slow claims")
 
@@ -140,7 +140,8 @@ class Incidents:
 
     def hide_topics(self) -> None:
         """Make the broker report its topics as unknown for a moment, as a broker that has just started does."""
-        # Only once: a process that gets this response twice in a row assumes that the topic was deleted, and ends.
+        # Only once, because a process that gets this response twice in a row assumes that the topic was deleted, and
+        # exits.
         if self._world.counts["topics unknown"]:
             return
         self._world.kafka.unknown_until_s = self._world.kafka.now_s() + self._draw.uniform(0.2, 4.0)
@@ -149,7 +150,8 @@ class Incidents:
     def remove_old_input(self) -> None:
         """Remove input from before the newest snapshot, as retention does.
 
-        If transactions may be dangling, remove only input from before the older snapshot, where resolving them starts.
+        If transactions may be dangling, remove only input from before the older snapshot, because resolving them starts
+        there.
         """
         older = 1 + bool(self._world.counts["markers forgotten"] or self._world.counts["belated records"])
         for unit, log in enumerate(self._world.kafka.topics[_STATE].logs):

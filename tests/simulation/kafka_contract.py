@@ -1,4 +1,4 @@
-"""Contract tests of the Kafka behaviour that the joiner relies on, passed by a real broker and the in-memory one.
+"""Contract tests for the Kafka behaviour that the joiner relies on. A real broker and the in-memory one both pass.
 
 They use the joiner's own clients. `test_memory_contract` runs them on the in-memory broker and
 tests/integration/test_kafka_contract on a real server, each through a `Cluster`.
@@ -50,7 +50,7 @@ class Cluster(Protocol):
         ...
 
     def commit_without_answer(self, producer: Any) -> None:
-        """Commit, with the response lost or too late. Raises KafkaException."""
+        """Commit, but lose or delay the response. Raises KafkaException."""
         ...
 
 
@@ -71,7 +71,7 @@ def open_transaction(producer: Any, topic: str, *values: bytes) -> None:
 def read_until(cluster: Cluster, topic: str, end: int) -> list[bytes | None]:
     """Return the committed values of partition 0, read until the end of the partition is reported at ``end``.
 
-    A commit or an abort is decided when its call returns; its marker may be written to the log a moment later.
+    A commit or an abort is decided once its call returns, but its marker may be written to the log a moment later.
     """
     reader: Any = make_reader(cluster.kafka, "contract")
     reader.assign([TopicPartition(topic, 0, 0)])
@@ -101,7 +101,7 @@ def ends(cluster: Cluster, topic: str) -> tuple[int, int]:
 
 
 class Member:
-    """A member of a group, with its assigned units and the errors it received."""
+    """A member of a group, its assigned units, and the errors that it has received."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, instance: str) -> None:
         self.units: set[int] = set()

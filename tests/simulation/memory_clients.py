@@ -1,8 +1,8 @@
 """Clients of `MemoryKafka` with the methods, results and errors of the confluent_kafka clients.
 
-They have only the methods that the joiner uses. Every call goes through a `Link`, which may let time pass, lose the
-call or its response, or end the calling process. Producing is asynchronous, as in the library: records reach a log at a
-flush or a commit, and some of them may do so earlier.
+They have only the methods that the joiner uses. Every call goes through a `Link`, which may pass time, lose the call or
+its response, or kill the calling process. As in the library, producing is asynchronous: records reach a log at a flush
+or a commit, and some of them earlier.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Link(Protocol):
     draw: random.Random | None
 
     def act(self, call: str, effect: Callable[[], Result]) -> Result:
-        """Apply ``effect`` at the broker, now, later or not at all. Raise the error for the caller, if any."""
+        """Apply ``effect`` at the broker, now, later or not at all. Raises the error that the caller gets, if any."""
         ...
 
     def pass_time(self, seconds: float) -> None:
@@ -129,7 +129,7 @@ class MemoryAdmin:
         return future
 
     def list_offsets(self, places: Any, **_options: Any) -> dict[Any, Future[Any]]:
-        """Return the last stable offsets of partitions, the only ones that the joiner requests."""
+        """Return the last stable offsets of partitions. The joiner requests no others."""
         kafka = self._link.kafka
 
         def look() -> dict[Any, Future[Any]]:
@@ -205,7 +205,7 @@ class MemoryProducer:
         self._epoch = self._tell("init", init)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. This is local: at the broker, the first record begins it."""
+        """Begin a transaction. The broker learns of it only with the first record."""
         self._tell("begin", lambda: None)
         if self._is_open or self._epoch < 0:
             raise kafka_error(_STATE, "not ready for a transaction")
@@ -235,7 +235,7 @@ class MemoryProducer:
         return len(messages)
 
     def poll(self, _timeout: float = 0) -> int:
-        """Send the buffered records of a non-transactional producer. There are no events to deliver."""
+        """Send the buffered records if the producer is not transactional. There are no events to deliver."""
         if not self._id:
             with suppress(KafkaException):  # the next call reports it
                 for place in list(self._buffer):
@@ -272,7 +272,7 @@ class MemoryProducer:
         self._end("abort", ABORTED)
 
     def break_off(self) -> list[Callable[[], None]]:
-        """Return the requests of a dead process that may still reach the broker: part of each partition's buffer."""
+        """Return the requests of a dead process that may still reach the broker: a part of each partition's buffer."""
         draw, within = self._link.draw, self._current()
         if draw is None or not self._buffer:
             return []
@@ -294,7 +294,7 @@ class MemoryProducer:
         before = self._kafka.times_forgotten
         self._tell(call, end)
         if self._kafka.times_forgotten != before and self._kafka.restart_s:
-            # The broker forgets markers because it was killed. Its response comes after its restart.
+            # The broker forgets markers because it was killed, so it responds only after its restart.
             self._link.pass_time(self._kafka.restart_s)
         self._is_open = False
 

@@ -1,4 +1,4 @@
-"""A consumer of `MemoryKafka`, either with assigned partitions or as a member of a group."""
+"""A consumer of `MemoryKafka`. It either has assigned partitions or is a member of a group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DAMAGED = 2
 
 _FENCED_TEXT = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
 _BEAT_S = 3.0
-"""The library's heartbeat.interval.ms: a member may learn of a group decision this much later."""
+"""The library's heartbeat.interval.ms: a member may learn of a decision of the group with this delay."""
 
 
 @dataclass
@@ -85,11 +85,11 @@ class MemoryConsumer:
             self._positions[place.topic, place.partition].is_paused = False
 
     def consume(self, num_messages: int = 1, timeout: float = 0) -> list[MemoryMessage]:
-        """Return available records, of one or more partitions."""
+        """Return available records from one or more partitions."""
         try:
             found = self._link.act("consume", lambda: self._fetch(num_messages))
         except KafkaException as error:
-            # A client that reaches no broker reports that as an event.
+            # A client that cannot reach any broker reports this as an event.
             found = [MemoryMessage((None, -1), -1, fault=error.args[0])]
         if not found:
             self._link.pass_time(timeout)
@@ -108,7 +108,7 @@ class MemoryConsumer:
         return self._pending.pop(0) if self._pending else None
 
     def get_watermark_offsets(self, place: TopicPartition, **_options: Any) -> tuple[int, int]:
-        """Return the first offset, and the end up to which this consumer may read."""
+        """Return the first offset, and the end offset up to which this consumer may read."""
 
         def look() -> tuple[int, int]:
             log = self._kafka.log(place.topic, place.partition)
@@ -129,7 +129,7 @@ class MemoryConsumer:
         return self._link.act("committed", look)
 
     def consumer_group_metadata(self) -> Any:
-        """Return the group metadata for committing offsets: the name alone, because the group fences nothing here."""
+        """Return the group metadata for committing offsets: only the name, because these groups do not fence."""
         return self._group
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class MemoryConsumer:
     # Membership
 
     def unsubscribe(self) -> None:
-        """Revoke all partitions, which the library does at the next poll, and leave the group."""
+        """Revoke all partitions and leave the group. The library does so at the next poll."""
         if self._member is not None:
             self._call("on_revoke", self._told)
             self._told = set()
@@ -168,7 +168,7 @@ class MemoryConsumer:
             return
         draw = self._link.draw
         if draw is not None and now_s > self._next_beat_s + _BEAT_S and draw.random() < 0.5:
-            # After a long silence, the first response may be delayed.
+            # If the client has been silent for long, the first response may be delayed.
             self._next_beat_s = now_s + draw.uniform(0, _BEAT_S)
             return
         self._next_beat_s = now_s + (draw.uniform(0, _BEAT_S) if draw is not None else 0)
@@ -186,7 +186,7 @@ class MemoryConsumer:
             self._follow(member)
 
     def _follow(self, member: Member) -> None:
-        """Follow the group's assignment as in a cooperative rebalance: revoke first, then assign."""
+        """Apply the group's assignment as in a cooperative rebalance: revoke first, then assign."""
         group = self._kafka.group(self._group)
         too_many = member.has - member.due
         if too_many:
@@ -224,7 +224,7 @@ class MemoryConsumer:
         return int(at)
 
     def _fetch(self, count: int) -> list[MemoryMessage]:
-        """Read some of the partitions and leave the others to later calls, as with responses from several brokers."""
+        """Read some of the partitions and leave the others to later calls, as if they were on different brokers."""
         draw = self._link.draw
         places = [place for place, position in self._positions.items() if not position.is_paused]
         if draw is not None and len(places) > 1:
@@ -258,7 +258,7 @@ class MemoryConsumer:
         return found
 
     def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
-        """Replace some records with an error. The records after them follow, as from the library."""
+        """Replace some records with an error. The records after them are still returned, as by the library."""
         draw = self._link.draw
         begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
         error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")

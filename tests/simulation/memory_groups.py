@@ -1,7 +1,7 @@
 """A consumer group in memory: static members, cooperative rebalancing, session timeouts.
 
-A unit is assigned to another member only after its member has given it up or lost its session. A new member with the
-same instance name gets the units of its predecessor. A member learns of changes at its next heartbeat.
+A unit is assigned to another member only once the previous one has given it up or lost its session. A new member with
+the same instance name gets the units of its predecessor. A member learns of changes at its next heartbeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Member:
     beats: Callable[[], bool]
     seen_s: float
     has: set[Place] = field(default_factory=set)
-    """The partitions assigned to the member and not given up, as the group sees it."""
+    """The partitions that the group has assigned to the member and that the member has not given up."""
     due: set[Place] = field(default_factory=set)
     is_fenced: bool = False
     is_forgotten: bool = False
@@ -58,7 +58,7 @@ class Group:
         return member
 
     def leave(self, member: Member) -> None:
-        """Remove a member. A static member stays until its session expires, but sends no more heartbeats."""
+        """Remove a member. A static member remains until its session expires, but sends no more heartbeats."""
         if member in self.members and not member.instance:
             self._forget(member)
         member.beats = lambda: False
@@ -67,8 +67,8 @@ class Group:
         """Remove the members whose session has expired."""
         now_s = self._kafka.now_s()
         for member in list(self.members):
-            # A jump of the clock expires no session: a member that can send heartbeats now is taken to have sent them
-            # throughout.
+            # A jump of the clock does not expire a session: a member that can send heartbeats now is assumed to have
+            # sent them throughout.
             if member.beats():
                 member.seen_s = now_s
             elif now_s - member.seen_s > member.session_s:
@@ -80,7 +80,7 @@ class Group:
             member.has -= places
 
     def free_for(self, member: Member) -> set[Place]:
-        """Return the partitions that are due to the member and that no member holds."""
+        """Return the partitions that the member should get and that no member has."""
         taken = {place for other in self.members for place in other.has}
         return member.due - taken
 
@@ -90,7 +90,7 @@ class Group:
         self._spread()
 
     def _spread(self) -> None:
-        """Assign the partitions evenly. Members keep the partitions that they have, up to their share."""
+        """Assign the partitions evenly. Members keep what they have, up to their share."""
         topics = sorted({topic for member in self.members for topic in member.topics})
         places = [
             (topic, number)

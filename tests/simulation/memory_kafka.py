@@ -1,7 +1,7 @@
 """A Kafka broker in memory: topics, the transaction coordinator, group offsets.
 
-It follows the rules that the joiner relies on; tests/integration/test_kafka_contract.py runs the same tests on a real
-broker. It is not a server: the clients of `memory_clients` call it directly. Its clock is the world's. There is no
+It follows the rules that the joiner relies on. tests/integration/test_kafka_contract.py runs the same tests on a real
+broker. It is not a server: the clients in `memory_clients` call it directly. It uses the world's clock. There is no
 replication, and requests are not reordered.
 """
 
@@ -52,13 +52,13 @@ class MemoryKafka:
         """
         self.times_forgotten = 0
         self.unknown_until_s = 0.0
-        """Until this time, topics are reported as unknown, as by a broker that has just started."""
+        """Until this time, topics are reported as unknown, as if the broker had just started."""
         self.restart_s = 0.0
-        """How long the broker is down when it forgets markers. The response to the commit or abort comes after that."""
+        """How long the broker is down when it forgets markers. It responds to the commit or abort after that."""
         self.on_init: Callable[[str, int], None] = lambda _transactional_id, _epoch: None
         """Called at each initialisation of a transactional id, with the new epoch."""
         self.damaged = 0
-        """The number of batches that will be damaged on the way to a consumer."""
+        """The number of batches still to be damaged on the way to a consumer."""
         self.decided: list[Transaction] = []
         """Transactions that are committed or aborted, but not yet marked in every partition."""
         self._markers_lag = markers_lag
@@ -95,7 +95,7 @@ class MemoryKafka:
     def append(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, within: Transaction | None = None
     ) -> int:
-        """Write a record outside any transaction, or within a given one, whose epoch the caller has checked."""
+        """Write a record, outside any transaction or within one whose epoch the caller has checked."""
         return self.log(topic, partition).append(key, value, self.time_ms(), within)
 
     # Transactions
@@ -133,7 +133,7 @@ class MemoryKafka:
             self._decide(identity, state)
 
     def expire_transactions(self) -> None:
-        """Abort transactions past their timeout, which fences their producers."""
+        """Abort the transactions that have timed out. This fences their producers."""
         now_s = self.now_s()
         for identity in self.identities.values():
             if identity.transaction is not None and now_s - identity.transaction.begun_s > identity.timeout_s:
@@ -145,8 +145,8 @@ class MemoryKafka:
     ) -> bool:
         """Deliver a delayed record of an older owner. Return whether the partition accepts it.
 
-        It does if it has not yet seen a newer epoch. The transaction that this opens is never ended: see
-        tests/integration/test_hanging_transactions.
+        The partition accepts the record if it has not yet seen a newer epoch. The transaction that this opens is never
+        ended: see tests/integration/test_hanging_transactions.
         """
         producer, log = self.identities[transactional_id].producer, self.log(topic, partition)
         is_taken = log.epochs.get(producer, -1) <= epoch
@@ -155,11 +155,11 @@ class MemoryKafka:
         return is_taken
 
     def begin_source(self) -> Transaction:
-        """Begin a source's transaction. No other producer can fence it."""
+        """Begin a transaction of another program, which no joiner can fence."""
         return Transaction(-1, 0, self.now_s())
 
     def end_source(self, transaction: Transaction, state: str) -> None:
-        """Commit or abort a source's transaction and write its markers."""
+        """Commit or abort a transaction of another program, and write its markers."""
         transaction.state = state
         for log in list(transaction.logs):
             log.write_marker(transaction, self.time_ms())
@@ -173,7 +173,7 @@ class MemoryKafka:
             self._publish_offsets(transaction)
 
     def _settle(self, identity: Identity) -> None:
-        """Write all outstanding markers of the transactional id, which its next transaction has to wait for."""
+        """Write all outstanding markers of the transactional id. Its next transaction has to wait for them."""
         for transaction in [known for known in self.decided if known.producer == identity.producer]:
             while transaction in self.decided:
                 self.write_marker(transaction)

@@ -17,7 +17,7 @@ ABORTED: Final = "aborted"
 
 @dataclass(eq=False)
 class Transaction:
-    """A transaction of a producer. The coordinator decides it; each partition gets its marker some time later.
+    """A producer's transaction. The coordinator decides its outcome; each partition gets the marker some time later.
 
     ``epoch``: the epoch of its records or, once it is decided, that of its markers, which may be newer.
     """
@@ -27,14 +27,14 @@ class Transaction:
     begun_s: float
     state: str = OPEN
     logs: list[Log] = field(default_factory=list)
-    """The logs that contain records of it, but not its marker yet."""
+    """The logs that contain its records but not yet its marker."""
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
-    """Consumer offsets by group and partition, which become visible with the commit."""
+    """Consumer offsets by group and partition. They become visible with the commit."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """A record, or if ``is_control`` a transaction marker, which has an offset and is never returned to a consumer."""
+    """A record or, if ``is_control``, a transaction marker. Markers have offsets but never reach a consumer."""
 
     offset: int
     time_ms: int
@@ -75,7 +75,7 @@ class Log:
         return self._add(Entry(self.end, time_ms, key, value, transaction))
 
     def write_marker(self, transaction: Transaction, time_ms: int) -> None:
-        """Write the marker of a decided transaction, which also ends its producer's other open transactions here.
+        """Write the marker of a decided transaction. It also ends all other open transactions of the producer here.
 
         A partition distinguishes producers, not their transactions.
         """

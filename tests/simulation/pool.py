@@ -29,7 +29,7 @@ class Turns(Protocol):
 
 
 class Later(Future[Any]):
-    """Deferred work. It runs at the second call of `done`, or when its result is waited for."""
+    """Deferred work. It runs at the second call of `done`, or when something waits for its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Later(Future[Any]):
 
 
 class Beside(Future[Any]):
-    """Work in a separate thread, which takes turns with all others."""
+    """Work in a separate thread, which takes turns with all other threads."""
 
     def __init__(self, world: Turns, work: Callable[[], Any]) -> None:
         super().__init__()

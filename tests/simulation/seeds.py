@@ -18,7 +18,7 @@ _CHUNK = 50
 
 @dataclass
 class Tally:
-    """The sum of many outcomes. ``texts``: the differences, with their timelines."""
+    """The totals of many outcomes. ``texts``: the differences, with their timelines."""
 
     seeds: int = 0
     counts: Counter[str] = field(default_factory=Counter)

@@ -1,7 +1,7 @@
-"""The stage in Spark in a simulated history: the production driver and worker, with `MemoryQuery` in place of Spark.
+"""The Spark stage in a simulated history: the production driver and worker, with `MemoryQuery` in place of Spark.
 
-As Spark does, it fetches plans, has the worker execute them in any order and some of them twice, and passes the
-outcomes to the driver. At any moment it may lose workers or batches, or end.
+Like Spark, it fetches plans, has the worker execute them in any order and some of them twice, and passes the outcomes
+to the driver. At any moment it may lose workers or batches, or end.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _WORKER_DIES: Final = 0.04
 _TASK_IS_REPEATED: Final = 0.05
 _STORE_IS_OLD: Final = 0.03
-"""Spark's copy of a state is one batch old."""
+"""The probability that Spark's copy of a state is one batch old."""
 _QUERY_ENDS: Final = 0.02
-"""The query ends in the middle of a batch, so that only some outcomes reach the driver."""
+"""The probability that the query ends in the middle of a batch, so that only some outcomes reach the driver."""
 
 
 class MemoryCopy(StateCopy):
@@ -95,7 +95,7 @@ class SimulatedStage(Runner[Driver]):
         return Driver(parts)
 
     def _work(self, loop: Driver) -> int:
-        # Draws from the history's generator would happen in an order that depends on threads of the production code.
+        # Draws from the history's generator would be made in an order that depends on threads of the production code.
         draw = random.Random(self._claimant.run)
         query = MemoryQuery(self._settings, loop.units, draw, self._clock)
         return loop.run(query, self._is_over, self._wait)

@@ -1,4 +1,4 @@
-"""Defects planted in the stage's driver and worker, one at a time. `bugs` has the defects common to all runners."""
+"""Defects planted in the stage's driver and worker, one at a time. Defects common to all runners are in `bugs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.spark import MemoryCopy
 
 
 def what_was_planned_before_is_taken() -> AbstractContextManager[None]:
-    """The outcome of a plan is written even if its unit has been planned again since."""
+    """The outcome of a plan is written even if the unit has been planned again since."""
     accept = Units.accept
 
     def wrong(self: Any, outcome: Outcome) -> None:
@@ -45,7 +45,7 @@ def failed_commit_is_ignored() -> AbstractContextManager[None]:
 
 
 def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
-    """Spark's copy of a state is used, whatever its vector."""
+    """Spark's copy of the state is used, whatever its vector."""
 
     def wrong(self: Any, _start: Mapping[str, int], _offsets: Mapping[str, int]) -> bytes | None:
         return self.kept[-1][2] if self.kept else None
@@ -54,7 +54,7 @@ def copy_of_another_vector_is_used() -> AbstractContextManager[None]:
 
 
 def worker_believes_its_memory() -> AbstractContextManager[None]:
-    """A worker continues with the unit in its memory, whatever its vector."""
+    """A worker continues with the unit in its memory, whatever the unit's vector."""
     unit_at = worker._unit_at  # noqa: SLF001 - the defect is planted here
 
     def wrong(settings: Any, plan: Any, copy: Any, clock: Any, left: Any) -> Any:
@@ -81,7 +81,7 @@ _before: dict[int, Any] = {}
 
 
 def next_plan_does_not_wait_for_what_is_on_its_way() -> AbstractContextManager[None]:
-    """The next plan starts at the last checkpoint that is known to be written, not after the one in flight."""
+    """The next plan starts at the last checkpoint known to be written, not after the one in flight."""
     return changed(SparkTask, "reached", property(lambda self: self.checkpoint.offsets))
 
 
@@ -94,7 +94,7 @@ SPARK_BUGS: Final[dict[str, Bug]] = {
         worker_believes_its_memory,
         checkpoint_is_that_of_the_begin,
         next_plan_does_not_wait_for_what_is_on_its_way,
-        # Defects of all runners that the driver reaches by a separate code path.
+        # Defects common to all runners that the driver reaches through code of its own.
         bugs.offsets_before_results,
         bugs.results_before_offsets,
         bugs.fenced_state_goes_on,

@@ -27,7 +27,7 @@ from tests.simulation.pool import SimulatedPool, Turns
 _CHATTER: Final = "joiner.runtime.telemetry.throughput"
 
 CHUNK_BYTES: Final = 600
-"""Small, so that even the small snapshots of a history have several chunks."""
+"""So small that even the snapshots of a history have several chunks."""
 TAIL: Final = 12
 """So short that it does not always include the newest checkpoint."""
 

@@ -1,7 +1,7 @@
-"""Other programs that write to the result topics. In every partition, one of their transactions is always open.
+"""Other programs that write to the result topics. One of their transactions is always open in every partition.
 
 They write results of other joins, or records about the same input under another application's name. Some of their
-transactions are short; some last longer than a claim waits.
+transactions are short, and some last longer than a claim waits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Strangers:
             self._end(known[0], draw)
 
     def be_brief(self) -> None:
-        """Keep all transactions short from now on, the open ones included."""
+        """Keep all transactions short from now on, including those already open."""
         if self._lasts_s == (_BRIEF_S,):
             return
         self._lasts_s, until_s = (_BRIEF_S,), self._world.clock_s + _BRIEF_S
@@ -73,7 +73,7 @@ class Strangers:
         self._world.kafka.end_source(transaction, draw.choice([COMMITTED, COMMITTED, ABORTED]))
 
     def _value(self, place: Place, draw: random.Random) -> bytes:
-        """Return a result of another join, or a copy of the unit's output about a record, under another name."""
+        """Return a result of another join, or the unit's output about a record, renamed to another application."""
         entries = self._world.kafka.log(*place).archive
         for name in ("application", "source"):
             told = [

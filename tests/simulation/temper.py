@@ -24,7 +24,7 @@ class Temper:
 
 CALM: Final = Temper(switch=0.05)
 DEADLY: Final = Temper(kill=0.1, other=0.0)
-"""The next process that claims or commits soon dies."""
+"""Soon kills the next process that claims or commits."""
 
 TEMPERS: Final = (
     Temper(kill=0.03, stop=0.002),

@@ -1,4 +1,4 @@
-"""A transaction whose markers Kafka forgot is aborted by the abort of the next one, before any check.
+"""A transaction whose markers Kafka forgot is aborted together with the next one, before a claimant can check for it.
 
 Results that retention has removed are not mistaken for aborted ones.
 """
@@ -51,7 +51,7 @@ def feed(kafka: MemoryKafka, batch: int) -> None:
 
 
 class Forgetful:
-    """Feeds batch after batch. A topic misses the markers of one of them, and the owner dies during the next."""
+    """Feeds batch after batch. One topic never gets the markers of one batch. The owner dies during the next."""
 
     def __init__(self, forgets: str) -> None:
         self.world = World(1)
@@ -103,7 +103,7 @@ class Forgetful:
 
 
 def difference(topic: str) -> str:
-    """Return the difference at the end of a history in which markers were forgotten in this topic."""
+    """Return the verdict's difference at the end of a history in which markers were forgotten in this topic."""
     play = Forgetful(topic)
     with on_stage(play.world):
         play.world.play()

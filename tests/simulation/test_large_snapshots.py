@@ -1,4 +1,4 @@
-"""Snapshots written in separate, slow transactions: only their own unit waits for them."""
+"""A snapshot that is written in separate, slow transactions delays only its own unit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.simulation.world import SimulatedProcess, World
 
 WAITS = 1000
 WAIT_S = 0.1
-"""The time per wait. All waits of a snapshot together last longer than a member may stay away from its group."""
+"""The duration of each wait. The waits of one snapshot add up to more than a member may stay away from its group."""
 AWAY_S = 60.0
-"""The longest time between two polls of a member. A turn of its loop may take seconds here."""
+"""The longest allowed time between two polls of a member. A turn of its loop may take seconds here."""
 BATCHES = 60
 
 
 class Slow:
-    """Feeds a process for minutes, while it writes snapshot after snapshot."""
+    """Feeds a process for minutes while it writes one snapshot after another."""
 
     def __init__(self) -> None:
         application = SETTINGS.application.model_copy(update={"snapshot_interval": 20 * 10**9})

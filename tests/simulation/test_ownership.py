@@ -23,7 +23,7 @@ def two_units() -> JoinerSettings:
 
 
 class Intruder:
-    """Claims unit 0 while its owner serves both units, as a process that has lost it would; then writes input."""
+    """Claims unit 0 while its owner serves both units, as a process that has lost it would. Then writes input."""
 
     def __init__(self) -> None:
         self.settings = two_units()

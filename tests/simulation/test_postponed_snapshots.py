@@ -1,8 +1,8 @@
 """A snapshot must not replace the older one while a foreign transaction hides which of the joiner's have ended.
 
-The history: another program has an open transaction in the result topic. After its start, Kafka forgets the markers of
-a transaction of the joiner. Commits without results follow, each with a snapshot. Then the owner dies during a commit
-with results, whose abort also ends the forgotten transaction. Its results must be written again, from an earlier
+In this history, another program has an open transaction in the result topic. Once it is open, Kafka forgets the markers
+of a transaction of the joiner. Commits without results follow, each with a snapshot. Then the owner dies during a
+commit with results, whose abort also ends the forgotten transaction. Its results must be written again, from an earlier
 snapshot.
 """
 
@@ -22,7 +22,7 @@ from tests.simulation.world import SimulatedProcess, World
 FORGOTTEN: Final = 3
 """The batch whose markers are forgotten in the result topic."""
 QUIET: Final = 2
-"""The number of batches without results after it: as many as there are snapshot slots."""
+"""The number of batches without results that follow it: as many as there are snapshot slots."""
 
 
 class Hidden:
@@ -93,7 +93,7 @@ class Hidden:
 
 
 def difference() -> str:
-    """Return the difference at the end of the history."""
+    """Return the verdict's difference at the end of the history."""
     play = Hidden()
     with on_stage(play.world):
         play.world.play()

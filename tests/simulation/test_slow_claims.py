@@ -1,4 +1,4 @@
-"""Slow claims, as on a loaded machine or over a slow network: two runners do not keep fencing each other."""
+"""If claims are slow, as on a loaded machine or over a slow network, two runners do not keep fencing each other."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Move:
         return process is not None and unit in running(process.joiner)
 
     def _order(self) -> None:
-        """Order the move, repeatedly until the unit is released, as `joiner move` does."""
+        """Order the move, and repeat the order until the unit is released, as `joiner move` does."""
         if self.world.clock_s >= self._next_s and self._released_s is None:
             self._next_s = self.world.clock_s + REPEAT_S
             record = encode(Request(move="m", units=[0], to="green"))

@@ -1,5 +1,4 @@
-"""The same histories with a stage in Spark instead of plain processes. Every result is written once, and planted
-defects are found.
+"""The same histories with a Spark stage instead of plain processes. Results are written once; defects are found.
 
 ``LSB_SIMULATION_SEEDS="1-10000"`` runs that many.
 """

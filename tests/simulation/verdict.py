@@ -1,7 +1,8 @@
 """Checks the contents of an in-memory broker with the project's checker, which is independent of the runner.
 
-At any moment, even while transactions are in flight, the committed outputs are exactly E(C) of the committed
-checkpoints. Input that retention has removed is read from the broker's archive.
+At any moment, even while transactions are in flight, the committed outputs must be exactly those that are certain at
+the vectors of the committed checkpoints. Input that retention has removed is read from the archive of the in-memory
+broker.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def judge(kafka: MemoryKafka, settings: JoinerSettings) -> tuple[str, Findings |
 
 
 def _messages(kafka: MemoryKafka, name: str, *, ours: bool = False) -> list[Message]:
-    """Return the committed records of a topic. ``ours``: without the records of other programs."""
+    """Return the committed records of a topic. ``ours``: leave out the records of other programs."""
     return [
         Message(name, unit, entry.offset, entry.time_ms, entry.key, entry.value)
         for unit, log in enumerate(kafka.topics[name].logs)

@@ -1,4 +1,4 @@
-"""A world of processes in which a seed decides which thread runs, which process dies and which request is lost.
+"""A world of processes. A seed decides which thread runs, which process dies and which request is lost.
 
 Every simulated process has a thread for its loop, and others for the work in its pool. Exactly one thread runs at a
 time, and the turn passes to another only inside a client call, so a seed always gives the same history. A `Director`
@@ -36,7 +36,7 @@ _LOOK_EVERY_S: Final = 0.3
 
 
 class Director(Protocol):
-    """Decides what else happens in a history, besides the work of its processes."""
+    """Decides what happens in a history besides the work of its processes."""
 
     def step(self) -> None:
         """Act. Called before every client call."""
@@ -119,7 +119,7 @@ class ProcessLink:
 
 
 class World:
-    """The clock, the broker, the processes, and the timeline."""
+    """A world: its clock, its broker, its processes and its timeline."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -132,7 +132,7 @@ class World:
         self.faults = Faults(self)
         self.steps = 0
         self.haste = 1
-        """The factor by which waits are lengthened, to take fewer steps through phases in which nothing happens."""
+        """The factor by which waits are lengthened, so that phases in which nothing happens take fewer steps."""
         self.processes: list[SimulatedProcess] = []
         self._links: dict[SimulatedProcess, ProcessLink] = {}
         self._all: list[SimulatedProcess] = []
@@ -206,7 +206,7 @@ class World:
     # Called by processes
 
     def act(self, process: SimulatedProcess, call: str, effect: Callable[[], Result]) -> Result:
-        """Make a client call, which may fail."""
+        """Make a client call. A fault may be injected into it."""
         self._tick(process)
         self.faults.befall(process, call, effect)
         if call in WRITES:
@@ -234,7 +234,7 @@ class World:
         return partial(self._stay_until, process)
 
     def _wait(self, process: SimulatedProcess, seconds: float) -> None:
-        """Wait, while other threads continue, including those of the same process."""
+        """Wait while other threads run, including those of the same process."""
         until_s = self.clock_s + seconds
         self._stay_until(process, lambda: self.clock_s >= until_s)
 
@@ -249,14 +249,14 @@ class World:
             raise Dead
 
     def pass_time(self, process: SimulatedProcess, seconds: float) -> None:
-        """Let the process wait, possibly longer than requested."""
+        """Make the process wait, possibly longer than requested."""
         if process.is_dead:
             raise Dead
         self.clock_s += seconds * self.draw.choice((1, 1, 2, 8)) * self.haste
         self._tick(process, switch=0.4)
 
     def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
-        """Report the end of a process's loop, and pass the turn to another thread."""
+        """Report that a process's loop has ended, and pass the turn to another thread."""
         try:
             self.processes.remove(process)
             if self.director is not None and not self._is_over:
@@ -295,7 +295,7 @@ class World:
         self.director.step()
 
     def yield_turn(self) -> None:
-        """Pass the turn to another thread, and wait until it comes back."""
+        """Pass the turn to another thread, and wait for the next turn of this one."""
         actor = self._actor
         assert actor is not None
         self._hand_on()
@@ -334,5 +334,5 @@ class World:
 
 
 def ended_well(status: int | BaseException) -> bool:
-    """Return whether a process ended in an allowed way: on request, killed, or with an error for its user."""
+    """Return whether a process ended in a way that is allowed: on request, by a kill, or with an error for its user."""
     return isinstance(status, int | Dead | KafkaException | InstanceInUse)

@@ -20,7 +20,7 @@ _DEADLINE_S: Final = 90.0
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of every process of the cluster, in which the project cannot be imported."""
+    """Return the environment variables of the cluster's processes. They cannot import the project."""
     ours = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ours
 

@@ -1,4 +1,4 @@
-"""The job of the cluster test. It joins tables and streams, and reports where the code was loaded from."""
+"""The Spark job of the cluster test. It joins tables and streams, and reports where its code was loaded from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = "machine int, at bigint, number int"
 
 
 def where_from(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield, from within a task, the file of the operator and any other imported modules of the project."""
+    """In a task, yield the operator's file and any modules that a worker should not have imported."""
     from joiner.spark import reordering  # noqa: PLC0415 - on the worker
 
     for _ in batches:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: local, two cores, RocksDB state store."""
+"""One local Spark session for all tests of a process, with two cores and the RocksDB state store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .config("spark.sql.shuffle.partitions", str(PARTITIONS))
             .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-            # Different from the machine's time zone, on which no result may depend.
+            # Different from the machine's time zone, because no result may depend on that.
             .config("spark.sql.session.timeZone", "Asia/Tokyo")
             .getOrCreate()
         )

@@ -1,4 +1,4 @@
-"""A streaming query with `neighbour_join` over two folders of files. Each call of `give` is a micro-batch."""
+"""A streaming query that joins the files of two folders with `neighbour_join`. Each call of `give` is a micro-batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers(frame: DataFrame) -> list[Numbered]:
 class Streams:
     """Two streams and their join. Times are timestamps in whole seconds if there is a watermark, else integers.
 
-    ``options``: those of `neighbour_join`.
+    ``options``: the options of `neighbour_join`.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, *, watermark: str | None = None, **options: Any) -> None:
@@ -44,7 +44,7 @@ class Streams:
         self.options: dict[str, Any] = {"by": "key", "time": "at", "order": "first"} | options
         self.query: StreamingQuery | None = None
         self._given = 0
-        # By micro-batch id, so that a micro-batch repeated after a restart counts once.
+        # By micro-batch id, so that a micro-batch that is repeated after a restart is counted once.
         self._found: dict[int, list[Numbered]] = {}
         for name in ("left", "right"):
             (folder / name).mkdir(parents=True)

@@ -65,7 +65,7 @@ def test_a_removal_that_is_cut_short_leaves_the_sign_of_who_made_it(
     removed: list[str] = []
 
     class DyingFiles:
-        """Hadoop's file system, which fails after the first deletion."""
+        """Hadoop's file system, but every deletion after the first one fails."""
 
         def __init__(self, real: object) -> None:
             self._real = real

@@ -18,7 +18,7 @@ from tests.spark.conftest import ROOT
 
 
 def zipped(folder: Path) -> Path:
-    """Return a zip of the package alone, as made by ``python -m zipfile -c joiner.zip joiner/``."""
+    """Return a zip file with only the package, as made by ``python -m zipfile -c joiner.zip joiner/``."""
     path = folder / "joiner.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for source in sorted((ROOT / "joiner").rglob("*.py")):

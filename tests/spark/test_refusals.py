@@ -1,4 +1,4 @@
-"""Is invalid use of the operator refused before anything runs, with a message that says where and how to correct it?"""
+"""Is invalid use of the operator refused before anything runs, with a message that says what to correct, and where?"""
 
 from __future__ import annotations
 

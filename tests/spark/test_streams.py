@@ -1,4 +1,4 @@
-"""Do two streams in Spark emit the certain part of the join of the tables, whatever the micro-batches and restarts?"""
+"""Does a stream join in Spark emit the certain part of the table join, for any micro-batches and across restarts?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def streams(spark: SparkSession, folder: Path, **options: Any) -> Iterator[Strea
 
 
 def drawn(seed: int, cuts: int, span: int) -> list[tuple[list[Row], list[Row]]]:
-    """Return micro-batches of both sides. Times rise by ``span`` per batch, and are unordered within it, with ties."""
+    """Return micro-batches of both sides, with disorder, ties, and times that advance by ``span`` per batch."""
     draw = random.Random(seed)
     found, number = [], 0
     for cut in range(cuts):
@@ -102,7 +102,7 @@ def test_late_rows_are_left_out_and_counted(spark: SparkSession, tmp_path: Path)
         joined.give([Row(0, 7, 0, 2), Row(0, 8, 0, 3)], [Row(0, 1, 0, 4)])
         joined.give([Row(0, 30, 0, 5)], [Row(0, 30, 0, 6)])
         assert joined.late() == (1, 1)
-        # The left row at 8 is at the frontier and not late. The left row at 7 and the right row at 1 are late.
+        # The left row at 8 is at the frontier, so it is not late. The left row at 7 and the right row at 1 are late.
         assert joined.found() == [(0, 1), (3, 1)]
 
 

@@ -19,7 +19,7 @@ from tests.spark.streams import numbers
 
 
 def frame(seed: int, rows: int, name: str) -> pd.DataFrame:
-    """Return random rows ordered by time, with many ties. The column ``name`` holds the row numbers."""
+    """Return random rows ordered by time, with many ties. The row numbers are in the column ``name``."""
     draw = np.random.default_rng(seed)
     table = pd.DataFrame({"machine": draw.integers(0, 12, rows), "at": np.sort(draw.integers(0, 3 * rows // 12, rows))})
     return table.assign(**{name: np.arange(rows)})
@@ -52,7 +52,7 @@ def found_pairs(joined: Any) -> list[tuple[Any, Any]]:
 )
 def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSession, options: dict[str, Any]) -> None:
     left, right = frame(1, 3_000, "left"), frame(2, 2_000, "right")
-    # Shuffled and repartitioned; the numbers order rows of equal time.
+    # Shuffled and repartitioned. Rows with equal times are ordered by their numbers.
     shuffled = [spark.createDataFrame(table.sample(frac=1, random_state=3)).repartition(3) for table in (left, right)]
     joined = neighbour_join(shuffled[0], shuffled[1], by="machine", time="at", order=("left", "right"), **options)
     assert found_pairs(joined) == found_pairs(join(left, right, time="at", by="machine", **options))
@@ -61,7 +61,8 @@ def test_the_join_of_tables_is_that_of_the_library_and_of_pandas(spark: SparkSes
 
 
 def test_neither_partitions_nor_buckets_nor_the_order_of_rows_change_the_result(spark: SparkSession) -> None:
-    # The default order is by all columns, so rows of equal key and time are ordered by their numbers here as well.
+    # By default rows are ordered by all columns, so rows with equal key and time are ordered by their numbers here as
+    # well.
     left, right = (frame(seed, 500, name) for seed, name in ((4, "left"), (5, "right")))
     expected = found_pairs(join(left, right, time="at", by="machine"))
     for buckets, partitions, seed in ((1, 1, 1), (17, 4, 2)):
@@ -91,7 +92,7 @@ def test_every_plain_type_is_a_key(spark: SparkSession, kind: str) -> None:
     values = KEYS[kind]
     rows = [(value, at, number) for number, value in enumerate(values) for at in (1, 2)]
     left = spark.createDataFrame(rows, f"key {kind}, at int, number int")
-    # In joins of Spark, -0.0 equals 0.0.
+    # In Spark's joins, -0.0 equals 0.0.
     right = left.selectExpr("-key as key" if kind == "double" else "key", "at", "number")
     if kind == "double":
         right = right.where("not key < -1")

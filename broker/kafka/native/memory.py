@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from broker.kafka.native.library import library
-from broker.wire.compiled import BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes
+from broker.wire.compiled import BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes, half_word_at, word_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,22 +38,6 @@ ROWS: Final = 7
 _WORD: Final = 8
 
 
-def _reading(bits: int, number: Any) -> Any:
-    """Create a compiled function that reads the integer at an address."""
-
-    def read(_context: Any, _address: Any) -> Any:
-        def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()))
-
-        return number(types.int64), generate
-
-    return intrinsic(read)
-
-
-_word_at: Any = _reading(64, types.int64)
-_half_word_at: Any = _reading(32, types.int32)
-
-
 @compiled(types.void, INTS, types.Array(types.int64, 2, "C"), INTS_OUT)
 def describe(messages: Ints, found: Ints, kind: Ints) -> None:
     """Store the members of the messages at these addresses in ``found``, one column per message.
@@ -64,12 +46,12 @@ def describe(messages: Ints, found: Ints, kind: Ints) -> None:
     """
     for at in range(len(messages)):
         message = messages[at]
-        found[READ_ERROR, at] = _half_word_at(message + ERROR * _WORD)
-        found[READ_TOPIC, at] = _word_at(message + TOPIC * _WORD)
-        found[READ_PARTITION, at] = _half_word_at(message + PARTITION * _WORD)
-        found[READ_PAYLOAD, at] = _word_at(message + PAYLOAD * _WORD)
-        found[READ_LENGTH, at] = _word_at(message + LENGTH * _WORD)
-        found[READ_OFFSET, at] = _word_at(message + OFFSET * _WORD)
+        found[READ_ERROR, at] = half_word_at(message + ERROR * _WORD)
+        found[READ_TOPIC, at] = word_at(message + TOPIC * _WORD)
+        found[READ_PARTITION, at] = half_word_at(message + PARTITION * _WORD)
+        found[READ_PAYLOAD, at] = word_at(message + PAYLOAD * _WORD)
+        found[READ_LENGTH, at] = word_at(message + LENGTH * _WORD)
+        found[READ_OFFSET, at] = word_at(message + OFFSET * _WORD)
         found[READ_TIME, at] = _timestamp(message, kind.ctypes.data)
 
 

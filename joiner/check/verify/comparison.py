@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker.wire.records import Rejected, decode_rejected, join_of, pair_id
+from broker.wire.records import Rejected, Unreadable, decode_rejected, join_of, pair_id
 from joiner.check.verify.pairs import FoundJoined, FoundRecord, altered_fields, altered_record
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class FoundOutput(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     record: _FoundOutputRecord
+    row: int | None = None
 
 
 class _FoundId(msgspec.Struct):
@@ -106,10 +107,12 @@ def compare_results(
     findings: Findings,
 ) -> None:
     """Compare the results in the unit's partition. ``wanted``: the expected pairs by join."""
-    places = {name: _places(want, judgement.unit) for name, want in wanted.items()}
+    places = {name: _places(want, judgement) for name, want in wanted.items()}
     seen: dict[str, dict[int, str]] = {name: {} for name in wanted}
+    decoded: list[tuple[Message, str, FoundJoined | None, str]] = []
     for message in messages:
-        identity, found, fault = _decode_result(message)
+        decoded.extend((message, *one) for one in _decode_results(message, time_unit))
+    for message, identity, found, fault in decoded:
         name = join_of(identity)
         if not identity:
             findings.differ("unexpected", RESULTS, "", f"{message.place}: {fault}")
@@ -133,9 +136,25 @@ def compare_results(
         _count_results(want, seen[name], judgement, findings)
 
 
-def _places(want: ExpectedPairs, unit: int) -> dict[str, int]:
-    seqs = zip(want.pairs.left_seq.tolist(), want.pairs.right_seq.tolist(), strict=True)
-    return {pair_id(want.join.name, unit, left, right): at for at, (left, right) in enumerate(seqs)}
+def _places(want: ExpectedPairs, judgement: UnitJudgement) -> dict[str, int]:
+    return {_pair_id(want, at, judgement): at for at in range(len(want.left))}
+
+
+def _pair_id(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
+    left, right = (judgement.position(int(seq[at])) for seq in (want.pairs.left_seq, want.pairs.right_seq))
+    return pair_id(want.join.name, judgement.unit, left, right)
+
+
+def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJoined | None, str]]:
+    """Return what `_decode_result` does, for each result of a message."""
+    if not message.value or message.value.startswith(b"{"):
+        return [_decode_result(message)]
+    try:
+        from joiner.check.verify.arrow_results import results_of  # noqa: PLC0415 - pyarrow is an extra
+
+        return [(found.id, found, "") for found in results_of(message.value, time_unit)]
+    except (ImportError, Unreadable) as error:
+        return [("", None, f"not a valid result: {error}")]
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
@@ -167,12 +186,12 @@ def _count_results(want: ExpectedPairs, seen: dict[int, str], judgement: UnitJud
 
 
 def _shown_pair(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
-    left_seq, right_seq = int(want.pairs.left_seq[at]), int(want.pairs.right_seq[at])
+    left, right = (judgement.position(int(seq[at])) for seq in (want.pairs.left_seq, want.pairs.right_seq))
     topics = [side.topic for side in judgement.sides if side.join.name == want.join.name]
     return (
-        f"pair {pair_id(want.join.name, judgement.unit, left_seq, right_seq)} of {want.left[at].thing}: "
-        f"left {topics[0]} partition {judgement.unit} offset {left_seq}, "
-        f"right {topics[1]} partition {judgement.unit} offset {right_seq}"
+        f"pair {_pair_id(want, at, judgement)} of {want.left[at].thing}: "
+        f"left {topics[0]} partition {judgement.unit} offset {left}, "
+        f"right {topics[1]} partition {judgement.unit} offset {right}"
     )
 
 
@@ -180,25 +199,27 @@ def compare_late(
     judgement: UnitJudgement, side: SideJudgement, outputs: Outputs, due: dict[str, int], findings: Findings
 ) -> None:
     """Compare one side's late records with the late topic, and remove them from ``outputs``."""
-    for offset in sorted(side.late):
-        identity = f"{side.join.name}:{judgement.unit}:{side.side}:{offset}"
-        _compare_output(LATE, identity, offset, side, judgement, outputs, findings, is_due=offset < due[side.topic])
+    for seq in sorted(side.late):
+        identity = f"{side.join.name}:{judgement.unit}:{side.side}:{judgement.position(seq)}"
+        is_due = judgement.offset(seq) < due[side.topic]
+        _compare_output(LATE, identity, seq, side, judgement, outputs, findings, is_due=is_due)
 
 
 def compare_unmatched(
     judgement: UnitJudgement, side: SideJudgement, want: ExpectedPairs, outputs: Outputs, findings: Findings
 ) -> None:
     """Compare one side's unmatched records with their topic, and remove them from ``outputs``."""
-    for offset in sorted(want.unmatched[side.side]):
-        place = f"{offset}:" if side.side == "left" else f":{offset}"
-        identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", offset in want.unmatched_due[side.side]
-        _compare_output(UNMATCHED, identity, offset, side, judgement, outputs, findings, is_due=is_due)
+    for seq in sorted(want.unmatched[side.side]):
+        position = judgement.position(seq)
+        place = f"{position}:" if side.side == "left" else f":{position}"
+        identity, is_due = f"{side.join.name}:{judgement.unit}:{place}", seq in want.unmatched_due[side.side]
+        _compare_output(UNMATCHED, identity, seq, side, judgement, outputs, findings, is_due=is_due)
 
 
 def _compare_output(
     what: str,
     identity: str,
-    offset: int,
+    seq: int,
     side: SideJudgement,
     judgement: UnitJudgement,
     outputs: Outputs,
@@ -207,16 +228,17 @@ def _compare_output(
     is_due: bool,
 ) -> None:
     name = side.join.name
-    place = f"{what.removesuffix('s')} {identity}: {side.topic} partition {judgement.unit} offset {offset}"
+    at = judgement.position(seq)
+    place = f"{what.removesuffix('s')} {identity}: {side.topic} partition {judgement.unit} offset {at}"
     found = outputs.by_kind[what].pop(identity, [])
     _count(findings.tally(what, name), what, name, place, [message.place for message in found], findings, is_due=is_due)
     for message in found:
-        wrong = _altered_output(message, side, judgement, offset)
+        wrong = _altered_output(message, side, judgement, seq)
         if wrong:
             findings.differ("altered", what, name, f"{identity} at {message.place}: {'; '.join(wrong)}")
 
 
-def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgement, offset: int) -> list[str]:
+def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgement, seq: int) -> list[str]:
     try:
         found = _output.decode(message.value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -226,14 +248,15 @@ def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgem
         "side": side.side,
         "topic": side.topic,
         "partition": judgement.unit,
-        "offset": offset,
+        "offset": judgement.offset(seq),
+        "row": judgement.row(seq),
     }
     wrong = [
         f"{name}: {getattr(found, name)!r}, expected {value!r}"
         for name, value in want.items()
         if getattr(found, name) != value
     ]
-    record = judgement.records[side.topic][offset]
+    record = judgement.records[side.topic][seq]
     if found.record.thing != record.thing:
         wrong.append(f"record.thing: {found.record.thing!r}, expected {record.thing!r}")
     return wrong + altered_record(found.record, record, "record.")
@@ -250,7 +273,7 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
         for message, dead_letter in found:
             wrong = [
                 f"{name}: {getattr(dead_letter, name)!r}, expected {getattr(want, name)!r}"
-                for name in ("topic", "partition", "offset", "length", "sha256", "encoding", "value")
+                for name in ("topic", "partition", "offset", "row", "length", "sha256", "encoding", "value")
                 if getattr(dead_letter, name) != getattr(want, name)
             ]
             if wrong:
@@ -258,12 +281,12 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
                 findings.differ("altered", REJECTED, "", text)
 
 
-def compare_failed(want: ExpectedPairs, unit: int, outputs: Outputs, findings: Findings) -> None:
+def compare_failed(want: ExpectedPairs, judgement: UnitJudgement, outputs: Outputs, findings: Findings) -> None:
     """Compare the pairs whose joining function fails with the dead letters, and remove these from ``outputs``."""
     name = want.join.name
     tally = findings.tally(FAILED, name)
     for at in want.failed.nonzero()[0].tolist():
-        identity = pair_id(name, unit, int(want.pairs.left_seq[at]), int(want.pairs.right_seq[at]))
+        identity = _pair_id(want, at, judgement)
         found = [message.place for message, _ in outputs.rejected.pop(identity, [])]
         place = f"dead letter of pair {identity}, whose joining function fails"
         _count(tally, FAILED, name, place, found, findings, is_due=bool(want.due[at]))

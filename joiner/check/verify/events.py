@@ -25,8 +25,6 @@ from broker.wire.records import (
     QUANTITIES_MAX,
     REFUSED_MAX,
     Record,
-    Unreadable,
-    decode_data,
     encode,
 )
 from joiner.check.found.evidence import EvidenceError
@@ -224,26 +222,24 @@ class EventsCheck:
 
     def add_unit(self, result: UnitResult) -> None:
         """Look for the file's quantities in the unit's partition of the data topic, and count their fates."""
-        topic, time_unit = self._settings.topics.data, self._settings.events.time_unit
+        topic, judgement = self._settings.topics.data, result.judgement
         fates = _Fates(result, topic)
-        for message in self._evidence.whole_input(result.judgement.unit, topic):
-            try:
-                record, ts = decode_data(message.value, time_unit)
-            except Unreadable:
-                record, ts = None, 0
+        messages = self._evidence.whole_input(judgement.unit, topic)
+        for entry in (entry for message in messages for entry in judgement.entries(message)):
+            record = entry.content
             if not isinstance(record, Record):
                 continue
-            quantity = Quantity(record.thing, record.quantity, record.id, ts, record.result)
+            quantity = Quantity(record.thing, record.quantity, record.id, entry.ts, record.result)
             if self._open[quantity] > 0:
                 self._open[quantity] -= 1
                 for name in self._selecting(quantity.quantity):
-                    self._accounts[name].fates[fates.of(message.offset, name)] += 1
+                    self._accounts[name].fates[fates.of(entry.seq, name)] += 1
             elif quantity in self._known:
                 self._redelivered += 1
             else:
                 self._foreign_count += 1
                 if len(self._foreign) < 100:  # noqa: PLR2004 - more than the examples that are shown
-                    self._foreign.append(f"{message.place}: {_shown(quantity)}")
+                    self._foreign.append(f"{entry.message.place}: {_shown(quantity)}")
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
         """Report lost quantities, missing dead letters, and accounts that do not balance."""
@@ -291,7 +287,7 @@ class EventsCheck:
 
 
 class _Fates:
-    """Looks up the fate of each record of a unit by its offset in the data topic."""
+    """Looks up the fate of each record of a unit by its position in the data topic."""
 
     def __init__(self, result: UnitResult, topic: str) -> None:
         from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - it imports this module's caller
@@ -308,25 +304,26 @@ class _Fates:
             for side in self._judgement.sides
         }
 
-    def of(self, offset: int, name: str) -> str:
-        """Return the fate of a record in the account ``name``."""
+    def of(self, seq: int, name: str) -> str:
+        """Return the fate of the record at a position in the account ``name``."""
+        offset = self._judgement.offset(seq)
         if offset < self._start:
             return "before the start"
         if offset >= self._stop:
             return "not consumed yet"
-        if (self._topic, offset) in self._judgement.rejected_places:
+        if (self._topic, seq) in self._judgement.rejected_places:
             return "rejected"
         if name == NO_SIDE:
             return "not selected"
         side, joined, unmatched = self._sides[name]
-        offsets_by_fate = {
+        positions_by_fate = {
             "late": side.late,
             "duplicate": side.duplicates,
             "joined": joined,
             "unmatched": unmatched,
             "waiting": side.accepted,
         }
-        return next((fate for fate, offsets in offsets_by_fate.items() if offset in offsets), "unaccounted")
+        return next((fate for fate, positions in positions_by_fate.items() if seq in positions), "unaccounted")
 
 
 def _shown(quantity: Quantity) -> str:

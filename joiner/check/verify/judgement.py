@@ -15,15 +15,15 @@ These rules apply, in order, to a message in partition u of input topic t, where
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.partitioner import partition_of
-from broker.wire.records import Record, Rejected, Unreadable, Watermark, decode_data, reject
+from broker.wire.records import ROW_BITS, Record, Rejected, Unreadable, Watermark, decode_data, reject
 from joiner.check.model.expected import ACCEPTED, LATE, Judge
 from joiner.check.model.oracle import ALL_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from joiner.check.found.evidence import Message
     from joiner.runtime.settings import JoinerSettings, JoinSettings
@@ -33,7 +33,7 @@ SIDES: Final = ("left", "right")
 
 @dataclass
 class SideJudgement:
-    """One side of one join in one unit. The sets hold offsets."""
+    """One side of one join in one unit. The sets hold positions, see `UnitJudgement.entries`."""
 
     join: JoinSettings
     side: str
@@ -47,6 +47,23 @@ class SideJudgement:
     def selects(self, quantity: str) -> bool:
         """Return whether the side selects records of ``quantity``."""
         return self.quantity is None or self.quantity == quantity
+
+
+class Entry(NamedTuple):
+    """A record or watermark of an input message, at a position; ``content`` is None if it is neither.
+
+    ``value``: what a dead letter of it contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether
+    it is one of the rows of its message.
+    """
+
+    message: Message
+    seq: int
+    value: bytes | None
+    content: Record | Watermark | None
+    ts: int
+    fault: str = ""
+    has_id: bool = True
+    is_row: bool = False
 
 
 class UnitJudgement:
@@ -66,7 +83,7 @@ class UnitJudgement:
             for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
         ]
         self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
-        """The records that at least one side selects and that are not rejected, by topic and offset."""
+        """The records that at least one side selects and that are not rejected, by topic and position."""
         self.rejected: dict[str, Rejected] = {}
         """The dead letters expected for records, by id."""
         self.rejected_places: set[tuple[str, int]] = set()
@@ -74,6 +91,7 @@ class UnitJudgement:
         self.watermarks = 0
         self.read_count = 0
         self._settings = settings
+        self._has_rows = settings.topics.has_rows
         self._unit_ns = settings.events.time_unit
         self._max_future_skew_ns = settings.application.max_future_skew
         self._keys: dict[str, int] = {}
@@ -83,58 +101,100 @@ class UnitJudgement:
         """Classify the next messages of the unit's partition of ``topic``."""
         sides = [side for side in self.sides if side.topic == topic]
         by_quantity: dict[str, list[SideJudgement]] = {}
-        for message in messages:
+        for entry in (entry for message in messages for entry in self.entries(message)):
             self.read_count += 1
-            try:
-                entry, ts = decode_data(message.value, self._unit_ns)
-            except Unreadable as reason:
-                self._reject(message, str(reason))
+            content = entry.content
+            if content is None:
+                self._reject(entry, entry.fault)
                 continue
-            if isinstance(entry, Watermark):
-                self._read_watermark(message, entry, ts, sides)
+            if isinstance(content, Watermark):
+                self._read_watermark(entry, content, sides)
                 continue
-            selecting = by_quantity.get(entry.quantity)
+            selecting = by_quantity.get(content.quantity)
             if selecting is None:
-                selecting = [side for side in sides if side.selects(entry.quantity)]
-                by_quantity[entry.quantity] = selecting
+                selecting = [side for side in sides if side.selects(content.quantity)]
+                by_quantity[content.quantity] = selecting
             if not selecting:
                 self.not_selected += 1
-            elif fault := self._fault(message, entry.thing, ts):
-                self._reject(message, fault)
+            elif fault := self._fault(entry, content.thing):
+                self._reject(entry, fault)
             else:
-                self._judge(message, entry, ts, selecting)
+                self._judge(entry, content, selecting)
 
-    def _read_watermark(self, message: Message, watermark: Watermark, ts: int, sides: list[SideJudgement]) -> None:
+    def entries(self, message: Message) -> Iterator[Entry]:
+        """Yield the entries of an input message: one, or its rows if messages hold many records.
+
+        A position is then the offset, shifted by `ROW_BITS`, plus the row, and otherwise the offset.
+        """
+        value, seq = message.value, message.offset << ROW_BITS if self._has_rows else message.offset
+        if self._has_rows and value and not value.startswith(b"{"):
+            yield from self._rows(message, value, seq)
+            return
+        try:
+            content, ts = decode_data(value, self._unit_ns)
+        except Unreadable as reason:
+            yield Entry(message, seq, value, None, 0, str(reason))
+            return
+        if self._has_rows and isinstance(content, Record):
+            yield Entry(message, seq, value, None, 0, "not a watermark")
+        else:
+            yield Entry(message, seq, value, content, ts)
+
+    def _rows(self, message: Message, value: bytes, seq: int) -> Iterator[Entry]:
+        from joiner.check.found.rows import rows_of  # noqa: PLC0415 - pyarrow is an extra
+
+        try:
+            rows = rows_of(value, message.offset, self._unit_ns)
+        except Unreadable as reason:
+            yield Entry(message, seq, value, None, 0, str(reason))
+            return
+        for at, row in enumerate(rows):
+            fault = "" if row.record is not None else "not a valid row"
+            yield Entry(message, seq + at, row.shown, row.record, row.time_ns, fault, row.has_id, is_row=True)
+
+    def offset(self, seq: int) -> int:
+        """Return the offset of the message that holds the record at a position."""
+        return seq >> ROW_BITS if self._has_rows else seq
+
+    def row(self, seq: int) -> int | None:
+        """Return the row of a position, or None if a message holds one record."""
+        return seq & (1 << ROW_BITS) - 1 if self._has_rows else None
+
+    def position(self, seq: int) -> str:
+        """Return a position as ids contain it: the offset, and the row if there is one."""
+        return f"{self.offset(seq)}.{self.row(seq)}" if self._has_rows else str(seq)
+
+    def _read_watermark(self, entry: Entry, watermark: Watermark, sides: list[SideJudgement]) -> None:
         covered = [side for side in sides if watermark.quantity is None or watermark.quantity == side.quantity]
         if not covered:
             self.not_selected += 1
-        elif fault := self._fault(message, watermark.thing, ts):
-            self._reject(message, fault)
+        elif fault := self._fault(entry, watermark.thing):
+            self._reject(entry, fault)
         else:
             self.watermarks += 1
             key = ALL_KEYS if watermark.thing is None else self._key(watermark.thing)
             for side in covered:
-                side.judge.watermark(key, ts)
+                side.judge.watermark(key, entry.ts)
 
-    def _judge(self, message: Message, record: Record, ts: int, selecting: list[SideJudgement]) -> None:
-        offset, key = message.offset, self._key(record.thing)
-        self.records[message.topic][offset] = record
+    def _judge(self, entry: Entry, record: Record, selecting: list[SideJudgement]) -> None:
+        seq, key = entry.seq, self._key(record.thing)
+        self.records[entry.message.topic][seq] = record
         for side in selecting:
             # A side that reads several quantities may select more than one record of an event.
             identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
-            verdict = side.judge.judge(key, ts, offset, identity)
+            verdict = side.judge.judge(key, entry.ts, seq, identity if entry.has_id else None)
             if verdict == ACCEPTED:
-                side.accepted.add(offset)
+                side.accepted.add(seq)
             elif verdict == LATE:
-                side.late.add(offset)
+                side.late.add(seq)
             else:
-                side.duplicates.add(offset)
+                side.duplicates.add(seq)
 
     def _key(self, thing: str) -> int:
         return self._keys.setdefault(thing, len(self._keys))
 
-    def _fault(self, message: Message, thing: str | None, ts: int) -> str:
-        if ts > message.time_ms * 1_000_000 + self._max_future_skew_ns:
+    def _fault(self, entry: Entry, thing: str | None) -> str:
+        if entry.ts > entry.message.time_ms * 1_000_000 + self._max_future_skew_ns:
             return "event time beyond max_future_skew"
         if thing is None:
             return ""
@@ -144,14 +204,16 @@ class UnitJudgement:
             self._partitions[thing] = partition
         return "" if partition == self.unit else f"{thing!r} belongs to partition {partition}"
 
-    def _reject(self, message: Message, reason: str) -> None:
+    def _reject(self, entry: Entry, reason: str) -> None:
+        message = entry.message
         dead_letter = reject(
-            message.value,
+            entry.value,
             reason,
             source=self._settings.application.name,
             topic=message.topic,
             partition=message.partition,
             offset=message.offset,
+            row=entry.seq & (1 << ROW_BITS) - 1 if entry.is_row else -1,
         )
         self.rejected[dead_letter.id] = dead_letter
-        self.rejected_places.add((message.topic, message.offset))
+        self.rejected_places.add((message.topic, entry.seq))

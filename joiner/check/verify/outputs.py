@@ -135,7 +135,7 @@ def _verify_unit(
         comparison.compare_unmatched(judgement, side, pairs[side.join.name], outputs, findings)
     comparison.compare_rejected(judgement, outputs, span.due, findings)
     for want in pairs.values():
-        comparison.compare_failed(want, unit, outputs, findings)
+        comparison.compare_failed(want, judgement, outputs, findings)
     result = UnitResult(span, judgement, pairs)
     _report_unit(evidence, result, findings)
     return result
@@ -215,6 +215,6 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
 
 
 def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """Return the offsets of those records of the side that are in at least one pair."""
+    """Return the positions of those records of the side that are in at least one pair."""
     pairs = result.pairs[side.join.name].pairs
     return set((pairs.left_seq if side.side == "left" else pairs.right_seq).tolist())

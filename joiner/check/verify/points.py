@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.settings import InfluxdbSettings
     from joiner.check.found.findings import Findings
     from joiner.check.verify.comparison import Outputs
+    from joiner.check.verify.judgement import UnitJudgement
     from joiner.check.verify.outputs import UnitResult
     from joiner.check.verify.pairs import ExpectedPairs
 
@@ -136,11 +137,12 @@ class PointsCheck:
         """Compare the unit's pairs with their points, and remove these from the points that were read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
-                self._compare_pair(name, want, at, result.judgement.unit)
+                self._compare_pair(name, want, at, result.judgement)
 
-    def _compare_pair(self, name: str, want: ExpectedPairs, at: int, unit: int) -> None:
+    def _compare_pair(self, name: str, want: ExpectedPairs, at: int, judgement: UnitJudgement) -> None:
         pairs, is_due = want.pairs, bool(want.due[at])
-        identity = pair_id(name, unit, int(pairs.left_seq[at]), int(pairs.right_seq[at]))
+        left, right = (judgement.position(int(seq[at])) for seq in (pairs.left_seq, pairs.right_seq))
+        identity = pair_id(name, judgement.unit, left, right)
         total_ns = int(pairs.left_ts[at]) + int(pairs.right_ts[at])
         tie = f"{pairs.left_ordinal[at]}-{pairs.right_ordinal[at]}"
         key = PointKey(

@@ -11,10 +11,11 @@ No Kafka here: callers pass offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
+from broker.wire.records import Unreadable
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
@@ -34,13 +35,33 @@ def identity_of(value: bytes | None) -> str:
     """Return a string that identifies a record in a result topic across applications, or an empty string without an id.
 
     Result ids include the name of the join, and no two applications that share a topic may have a join of the same
-    name.
+    name. A message of many results is identified by its first one.
     """
+    if holds_results(value):
+        return next(iter(identities_in(value, 1)), "")
     try:
         named = msgspec.json.decode(value or b"", type=_Named)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return f"{named.application or named.source} {named.id}" if named.id else ""
+
+
+def holds_results(value: bytes | None) -> TypeGuard[bytes]:
+    """Return whether a record of a result topic is not JSON, so that it may hold many results, as Arrow."""
+    return value is not None and not value.startswith(b"{")
+
+
+def identities_in(value: bytes, count: int | None = None) -> list[str]:
+    """Return the identities of the results in a message, or of the first ``count``; empty if it is not of results."""
+    try:
+        from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
+    except ImportError:
+        # Then this application does not write such messages.
+        return []
+    try:
+        return [f" {identity}" for identity in decode_results(value, count).ids()]
+    except Unreadable:
+        return []
 
 
 class PendingMarkers:

@@ -311,7 +311,10 @@ def _identities(messages: Outgoing) -> dict[str, str]:
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:
-    """Return the error for a failed step. Aborts nothing: the next claim does, by initialising the id."""
+    """Return the error for a failed step.
+
+    The transaction remains open. The next claim aborts it when it initialises the transactional id.
+    """
     return Fenced() if is_fenced(error) else Aborted(error.args[0].str())
 
 

@@ -59,12 +59,13 @@ from broker.wire.records import OutputRecord, Rejected, encode
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_tried
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, read_to_end, timed_out
-from joiner.runtime.kafka.pending_markers import identity_of
+from joiner.runtime.kafka.pending_markers import holds_results, identities_in, identity_of
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
 from joiner.runtime.model import RESET_RUN, Checkpoint, FirstRecord, StateLog, dangling_key
 from joiner.runtime.model import encode as encode_state
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Effects
 
 _log = logging.getLogger(__name__)
@@ -201,23 +202,51 @@ def resolve(
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
             """Return the indices of those values that are neither visible nor removed."""
             identities = [identity_of(value) for value in values]
+            absent = absent_in(topic, set(identities))
+            return [number for number, identity in enumerate(identities) if identity in absent]
+
+        def absent_in(topic: str, identities: set[str]) -> set[str]:
+            """Return the identities that are neither visible nor removed."""
             start, end = begin.get(topic, 0), fences.get(topic, -1)
-            absent = _missing_results(readers.log, clock, topic, unit, set(identities), start, end)
+            absent = _missing_results(readers.log, clock, topic, unit, identities, start, end)
             if reached.offsets == checkpoint.offsets:
                 # All of them were committed, so they were in the log.
                 absent -= _removed(readers, topic, unit, absent, start, end)
-            return [number for number, identity in enumerate(identities) if identity in absent]
+            return absent
 
-        which = missing_in(topics.out, effects.joined.values.each())
-        effects.joined_parts = [effects.joined.take(np.array(which, dtype=np.int64))]
+        _keep_missing_results(effects, lambda identities: absent_in(topics.out, identities))
         effects.late = [effects.late[number] for number in missing_in(topics.late, _encoded(effects.late))]
         rejected = missing_in(topics.rejected, _encoded(effects.rejected))
         effects.rejected = [effects.rejected[number] for number in rejected]
         unmatched = missing_in(topics.unmatched, _encoded(effects.unmatched))
         effects.unmatched = [effects.unmatched[number] for number in unmatched]
-    missing = len(effects.joined) + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
+    missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
     _log.warning("unit %s: resolved; %s missing results are written with the claim", unit, missing)
     return effects
+
+
+def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:
+    """Keep only the results that are absent. ``absent_in``: returns the identities of those that are.
+
+    A replay may divide the results into messages in another way, so each result is looked for by itself.
+    """
+    values = effects.joined.values.each()
+    identities = [_identities(value) for value in values]
+    absent = absent_in({identity for some in identities for identity in some})
+    rows = [[row for row, identity in enumerate(some) if identity in absent] for some in identities]
+    effects.pairs = sum(map(len, rows))
+    which = [at for at, some in enumerate(rows) if some]
+    kept = effects.joined.take(np.array(which, dtype=np.int64))
+    if any(len(rows[at]) < len(identities[at]) for at in which):
+        from broker.wire.arrow.results import select_results  # noqa: PLC0415 - pyarrow is an extra
+
+        kept = Batch.of(None, [select_results(values[at], rows[at]) for at in which])
+    effects.joined_parts = [kept]
+
+
+def _identities(value: bytes | None) -> list[str]:
+    """Return the identities of what a record of a result topic holds."""
+    return identities_in(value) if holds_results(value) else [identity_of(value)]
 
 
 def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) -> None:
@@ -287,7 +316,7 @@ def _missing_results(
     if not missing or start >= end:
         return missing
     for record in read_to_end(consumer, clock, topic, unit, start, end):
-        missing.discard(identity_of(record.value()))
+        missing.difference_update(_identities(record.value()))
         if not missing:
             break
     return missing

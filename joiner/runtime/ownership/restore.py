@@ -161,18 +161,17 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
     if unit.offsets == until:
         return 0
     replayed = 0
-    native, given = (
-        readers.settings.application.native,
-        (readers.input, readers.clock, unit.number, unit.offsets, until),
-    )
+    settings = readers.settings
+    native, most = settings.application.native, settings.messages_max(_REPLAY_BATCH)
+    given = readers.input, readers.clock, unit.number, unit.offsets, until
     with closing(GapVerifier(readers.settings, readers.clock)) as second:
-        for batches, end in read_range(*given, _REPLAY_BATCH, native=native):
+        for batches, end in read_range(*given, most, native=native):
             readers.check()
             _check_gaps(second, unit, batches)
             produced = unit.apply(batches, end, silent=effects is None, is_part=True)
             if effects is not None:
                 effects.add(produced)
-            replayed += sum(map(len, batches.values()))
+            replayed += produced.records
     return replayed
 
 

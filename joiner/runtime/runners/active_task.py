@@ -29,8 +29,8 @@ class ActiveTask(RunningTask):
     has_uncommitted: bool = False
     """Whether the state includes a batch whose commit has not begun. The next commit must contain its results, or they
     would be lost."""
-    waiting: tuple[Effects, int] | None = None
-    """The effects of the last batch, and its number of records, while a slow commit is still in flight."""
+    waiting: Effects | None = None
+    """The effects of the batches since the last commit began."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
     """The ends of the logs at the last check, for metrics."""
 
@@ -47,14 +47,25 @@ class ActiveTask(RunningTask):
 
     def to_pause(self) -> set[str]:
         """Return the topics that should be paused."""
-        if self.waiting is not None:
+        if self._is_held_up:
             return set(self.unit.offsets)
         return topics_to_pause(self.unit.leads(), self.paused, self.silent_topics())
 
     @property
     def why_paused(self) -> str:
         """Why topics are paused."""
-        return "its records fill the buffer" if self.waiting is None else "a large snapshot is being written"
+        return "a large snapshot is being written" if self._is_held_up else "its records fill the buffer"
+
+    @property
+    def _is_held_up(self) -> bool:
+        return self.waiting is not None and self.is_writing_long
+
+    def add_waiting(self, effects: Effects) -> None:
+        """Add the effects of a batch to those that wait for their commit."""
+        if self.waiting is None:
+            self.waiting = effects
+        else:
+            self.waiting.add(effects)
 
     def is_changed(self) -> bool:
         """Return whether the state has changed since the last snapshot."""

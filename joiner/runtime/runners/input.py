@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from confluent_kafka import TopicPartition
 
@@ -11,6 +12,18 @@ from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
 
+_RECORDS_FOR_ONE: Final = 10
+"""A batch may have this many times as many records if they come many in a message, because each costs far less."""
+
+_RECORD_BYTES: Final = 24
+"""About the size of such a record."""
+
+_AT_FIRST: Final = 10
+"""How many messages to read while their size is not known."""
+
+_FORGETTING: Final = 0.9
+"""How much of the largest size seen so far counts after the next read."""
+
 
 class InputConsumer:
     """Reads the input of units from their offsets. Used only by the runner's thread, except `connect`."""
@@ -18,7 +31,10 @@ class InputConsumer:
     def __init__(self, settings: JoinerSettings) -> None:
         application = settings.application
         self._topics = settings.input_topics
+        self._limit = _MessageLimit(application.batch_records_max) if settings.topics.has_rows else None
         self._most = application.batch_records_max
+        self.records_max = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
+        """The maximum number of records of a batch; approximate if messages hold many records."""
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
@@ -61,7 +77,11 @@ class InputConsumer:
 
     def read(self, wait_s: float) -> Read:
         """Return available messages, waiting up to ``wait_s`` for them."""
-        return self._reader.read(self._most, wait_s)
+        if self._limit is None:
+            return self._reader.read(self._most, wait_s)
+        read = self._reader.read(self._limit.messages, wait_s)
+        self._limit.note(read)
+        return read
 
     def log_ends(self, unit: int) -> dict[str, int]:
         """Return the ends of a unit's logs as last reported by Kafka, without a request."""
@@ -72,6 +92,26 @@ class InputConsumer:
         """Close the consumer."""
         self._reader.close()
         self._consumer.close()
+
+
+class _MessageLimit:
+    """How many messages to read at a time if each may hold many records: about as many records as a batch may have.
+
+    The number of records in a message is estimated from its size, because reading decodes nothing.
+    """
+
+    def __init__(self, batch_records_max: int) -> None:
+        self._bytes_max = _RECORDS_FOR_ONE * batch_records_max * _RECORD_BYTES
+        self._messages_max = batch_records_max
+        self._largest = 0.0
+        self.messages = min(_AT_FIRST, batch_records_max)
+
+    def note(self, read: Read) -> None:
+        """Adjust the limit to the sizes of the messages that were read."""
+        sizes = [int(part.value.lengths().max()) for parts in read.batches.values() for part in parts.values()]
+        if sizes:
+            self._largest = max(self._largest * _FORGETTING, *sizes, 1)
+            self.messages = max(1, min(self._messages_max, int(self._bytes_max / self._largest)))
 
 
 def _places(unit: int, topics: Iterable[str]) -> list[TopicPartition]:

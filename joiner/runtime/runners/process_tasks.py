@@ -12,22 +12,17 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.kafka.batches.gaps import GapVerifier
-from joiner.runtime.kafka.snapshot_log import SnapshotPlace
-from joiner.runtime.kafka.transaction import UnitTransactions, goes_apart
 from joiner.runtime.migration.protocol import Release
-from joiner.runtime.model import Checkpoint
 from joiner.runtime.ownership.restore import recover
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners.active_task import ActiveTask
-from joiner.runtime.runners.commit import Commit, write_commit
 from joiner.runtime.runners.input import InputConsumer
 from joiner.runtime.runners.supervisor import Claimed, Failure
+from joiner.runtime.runners.task_commits import TaskCommits
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
-from joiner.runtime.task.function_failures import FailureLog
 from joiner.runtime.telemetry.metrics import JoinerMetrics
-from joiner.runtime.telemetry.throughput import Throughput
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _log = logging.getLogger(__name__)
@@ -42,9 +37,9 @@ class ProcessTasks:
         self._settings, self._metrics = settings, metrics
         self._pool, self._clock = services.pool, services.clock
         self._input = InputConsumer(settings)
+        self._waiting_max = self._input.records_max
         self._gaps = GapVerifier(settings, services.clock)
-        self._throughput = Throughput(services.clock)
-        self._function_failures = FailureLog(settings, services.clock)
+        self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
         # The result of the last poll, by unit and topic: messages, and log ends.
         self._batches: dict[int, dict[str, Messages]] = {}
         self._ends: dict[int, dict[str, int]] = {}
@@ -66,13 +61,13 @@ class ProcessTasks:
 
     def report(self, held: dict[int, int], *, last: bool = False) -> None:
         """Log a progress line if one is due."""
-        self._throughput.report(held, last=last)
+        self._commits.throughput.report(held, last=last)
 
     def close(self) -> None:
         """Close the consumers and log the last progress lines."""
         self._input.close()
         self._gaps.close()
-        self._function_failures.close()
+        self._commits.close()
 
     # Starting units
 
@@ -103,10 +98,10 @@ class ProcessTasks:
 
     def turn(self) -> None:
         """Poll the input once, join the messages that have arrived, and begin the commits."""
-        interval_s = self._settings.application.commit_interval / 1e9
         # The time spent on the last batch counts, because the next batch has been filling up since.
-        wait_s = max(0.0, self._read_s + interval_s - self._clock.monotonic_s())
-        self._batches, self._ends, errors = self._input.read(wait_s)
+        until_s = self._read_s + self._settings.application.commit_interval / 1e9
+        self._commits.begin_all_waiting(until_s)
+        self._batches, self._ends, errors = self._input.read(max(0.0, until_s - self._clock.monotonic_s()))
         self._read_s = self._clock.monotonic_s()
         for error in errors:
             self._read_error(*error)
@@ -116,35 +111,28 @@ class ProcessTasks:
                 self._pause_what_runs_ahead(number, task)
 
     def _turn(self, number: int, task: ActiveTask) -> None:
-        """Join the messages read for a unit while its last commit is in flight, then begin the next commit."""
-        application = self._settings.application
+        """Join the messages read for a unit, and begin their commit if the unit's last commit is finished."""
         batches = self._batches.pop(number, {})
         ends = task.ends(batches, self._ends.pop(number, {}))
-        if task.commit is not None and task.commit.written.done() and not self._finish_commit(number, task):
+        if task.commit is not None and task.commit.written.done() and not self._commits.finish(number, task):
             return
         # Messages that were read before their topics were paused wait here.
-        if task.waiting is not None and (ends or task.commit is None) and not self._begin_waiting_commit(number, task):
+        if task.is_writing_long and task.waiting is not None and ends and not self._commits.begin_waiting(number, task):
             return
-        if not ends and (task.commit is not None or not task.snapshot_due(application)):
+        if ends or (task.commit is None and task.snapshot_due(self._settings.application)):
+            task.has_uncommitted = True
+            try:
+                task.add_waiting(self._apply(number, task, batches, ends))
+            except Exception as error:  # noqa: BLE001 - no error may affect the other units
+                if task.is_writing_long or self._commits.finish(number, task):
+                    self._fail(number, error)
+                return
+        if task.waiting is None:
             return
-        task.has_uncommitted = True
-        try:
-            task.waiting = self._apply(number, task, batches, ends)
-        except Exception as error:  # noqa: BLE001 - no error may affect the other units
-            if task.is_writing_long or self._finish_commit(number, task):
-                self._fail(number, error)
-            return
-        if not task.is_writing_long:
-            self._begin_waiting_commit(number, task)
-
-    def _begin_waiting_commit(self, number: int, task: ActiveTask) -> bool:
-        """Finish the last commit and begin that of the last batch. Return whether the unit is still running."""
-        (effects, count), task.waiting = task.waiting or (Effects(), 0), None
-        if not self._finish_commit(number, task):
-            return False
-        self._begin_commit(number, task, effects, with_snapshot=task.snapshot_due(self._settings.application))
-        self._throughput.count(count, len(effects.joined), effects.failed_pairs)
-        return self.tasks.get(number) is task
+        # The other units do not wait for a slow commit of this one, unless too much would be held in memory.
+        is_full = task.waiting.records >= self._waiting_max and not task.is_writing_long
+        if task.commit is None or is_full:
+            self._commits.begin_waiting(number, task)
 
     def _pause_what_runs_ahead(self, number: int, task: ActiveTask) -> None:
         ahead = task.to_pause()
@@ -158,47 +146,12 @@ class ProcessTasks:
             _log.info("unit %s: %s resumes", number, ", ".join(sorted(resuming)))
         task.paused = ahead
 
-    def _apply(
-        self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]
-    ) -> tuple[Effects, int]:
+    def _apply(self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]) -> Effects:
         unit = task.unit
         self._gaps.check(number, unit.offsets, batches)
-        count = sum(map(len, batches.values()))
-        task.records += count
-        return unit.apply(batches, ends), count
-
-    def _commit(
-        self,
-        transactions: UnitTransactions,
-        effects: Effects,
-        checkpoint: Checkpoint,
-        snapshot: tuple[bytes, SnapshotPlace] | None,
-    ) -> SnapshotPlace | None:
-        messages = effects.messages(self._settings.topics)
-        return write_commit(
-            self._metrics, self._clock, transactions, messages, effects.appended_ms, checkpoint, snapshot
-        )
-
-    def _begin_commit(
-        self, number: int, task: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
-    ) -> None:
-        """Begin the commit of the unit's current state. The previous commit must be finished."""
-        try:
-            checkpoint = msgspec.structs.replace(task.next_checkpoint(effects.failed_pairs), stopped=stopped)
-            snapshot = task.snapshot() if with_snapshot else None
-        except Exception as error:  # noqa: BLE001 - no error may affect the other units
-            self._fail(number, error)
-            return
-        self._function_failures.note(number, effects.failed_pairs)
-        written = self._pool.submit(self._commit, task.transactions, effects, checkpoint, snapshot)
-        task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
-
-    def _finish_commit(self, number: int, task: ActiveTask) -> bool:
-        """Wait for the in-flight commit, if any. Return whether the unit is still running."""
-        error = task.finish_commit()
-        if error is not None:
-            self._fail(number, error)
-        return error is None
+        effects = unit.apply(batches, ends)
+        task.records += effects.records
+        return effects
 
     def _fail(self, number: int, error: Exception | None) -> None:
         """Stop running a unit. ``error`` is None if another runner may have claimed it."""
@@ -218,7 +171,7 @@ class ProcessTasks:
             # reports the cause. If not, its new owner may have consumed the records before they were removed.
             _log.warning("unit %s: %s cannot be read at the committed offset: %s", number, topic, error.str())
             self._fail(number, None)
-        elif task.is_writing_long or self._finish_commit(number, task):
+        elif task.is_writing_long or self._commits.finish(number, task):
             # The client may continue after skipped records, for example those of a corrupt batch.
             self._fail(number, KafkaException(KafkaError(error.code(), f"reading {topic}: {error.str()}")))
 
@@ -237,7 +190,7 @@ class ProcessTasks:
         """Finish the in-flight commit and begin the last transaction, for a move."""
         number = action.unit
         task = self.tasks[number]
-        if task.is_writing_long or not self._finish_commit(number, task) or task.has_uncommitted:
+        if not self._commits.commit_all(number, task):
             return None
         try:
             checkpoint = msgspec.structs.replace(task.next_checkpoint(), run=action.way.run(), site=action.to)
@@ -248,7 +201,7 @@ class ProcessTasks:
         self.drop(number)
 
         def write() -> None:
-            self._commit(task.transactions, Effects(), checkpoint, snapshot)
+            self._commits.write(task.transactions, Effects(), checkpoint, snapshot)
             then()
 
         return self._pool.submit(write)
@@ -258,25 +211,20 @@ class ProcessTasks:
 
         ``stopped``: mark their checkpoints to show that this process has shut down cleanly.
         """
-        self._finish_soon(units, until_s)
+        self._commits.finish_soon(units, until_s)
+        for number in units:
+            task = self.tasks.get(number)
+            if task is not None and task.commit is None and task.waiting is not None:
+                self._commits.begin_waiting(number, task)
+        self._commits.finish_soon(units, until_s)
         for number in units:
             task = self.tasks.get(number)
             if task is None or task.commit is not None or task.has_uncommitted:
                 continue
             if stopped or task.is_changed():
-                self._begin_commit(number, task, Effects(), with_snapshot=task.is_changed(), stopped=stopped)
-        self._finish_soon(units, until_s)
+                self._commits.begin(number, task, Effects(), with_snapshot=task.is_changed(), stopped=stopped)
+        self._commits.finish_soon(units, until_s)
         for number in units:
             if number in self.tasks and self.tasks[number].commit is not None:
                 # Not needed for correctness: the next owner checks whether it was written, and replays.
                 _log.warning("unit %s: the last commit is not confirmed", number)
-
-    def _finish_soon(self, units: list[int], until_s: float) -> None:
-        """Finish those commits that complete before ``until_s`` (monotonic)."""
-        under_way = {
-            number: task.commit for number in units if (task := self.tasks.get(number)) is not None and task.commit
-        }
-        self._clock.wait_until_done([commit.written for commit in under_way.values()], until_s)
-        for number, commit in under_way.items():
-            if commit.written.done():
-                self._finish_commit(number, self.tasks[number])

@@ -15,8 +15,9 @@ import numpy as np
 from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire.bulk import encode_sides, read_plain
-from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.columns import StringColumn, glue
 from broker.wire.records import (
+    ROW_BITS,
     Record,
     Rejected,
     Side,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 LEFT: Final = 0
 RIGHT: Final = 1
+
+ONLY_WATERMARKS: Final = "a message in JSON must be a watermark, because topics.data_format is arrow"
+"""Why a record in JSON is refused if messages hold many records."""
 
 _NO_ROWS: Final = Rows.room(0)
 
@@ -151,10 +155,14 @@ class SideInput:
 
 @dataclass
 class Intake:
-    """A decoded batch: the input by (join, side), dead letters, and counts."""
+    """A decoded batch: the input by (join, side), dead letters, and counts.
+
+    ``records``: the records, watermarks and unreadable messages.
+    """
 
     sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
+    records: int = 0
     not_selected: int = 0
     watermarks: int = 0
     selected: int = 0
@@ -222,6 +230,7 @@ class TopicDecoder:
         self._partitions = settings.topics.partitions
         self._source = settings.application.name
         self._time_unit = settings.events.time_unit
+        self._has_rows = settings.topics.has_rows
         self._max_future_skew_ns = settings.application.max_future_skew
         self._whole: list[tuple[int, int]] = []
         self._by_quantity: dict[str, list[tuple[int, int]]] = {}
@@ -239,7 +248,7 @@ class TopicDecoder:
 
     def decode(self, messages: Messages) -> Intake:
         """Decode a batch of messages, which are in offset order."""
-        intake = Intake()
+        intake = Intake(records=len(messages))
         self._decode(intake, messages)
         return intake
 
@@ -300,21 +309,26 @@ class TopicDecoder:
         for offset, append_ms, value in zip(*columns, strict=True):
             try:
                 content, ts_ns = decode_data(value, self._time_unit)
-                if isinstance(content, Record):
-                    self._add_record(intake, offset, append_ms, content, ts_ns)
-                else:
+                if isinstance(content, Watermark):
                     self._add_watermark(intake, offset, append_ms, content, ts_ns)
+                elif self._has_rows:
+                    # Its position would have no row.
+                    raise Unreadable(ONLY_WATERMARKS)
+                else:
+                    self._add_record(intake, offset, append_ms, content, ts_ns)
             except Unreadable as reason:
-                intake.rejected.append(
-                    reject(
-                        value,
-                        str(reason),
-                        source=self._source,
-                        topic=self._topic,
-                        partition=self._unit,
-                        offset=offset,
-                    )
-                )
+                intake.rejected.append(self._dead_letter(value, str(reason), offset))
+
+    def _dead_letter(self, value: bytes | None, reason: str, offset: int, row: int = -1) -> Rejected:
+        return reject(
+            value,
+            reason,
+            source=self._source,
+            topic=self._topic,
+            partition=self._unit,
+            offset=offset,
+            row=row,
+        )
 
     def _add_record(self, intake: Intake, offset: int, append_ms: int, record: Record, ts_ns: int) -> None:
         if not self._by_quantity.get(record.quantity, self._whole):
@@ -341,7 +355,7 @@ class TopicDecoder:
             side = self._side(intake, target)
             side.watermark_key.append(key)
             side.watermark_ts_ns.append(ts_ns)
-            side.watermark_seq.append(offset)
+            side.watermark_seq.append(offset << ROW_BITS if self._has_rows else offset)
 
     def _checked_key(self, append_ms: int, thing: str | None, ts_ns: int) -> int:
         if ts_ns > append_ms * 1_000_000 + self._max_future_skew_ns:
@@ -375,8 +389,8 @@ def _read_together(messages: Messages, unit: str) -> Records | None:
         times_ns = _times_ns(plain.time, unit)
         if times_ns is None:
             return None
-        shown = encode_sides(plain.quantity, decimals(plain.time), plain.result, plain.id)
-        return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result, shown)
+        shown = encode_sides(plain.quantity, plain.time_digits, plain.result.encoded, plain.id)
+        return Records(seq, times_ns, plain.thing, plain.quantity, plain.id, plain.result.value, shown)
     records = decode_records(messages.values())
     if records is None or any(type(record.phenomenonTime) is not int for record in records):
         return None

@@ -22,6 +22,10 @@ Outgoing = dict[str, Batch]
 class Effects:
     """The effects of a batch, written in one transaction."""
 
+    records: int = 0
+    """The number of records, watermarks and unreadable messages read."""
+    pairs: int = 0
+    """The number of results. A message may hold many."""
     joined_parts: list[Batch] = field(default_factory=list)
     """The results, in parts that are concatenated when they are read."""
     late: list[Late] = field(default_factory=list)
@@ -41,6 +45,8 @@ class Effects:
 
     def add(self, more: Effects) -> None:
         """Add the effects of a following batch."""
+        self.records += more.records
+        self.pairs += more.pairs
         self.joined_parts += more.joined_parts
         self.late += more.late
         self.rejected += more.rejected

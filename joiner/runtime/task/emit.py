@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from broker.times import UNIT_NS, mean_text
-from broker.wire.bulk import JoinedColumns, encode_joined
-from broker.wire.columns import StringColumn, decimals, glue
-from broker.wire.records import Record, Rejected, Side, decode_sides, encode, encode_lines, pair_id, reject
+from broker.wire.bulk import JoinedColumns, Pieces, encode_joined, position_pieces
+from broker.wire.columns import StringColumn, glue
+from broker.wire.records import (
+    Record,
+    Rejected,
+    Side,
+    decode_sides,
+    encode,
+    encode_lines,
+    pair_id,
+    position_text,
+    reject,
+)
 from joiner import functions
 from joiner.functions import Columns, JoinFunction, call_function, load_function, place_of, reason_of
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.function_failures import Failures
-from joiner.runtime.task.payloads import Rows
+from joiner.runtime.task.payloads import Rows, with_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,42 +81,80 @@ class Pairs(NamedTuple):
 class Emitter:
     """Turns the pairs of one join in one unit into results."""
 
-    def __init__(self, settings: JoinerSettings, join: JoinSettings, unit: int) -> None:
+    def __init__(
+        self, settings: JoinerSettings, join: JoinSettings, unit: int, encode_pairs: EncodePairs | None = None
+    ) -> None:
+        """``encode_pairs``: encodes results that are not written as JSON."""
         self._join = join
+        self._encode_pairs = encode_pairs
+        self._has_rows = settings.topics.has_rows
+        self._quantities = settings.stream(join.left)["quantity"], settings.stream(join.right)["quantity"]
         self._unit = unit
         self._source = settings.application.name
         self._topic = settings.topics.out
         self._time_unit = settings.events.time_unit
+        self._has_sides = settings.application.results == "full"
         self._function = load_function(join.function)
+        self.needs_strings = self._has_sides or not _is_built_in(self._function)
+        """Whether `results` needs the strings of all records; if not, it needs those of pairs that fail."""
         self.failures: Failures | None = None
         """The pairs of the last `results` whose joining function failed."""
 
-    def results(self, pairs: Pairs) -> tuple[Batch, list[Rejected]]:
-        """Return one result for each pair, in order, or a dead letter if the joining function failed for it."""
+    def results(self, pairs: Pairs, with_strings: Callable[[], Pairs] | None = None) -> tuple[Batch, list[Rejected]]:
+        """Return one result for each pair, in order, or a dead letter if the joining function failed for it.
+
+        ``with_strings`` returns the same pairs with their strings, if ``pairs`` has none.
+        """
+        is_short = self._has_rows
+        if is_short and not _is_built_in(self._function):
+            pairs, is_short = self._shown(pairs), False
         values, reasons = _evaluate(self._function, pairs)
         failed = []
         self.failures = None
         if reasons:
             which = np.array(sorted(reasons), dtype=np.int64)
-            failed = self._dead_letters(pairs.take(which), [reasons[at].text for at in which.tolist()])
+            complete = pairs if self.needs_strings or with_strings is None else with_strings()
+            wrong = complete.take(which)
+            failed = self._dead_letters(self._shown(wrong) if is_short else wrong, reasons)
+            if complete is not pairs:
+                pairs = complete
             self.failures = Failures.of(len(failed), *reasons[int(which[0])])
             which = np.setdiff1d(np.arange(len(pairs)), which)
-            pairs, values = pairs.take(which), [values[at] for at in which.tolist()]
+            pairs, values = pairs.take(which), values.take(which, axis=0)
+        if self._encode_pairs is not None:
+            return self._encode_pairs(pairs, values), failed
+        return self._as_json(self._shown(pairs) if is_short and self._has_sides else pairs, values), failed
+
+    def _shown(self, pairs: Pairs) -> Pairs:
+        """Return pairs of records in short form with each record in its form in results."""
+        left, right = (
+            with_json(rows, quantity, self._time_unit)
+            for rows, quantity in zip((pairs.left, pairs.right), self._quantities, strict=True)
+        )
+        return Pairs(left, right, pairs.things, pairs.left_ordinal, pairs.right_ordinal)
+
+    def _as_json(self, pairs: Pairs, values: NDArray[np.float64]) -> Batch:
+        numbers = values.tolist()
+        results = numbers if values.ndim == 1 else [{"left": left, "right": right} for left, right in numbers]
         columns = JoinedColumns(
             pairs.things.texts(),
             mean_times(pairs.left.ts_ns, pairs.right.ts_ns, self._time_unit),
-            StringColumn.of_lines(encode_lines(values)),
-            pairs.left.seq,
-            pairs.right.seq,
-            pairs.left.shown,
-            pairs.right.shown,
+            StringColumn.of_lines(encode_lines(results)),
+            position_pieces(pairs.left.seq, has_rows=self._has_rows),
+            position_pieces(pairs.right.seq, has_rows=self._has_rows),
+            (pairs.left.shown, pairs.right.shown) if self._has_sides else None,
             pairs.left_ordinal,
             pairs.right_ordinal,
         )
         written = encode_joined(columns, self._join.output, self._join.name, self._unit)
-        return Batch(pairs.things.keys(), written), failed
+        return Batch(pairs.things.keys(), written)
 
-    def _dead_letters(self, pairs: Pairs, reasons: list[str]) -> list[Rejected]:
+    def _dead_letters(self, pairs: Pairs, reasons: dict[int, _Reason]) -> list[Rejected]:
+        texts = [reasons[at].text for at in sorted(reasons)]
+        lefts, rights = (
+            [position_text(seq, has_rows=self._has_rows) for seq in rows.seq.tolist()]
+            for rows in (pairs.left, pairs.right)
+        )
         records = (
             [encode(record_of(thing, side)) for thing, side in zip(pairs.things.each(), sides_of(rows), strict=True)]
             for rows in (pairs.left, pairs.right)
@@ -117,11 +166,9 @@ class Emitter:
                 source=self._source,
                 topic=self._topic,
                 partition=self._unit,
-                identity=pair_id(self._join.name, self._unit, left_seq, right_seq),
+                identity=pair_id(self._join.name, self._unit, left_at, right_at),
             )
-            for left, right, left_seq, right_seq, reason in zip(
-                *records, pairs.left.seq.tolist(), pairs.right.seq.tolist(), reasons, strict=True
-            )
+            for left, right, left_at, right_at, reason in zip(*records, lefts, rights, texts, strict=True)
         ]
 
 
@@ -141,17 +188,21 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
     return msgspec.Raw(mean_text(left_ns, right_ns, unit).encode()) if rest else whole
 
 
-def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> StringColumn:
-    """Return `mean_time` of n pairs of times, as JSON."""
+def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Pieces:
+    """Return `mean_time` of n pairs of times, as columns whose rows concatenated are JSON (see `glue`)."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
     # The mean rounded down, without the sum, which may overflow an int64.
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
         means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
-        return StringColumn.of_lines(encode_lines(means))
+        return [StringColumn.of_lines(encode_lines(means))]
     has_half = ((left ^ right) & 1).astype(bool)
-    return glue(decimals(whole), StringColumn.repeated(b".5", len(whole)).where(has_half))
+    return [whole, StringColumn.repeated(b".5", len(whole)).where(has_half)]
+
+
+EncodePairs = Callable[[Pairs, "NDArray[np.float64]"], Batch]
+"""Encodes n pairs and their values (shape (n,), or (n, 2) of both sides) as messages."""
 
 
 class _Reason(NamedTuple):
@@ -163,8 +214,10 @@ class _Reason(NamedTuple):
 
 def _evaluate(
     function: JoinFunction, pairs: Pairs, *, with_place: bool = True
-) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
-    """Return the value of each pair, and the reasons, by position, of the pairs that have none.
+) -> tuple[NDArray[np.float64], dict[int, _Reason]]:
+    """Return the values, and the reasons, by position, of the pairs that have none.
+
+    The values have the shape (n,) or, if the function keeps both sides, (n, 2).
 
     A function that raises on a batch is called again for each pair, so that one bad pair does not affect the others. It
     gets fresh columns each time, because the previous call may have modified its own. ``with_place``: also find where
@@ -177,34 +230,37 @@ def _evaluate(
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
             place = place_of(error) if with_place else ""
-            return [np.nan], {0: _Reason(reason_of(error), place)}
+            return np.full(1, np.nan), {0: _Reason(reason_of(error), place)}
         return _evaluate_singly(function, pairs)
     finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
     reasons = {
         at: _Reason(f"the value is {values[at].tolist()}, not a finite number")
         for at in np.flatnonzero(~finite).tolist()
     }
-    if values.ndim == 1:
-        return values.tolist(), reasons
-    return [{"left": left, "right": right} for left, right in values.tolist()], reasons
+    return values, reasons
 
 
-def _evaluate_singly(
-    function: JoinFunction, pairs: Pairs
-) -> tuple[list[float] | list[dict[str, float]], dict[int, _Reason]]:
-    values: list[object] = []
+def _evaluate_singly(function: JoinFunction, pairs: Pairs) -> tuple[NDArray[np.float64], dict[int, _Reason]]:
+    values: list[NDArray[np.float64]] = []
     reasons: dict[int, _Reason] = {}
     for at in range(len(pairs)):
         value, why = _evaluate(function, pairs.take(np.array([at])), with_place=not reasons)
-        values.append(value[0])
+        values.append(value)
         if why:
             reasons[at] = why[0]
-    return values, reasons  # type: ignore[return-value] # numbers or pairs of them, as the function gives
+    if any(value.ndim > 1 for value in values):
+        # A failed pair has only one number, which is not used.
+        values = [value if value.ndim > 1 else np.full((1, 2), np.nan) for value in values]
+    return np.concatenate(values), reasons
+
+
+def _is_built_in(function: JoinFunction) -> bool:
+    return getattr(function, "__module__", "") == functions.__name__
 
 
 def _columns(rows: Rows, things: Things, function: JoinFunction) -> Columns:
     result, time_ns = rows.result.copy(), rows.ts_ns.copy()
-    if getattr(function, "__module__", "") == functions.__name__:
+    if _is_built_in(function):
         # The built-in functions use only numbers, and creating the strings takes longer than everything else.
         return Columns(result, time_ns, (), ())
     return Columns(result, time_ns, things.each(), [side.id for side in sides_of(rows)])

@@ -1,12 +1,22 @@
-"""The payloads of held records, from which results are composed: columns, in offset order."""
+"""The payloads of held records, from which results are composed: columns, in order of their positions.
+
+``shown`` of a record that came as JSON is its form in results. A record that came as Arrow is held in a short form:
+``shown`` is its id, empty if it has none, and, if its side selects any quantity, that quantity and a NUL before it.
+`with_json` turns the short form into the other one where it is needed.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
+from numba import types
 
-from broker.wire.columns import StringColumn
+from broker.times import UNIT_NS, mean_text
+from broker.wire.bulk import encode_sides, escape, position_pieces
+from broker.wire.columns import StringColumn, decimals, glue
+from broker.wire.compiled import INTS, INTS_OUT, compiled
+from broker.wire.records import encode_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +33,11 @@ _RECORD_BYTES: Final = 240
 
 
 class Rows(NamedTuple):
-    """n records of one side, in offset order.
+    """n records of one side, in order of their positions.
 
-    Columns: offset, number of the thing, time in ns (int64), value (float64), and the record's form in results (a
-    `broker.wire.records.Side` as JSON).
+    Columns: position, number of the thing, time in ns (int64), value (float64), and the record's form in results (a
+    `broker.wire.records.Side` as JSON), or its short form. A position is an offset, or an offset and a row (see
+    `broker.wire.records.ROW_BITS`).
     """
 
     seq: Ints
@@ -58,6 +69,35 @@ class Rows(NamedTuple):
         return cls._make((*numbers, StringColumn.concat(shown)))
 
 
+def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
+    """Return rows in short form with their form in results. ``quantity``: what their side selects (None: any)."""
+    if not len(rows.seq):
+        return rows
+    quantities, ids = split_short(rows.shown, quantity)
+    positions = glue(*position_pieces(rows.seq, has_rows=True))
+    ids = glue(ids, positions.where(ids.lengths() == 0))
+    results = StringColumn.of_lines(encode_lines(rows.result.tolist()))
+    shown = encode_sides(escape(quantities), _time_texts(rows.ts_ns, time_unit), results, escape(ids))
+    return rows._replace(shown=shown)
+
+
+def split_short(shown: StringColumn, quantity: str | None) -> tuple[StringColumn, StringColumn]:
+    """Return the quantities and the ids of rows in short form. ``quantity``: see `with_json`."""
+    if quantity is not None:
+        return StringColumn.repeated(quantity.encode(), len(shown)), shown
+    split = np.array([text.index(b"\0") for text in shown.each()], dtype=np.int64)
+    ends = shown.start + split
+    return StringColumn(shown.data, shown.start, ends), StringColumn(shown.data, ends + 1, shown.end)
+
+
+def _time_texts(ts_ns: Ints, time_unit: str) -> StringColumn:
+    """Return times as exact numbers in ``time_unit``, as JSON."""
+    whole, rest = np.divmod(ts_ns, UNIT_NS[time_unit])
+    if not rest.any():
+        return decimals(whole)
+    return StringColumn.of([mean_text(one, one, time_unit).encode() for one in ts_ns.tolist()])
+
+
 class Payloads:
     """The rows of one side of a join. New rows are appended; once most are removed, the rest are compacted."""
 
@@ -74,7 +114,7 @@ class Payloads:
         return self._count
 
     def add(self, rows: Rows) -> None:
-        """Append rows. Their offsets must be greater than all earlier ones."""
+        """Append rows. Their positions must be greater than all earlier ones."""
         more, shown = len(rows.seq), rows.shown.packed()
         if self._used + more > len(self._lives) or self._shown_bytes + len(shown.data) > len(self._rows.shown.data):
             self._compact(more, len(shown.data))
@@ -83,15 +123,21 @@ class Payloads:
         self.size += rows.bytes_held()
 
     def find(self, seq: Ints) -> Rows:
-        """Return the rows at these offsets. All must be held."""
+        """Return the rows at these positions. All must be held."""
         return self._rows.take(self._at(seq))
 
+    def find_numbers(self, seq: Ints) -> Rows:
+        """Return the rows at these positions without their strings, which are empty. All must be held."""
+        at, rows = self._at(seq), self._rows
+        nothing = StringColumn.repeated(b"", 0)
+        return Rows(np.ascontiguousarray(seq), rows.key.take(at), rows.ts_ns.take(at), rows.result.take(at), nothing)
+
     def remove(self, seq: Ints) -> None:
-        """Remove the rows at these offsets. All must be held, and none may be given twice."""
-        at = self._at(seq)
+        """Remove the rows at these positions. All must be held, and none may be given twice."""
+        at, shown = self._at(seq), self._rows.shown
         self._lives[at] = False
         self._count -= len(at)
-        self.size -= self._rows.take(at).bytes_held()
+        self.size -= int((shown.end.take(at) - shown.start.take(at)).sum()) + len(at) * _RECORD_BYTES
 
     def rows(self) -> Rows:
         """Return all rows."""
@@ -103,7 +149,9 @@ class Payloads:
         return int(np.count_nonzero(self._lives[used] & (self._rows.ts_ns[used] > ts_ns)))
 
     def _at(self, seq: Ints) -> Ints:
-        return self._rows.seq[: self._used].searchsorted(seq)
+        found = np.empty(len(seq), dtype=np.int64)
+        _find(self._rows.seq[: self._used], np.ascontiguousarray(seq), found)
+        return found
 
     def _compact(self, more: int, more_shown_bytes: int) -> None:
         rows = self.rows()
@@ -125,3 +173,32 @@ class Payloads:
         shown.data[self._shown_bytes : self._shown_bytes + len(more.data)] = more.data
         self._lives[here] = True
         self._used, self._shown_bytes = here.stop, self._shown_bytes + len(more.data)
+
+
+@compiled(types.void, INTS, INTS, INTS_OUT)
+def _find(held: Ints, wanted: Ints, found: Ints) -> None:
+    """Find the index of each wanted position among the held ones, which are increasing. All must be held.
+
+    The wanted positions of one key come in order, so each search starts at the last one's index, with growing steps.
+    """
+    low = 0
+    for row in range(len(wanted)):
+        position, step = wanted[row], 1
+        if held[low] <= position:
+            while low + step < len(held) and held[low + step] <= position:
+                low += step
+                step *= 2
+            high = min(low + step, len(held))
+        else:
+            high = low
+            while high - step > 0 and held[high - step] > position:
+                high -= step
+                step *= 2
+            low = max(high - step, 0)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if held[middle] <= position:
+                low = middle
+            else:
+                high = middle
+        found[row] = low

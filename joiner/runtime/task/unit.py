@@ -43,7 +43,8 @@ class Unit:
         self._keys = Keys(unit, settings.topics.partitions, things)
         self._keys_swept_above = _KEYS_MIN
         self._appended = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
-        self._decoders = {topic: TopicDecoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
+        decoder = _arrow_decoder() if settings.topics.has_rows else TopicDecoder
+        self._decoders = {topic: decoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
         self._joins = [UnitJoin(settings, join, unit, self._keys, self._appended) for join in settings.join]
 
     def apply(
@@ -67,7 +68,8 @@ class Unit:
             inputs |= intake.sides
             if not silent:
                 effects.rejected += intake.rejected
-            self.counts["records"] += len(messages)
+            effects.records += intake.records
+            self.counts["records"] += intake.records
             self.counts["not_selected"] += intake.not_selected
             self.counts[WATERMARK_COUNT] += intake.watermarks
             self.counts["rejected"] += len(intake.rejected)
@@ -168,3 +170,9 @@ class Unit:
                 "then continues from its last commit"
             )
             raise UnitStopped(message)
+
+
+def _arrow_decoder() -> type[TopicDecoder]:
+    from joiner.runtime.task.arrow.decode import ArrowDecoder  # noqa: PLC0415 - pyarrow is an extra
+
+    return ArrowDecoder

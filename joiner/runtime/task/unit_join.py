@@ -8,16 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import numpy as np
+from msgspec import UNSET
 
-from broker.wire.records import Late, Unmatched
+from broker.wire.records import ROW_BITS, Late, Unmatched, position_text
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.runtime.model import JoinSummary
 from joiner.runtime.task.decode import LEFT, RIGHT, Keys, SideInput
-from joiner.runtime.task.emit import Emitter, Pairs, Things, record_of, sides_of
+from joiner.runtime.task.emit import Emitter, EncodePairs, Pairs, Things, record_of, sides_of
 from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
 from joiner.runtime.task.function_failures import add_up
-from joiner.runtime.task.payloads import Payloads
-from joiner.runtime.task.unit_snapshot import UnitSnapshot, restore_rows, save_rows
+from joiner.runtime.task.payloads import Payloads, with_json
+from joiner.runtime.task.unit_snapshot import UnitSnapshot, restore_rows, restore_short, save_rows, save_short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,9 @@ class UnitJoin:
             emit_unmatched=join.emit_unmatched,
         )
         self._payloads = Payloads(), Payloads()
-        self._emitter = Emitter(settings, join, unit)
+        self._has_rows = settings.topics.has_rows
+        self._quantities = settings.stream(join.left)["quantity"], settings.stream(join.right)["quantity"]
+        self._emitter = Emitter(settings, join, unit, _arrow_encoder(settings, join, unit))
 
     def push(self, left: SideInput, right: SideInput, effects: Effects | None) -> dict[str, int]:
         """Join the input of both sides and add its effects to ``effects`` (None: only rebuild the state).
@@ -142,14 +145,19 @@ class UnitJoin:
     def save(self, saved: UnitSnapshot) -> None:
         """Add this join to a snapshot."""
         saved.buffers[self.name] = self._buffer.snapshot()
-        for name, side in zip(_SIDE_NAMES, self._payloads, strict=True):
-            saved.rows[f"{self.name}.{name}"] = save_rows(side.rows(), self._settings.events.time_unit)
+        for name, side, quantity in zip(_SIDE_NAMES, self._payloads, self._quantities, strict=True):
+            rows = side.rows()
+            saved.rows[f"{self.name}.{name}"] = (
+                save_short(rows, quantity) if self._has_rows else save_rows(rows, self._settings.events.time_unit)
+            )
 
     def load(self, saved: UnitSnapshot) -> None:
         """Load what `save` has added. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
-        left, right = (
-            restore_rows(saved.rows[f"{self.name}.{name}"], self._settings.events.time_unit) for name in _SIDE_NAMES
-        )
+        parts = [saved.rows[f"{self.name}.{name}"] for name in _SIDE_NAMES]
+        if self._has_rows:
+            left, right = (restore_short(*one) for one in zip(parts, self._quantities, strict=True))
+        else:
+            left, right = (restore_rows(part, self._settings.events.time_unit) for part in parts)
         self._buffer = LocalStreamBuffer.restore(saved.buffers[self.name])
         self._payloads = Payloads(left), Payloads(right)
 
@@ -158,20 +166,26 @@ class UnitJoin:
     def _emit_pairs(self, step: Step, effects: Effects) -> None:
         if not len(step.left_seq):
             return
-        left, right = self._payloads
-        lefts, rights = left.find(step.left_seq), right.find(step.right_seq)
-        pairs = Pairs(lefts, rights, self._things_of(lefts.key), step.left_ordinal, step.right_ordinal)
-        joined, failed = self._emitter.results(pairs)
+        pairs = self._pairs(step, with_strings=self._emitter.needs_strings)
+        joined, failed = self._emitter.results(pairs, lambda: self._pairs(step, with_strings=True))
         effects.joined_parts.append(joined)
+        effects.pairs += len(pairs) - len(failed)
         effects.rejected += failed
         if (failures := self._emitter.failures) is not None:
             add_up(effects.failed_pairs, {self.name: failures})
         if self._appended:
             self._note_append_times(step, effects)
 
+    def _pairs(self, step: Step, *, with_strings: bool) -> Pairs:
+        left, right = (
+            side.find(seq) if with_strings else side.find_numbers(seq)
+            for side, seq in zip(self._payloads, (step.left_seq, step.right_seq), strict=True)
+        )
+        return Pairs(left, right, self._things_of(left.key), step.left_ordinal, step.right_ordinal)
+
     def _note_append_times(self, step: Step, effects: Effects) -> None:
         left, right = (
-            self._appended[topic].of(seq)
+            self._appended[topic].of(seq >> ROW_BITS if self._has_rows else seq)
             for topic, seq in zip(self._topics, (step.left_seq, step.right_seq), strict=True)
         )
         times_ms, pairs = np.unique(np.maximum(left, right), return_counts=True)
@@ -180,25 +194,29 @@ class UnitJoin:
     def _emit_records(self, step: Step, effects: Effects) -> None:
         start = f"{self.name}:{self._unit}:"
         late, unmatched = effects.late, effects.unmatched
-        late += self._emitted(Late, LEFT, step.left_late_seq, f"{start}left:%d")
-        late += self._emitted(Late, RIGHT, step.right_late_seq, f"{start}right:%d")
-        unmatched += self._emitted(Unmatched, LEFT, step.left_unmatched_seq, f"{start}%d:")
-        unmatched += self._emitted(Unmatched, RIGHT, step.right_unmatched_seq, f"{start}:%d")
+        late += self._emitted(Late, LEFT, step.left_late_seq, f"{start}left:%s")
+        late += self._emitted(Late, RIGHT, step.right_late_seq, f"{start}right:%s")
+        unmatched += self._emitted(Unmatched, LEFT, step.left_unmatched_seq, f"{start}%s:")
+        unmatched += self._emitted(Unmatched, RIGHT, step.right_unmatched_seq, f"{start}:%s")
 
     def _emitted(self, kind: type[_Emitted], side: int, emitted_seq: Ints, identity: str) -> list[_Emitted]:
         if not len(emitted_seq):
             return []
         rows = self._payloads[side].find(emitted_seq)
+        if self._has_rows:
+            rows = with_json(rows, self._quantities[side], self._settings.events.time_unit)
+        bits = ROW_BITS if self._has_rows else 0
         return [
             kind(
-                identity % seq,
+                identity % position_text(seq, has_rows=self._has_rows),
                 self._settings.application.name,
                 self.name,
                 _SIDE_NAMES[side],
                 self._topics[side],
                 self._unit,
-                seq,
+                seq >> bits,
                 record_of(thing, shown),
+                seq & (1 << bits) - 1 if bits else UNSET,
             )
             for seq, thing, shown in zip(
                 emitted_seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
@@ -237,3 +255,11 @@ class UnitJoin:
 def _span(frontier: Ints) -> tuple[int, int] | None:
     known = frontier[frontier != np.iinfo(np.int64).min]
     return (int(known.min()), int(known.max())) if len(known) else None
+
+
+def _arrow_encoder(settings: JoinerSettings, join: JoinSettings, unit: int) -> EncodePairs | None:
+    if settings.application.results != "arrow":
+        return None
+    from joiner.runtime.task.arrow.results import ResultEncoder  # noqa: PLC0415 - pyarrow is an extra
+
+    return ResultEncoder(settings, join, unit)

@@ -13,12 +13,12 @@ import numpy as np
 
 from broker.times import UNIT_NS
 from broker.wire.bulk import encode_sides, find_fields
-from broker.wire.columns import StringColumn, decimals
+from broker.wire.columns import StringColumn, decimals, glue
 from broker.wire.records import encode_lines
 from joiner.core import snapshot
 from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.runtime.task.emit import sides_of
-from joiner.runtime.task.payloads import Rows
+from joiner.runtime.task.payloads import Rows, split_short
 
 VERSION: Final = 4
 """Version 2 had no free numbers among its things; versions 2 and 3 had a list of ids. Both can still be read."""
@@ -29,13 +29,15 @@ _OLDEST: Final = 2
 class SavedRows(msgspec.Struct):
     """n rows. ``times``: the times as JSON; empty if all of them follow from those in ns.
 
-    ``ids`` are concatenated, as JSON without quotes; their lengths are a column.
+    ``ids`` are concatenated, as JSON without quotes; their lengths are a column. ``is_short``: the rows are in
+    short form, so the ids are plain text and the times follow from those in ns.
     """
 
     columns: bytes
     quantities: list[str]
     ids: bytes | list[str]
     times: bytes
+    is_short: bool = False
 
 
 class UnitSnapshot(msgspec.Struct):
@@ -111,10 +113,45 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
             if isinstance(saved.ids, list)
             else StringColumn.of_lengths(saved.ids, columns["id_length"])
         )
-        shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, result, ids)
+        results = StringColumn.of_lines(encode_lines(result.tolist()))
+        shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, results, ids)
     except (ValueError, KeyError, IndexError) as error:
         message = f"its rows do not fit together: {error}"
         raise SnapshotError(message) from error
+    return Rows(seq, key, ts_ns, result, shown)
+
+
+def save_short(rows: Rows, quantity: str | None) -> SavedRows:
+    """Encode rows in short form (see `joiner.runtime.task.payloads`). ``quantity``: what their side selects."""
+    quantities, ids = split_short(rows.shown, quantity)
+    number, first = quantities.distinct()
+    columns = {
+        "seq": rows.seq,
+        "key": rows.key,
+        "ts_ns": rows.ts_ns,
+        "result": rows.result.view(np.int64),
+        "quantity": number,
+        "id_length": ids.lengths(),
+    }
+    names = [one.decode() for one in quantities.take(first).each()]
+    return SavedRows(snapshot.pack({}, columns), names, ids.joined(), b"", is_short=True)
+
+
+def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
+    """Decode the output of `save_short`. Raises `SnapshotError` or msgspec.DecodeError."""
+    _, columns = snapshot.unpack(saved.columns)
+    try:
+        if not saved.is_short or isinstance(saved.ids, list):
+            raise ValueError("they are not in short form")
+        # A copy, because those of the held records are changed in place.
+        shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
+        if quantity is None and len(shown):
+            names = StringColumn.of([name.encode() for name in saved.quantities])
+            shown = glue(names.take(columns["quantity"]), b"\0", shown)
+    except (ValueError, KeyError, IndexError) as error:
+        message = f"its rows do not fit together: {error}"
+        raise SnapshotError(message) from error
+    seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     return Rows(seq, key, ts_ns, result, shown)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.metrics import DURATIONS_S, Distribution
 from joiner.runtime.model import WATERMARK_COUNT
-from joiner.runtime.task.function_failures import of_join
+from joiner.runtime.task.function_failures import FAILED, of_join
 from joiner.runtime.telemetry.unit_gauges import UnitGauges, UnitStatus
 
 if TYPE_CHECKING:
@@ -135,9 +135,14 @@ class JoinerMetrics:
         for name, count in checkpoint.counts.items():
             if (join := of_join(name)) is not None:
                 self._failures[str(checkpoint.unit), join] += count - before.get(name, 0)
-        self._totals[checkpoint.unit] = checkpoint.counts
         for setting, what in _OUTPUTS.items():
-            self._counts[what][unit] += len(messages.get(getattr(self._settings.topics, setting), ()))
+            count = len(messages.get(getattr(self._settings.topics, setting), ()))
+            if what == "pairs" and self._settings.application.results == "arrow":
+                # A message holds many results.
+                pairs, failed = (checkpoint.counts.get(name, 0) - before.get(name, 0) for name in ("pairs", FAILED))
+                count = pairs - failed
+            self._counts[what][unit] += count
+        self._totals[checkpoint.unit] = checkpoint.counts
         self._transaction_size.observe(sum(map(len, messages.values())))
         if appended_ms:
             now_s = self._clock.wall_s()

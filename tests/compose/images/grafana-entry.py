@@ -1,4 +1,4 @@
-"""Stands in for Grafana: answers its health check with 200 if all required files are mounted."""
+"""Stands in for Grafana: answers the health check with 200 if all required files are mounted."""
 
 from __future__ import annotations
 

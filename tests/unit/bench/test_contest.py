@@ -1,4 +1,4 @@
-"""The contest's workloads, their expected results, and how outputs are judged."""
+"""The contest's workloads and their expected results, and how the output of a contender is judged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def codes(pairs: set[tuple[int, int]], rows: int) -> list[int]:
 
 
 def tiny(*rows: tuple[int, int], lateness_ms: int = 0) -> Workload:
-    """Return a workload with a single thing. ``rows``: each record's side and time."""
+    """Return a workload with a single thing. ``rows``: the side and the time of each record."""
     side, time_ms = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows), dtype=np.int64)
     return Workload("tiny", "", ["a"], np.zeros(1, np.int64), nothing, side, time_ms, lateness_ms)
@@ -108,7 +108,7 @@ def test_what_was_not_reached_is_not_judged() -> None:
 
 
 def pairs_within(workload: Workload, window: Window) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all pairs that a windowed join writes, ordered by their later record."""
+    """Return all pairs that a windowed join writes, ordered by the later record of each."""
     left, right = (
         rows.ravel() for rows in np.meshgrid(*(np.flatnonzero(workload.side == side) for side in (0, 1)), indexing="ij")
     )
@@ -127,7 +127,7 @@ NARROW = Window(10)
 def judged(
     expected: Expected, pairs: tuple[NDArray[np.int64], NDArray[np.int64]], *, is_quiet: bool, window: Window = WIDE
 ) -> dict[str, Any]:
-    """Judge a run whose results are evenly spaced and end just before the run does. Return its figures."""
+    """Judge a run whose results are spaced evenly, up to just before its end. Return its figures."""
     left, right = pairs
     watch = Watch(*IDLE, Limits(), never_at_end)
     watch.is_quiet = is_quiet

@@ -1,4 +1,4 @@
-"""The contest's figures: how they are kept between runs, and the page written from them."""
+"""How the contest's figures are stored between runs, and the page that is written from them."""
 
 from __future__ import annotations
 

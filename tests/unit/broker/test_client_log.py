@@ -1,4 +1,4 @@
-"""The Kafka client's log: the start and the end of an outage are logged once each, other lines at intervals."""
+"""The Kafka client's log: the start and the end of an outage are logged once each; other lines are limited in rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""String columns give the same results as the strings they hold."""
+"""String columns behave like the strings that they hold."""
 
 from __future__ import annotations
 

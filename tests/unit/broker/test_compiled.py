@@ -1,4 +1,4 @@
-"""Compiled loops work wherever their package is installed, and are recompiled when a file changes."""
+"""Compiled loops work wherever the package is installed, and are recompiled when a source file changes."""
 
 from __future__ import annotations
 

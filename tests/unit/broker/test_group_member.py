@@ -1,4 +1,4 @@
-"""Do consumer group members recover by themselves when the client loses a request?"""
+"""Do members of a consumer group recover by themselves when the client loses a request?"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ except ZeroDivisionError:
 
 
 def lines_of(how: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the log lines of a program whose standard error is not a terminal."""
+    """Return what a program logs when its standard error is not a terminal."""
     monkeypatch.delenv("LSB_LOG") if how is None else monkeypatch.setenv("LSB_LOG", how)
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     return done.stderr.splitlines()

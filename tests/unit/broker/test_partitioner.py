@@ -1,4 +1,4 @@
-"""Keys are assigned to the same partitions as by Kafka's Java client."""
+"""Keys are assigned to the same partitions as in Kafka's Java client."""
 
 from __future__ import annotations
 

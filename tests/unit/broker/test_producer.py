@@ -1,4 +1,4 @@
-"""When a producer is replaced, and which records are sent again, with a stand-in for the client library."""
+"""When a producer is replaced, and which records it sends again, tested with a stand-in for the client library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 
 
 class Library:
-    """The methods of ``confluent_kafka.Producer`` that are used. Kafka accepts nothing until `accept` is called."""
+    """Stands in for ``confluent_kafka.Producer``. Kafka accepts nothing until `accept` is called."""
 
     room = 1000
 

@@ -1,4 +1,4 @@
-"""Which values are records or watermarks, and why all others are refused."""
+"""Which values are decoded as records or watermarks, and why all others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sources of shared settings, and the protection of secrets."""
+"""Where the shared settings are read from, and how secrets are protected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def errors_of(tmp_path: Path, content: str = "") -> list[str]:
-    """Return the error lines for refused settings. ``content``: the content of the file."""
+    """Return the lines of the error that settings with this file content raise."""
     file = tmp_path / "lsb.toml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(SettingsError) as refused:

@@ -1,4 +1,4 @@
-"""The launcher without running servers: ports, programs, templates, command line."""
+"""The launcher, tested without running servers: ports, programs, templates, command line."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_mqtt_broker_can_look_for_messages_several_times_at_once() -> None:
     found = re.search(r"MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = (\d+);", text)
     assert found is not None
     window, packet_ids = int(found[1]), 65_535
-    # Each poll reserves a window of packet identifiers. It must cover the messages that a connector has in flight.
+    # Each poll reserves a range of packet identifiers, which must cover all messages that a connector has in flight.
     assert packet_ids // window >= 4
     assert window >= ConnectorSettings.model_fields["in_flight_max"].default
 

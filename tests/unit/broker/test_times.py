@@ -1,4 +1,4 @@
-"""Times are exact. Those that cannot be represented exactly are refused with the reason."""
+"""Times are exact. A time that cannot be represented exactly is refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message is acknowledged once, after all of its records are confirmed and all earlier messages acknowledged."""
+"""A message is acknowledged once, after all of its records are confirmed and all earlier messages are acknowledged."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ MIB = 1024 * 1024
 
 
 class KeepingProducer:
-    """A producer that keeps the records and confirms none of them."""
+    """A producer that stores records and confirms none of them."""
 
     def __init__(self) -> None:
         self.sent: list[Outgoing[Any]] = []
 
     def send(self, _topic: str, records: list[Outgoing[Any]]) -> None:
-        """Keep the records."""
+        """Store the records."""
         self.sent += records
 
 
@@ -44,7 +44,7 @@ def event(quantities: int, value: object = 1) -> bytes:
 
 
 def accepted_until_full(payload: bytes) -> tuple[int, int]:
-    """Return how many messages are accepted until the ledger is full, and the bytes sent to Kafka for them."""
+    """Return how many messages are accepted until the ledger is full, and how many bytes are sent to Kafka for them."""
     found, producer = bridge()
     count = 0
     while not found._ledger.is_full:

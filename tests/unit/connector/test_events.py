@@ -1,4 +1,4 @@
-"""Parsing turns every payload into records and refusals; it alters and drops nothing, and never raises."""
+"""Parsing turns every payload into records and refusals. It neither alters nor drops anything, and never raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session against a scripted broker: a failure counts as a loss if a retry may help, otherwise as a refusal."""
+"""The session against a scripted broker: a failure is a lost connection if a retry may help, otherwise a refusal."""
 
 # ruff: noqa: SLF001 - messages are injected
 

@@ -1,4 +1,4 @@
-"""A silent quantity gets watermarks from the event times of its thing, never from the clock alone."""
+"""Watermarks for a silent quantity are based on the event times of its thing, never on the clock alone."""
 
 from __future__ import annotations
 

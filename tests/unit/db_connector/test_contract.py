@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Stand(Protocol):
-    """A database under test, with a short-lived bucket and a missing one. Its points can be read back."""
+    """A database under test, with one short-lived bucket and one that does not exist. Its points can be read back."""
 
     database: Database
     short_lived: Database
@@ -141,7 +141,7 @@ class DatabaseContract:
 
 
 class FakeInflux:
-    """InfluxDB in memory: parsing, field types, retention, partial writes, and scripted failures."""
+    """An in-memory InfluxDB with parsing, field types, retention, partial writes and scripted failures."""
 
     def __init__(self, oldest_ns: int | None = None) -> None:
         self.stored: dict[Point, Fields] = {}

@@ -1,4 +1,4 @@
-"""Which error each server response leads to, tested over a real socket."""
+"""Which error each server response causes, tested over a real socket."""
 
 # ruff: noqa: D101 - the names of tests, and of the parts of a stand-in, are descriptive enough
 
@@ -144,7 +144,7 @@ def test_a_gateway_that_answers_in_the_form_of_the_database_refuses_no_point(
 
 @pytest.mark.parametrize("header", ["X_Influxdb_Version", "x_influxdb_version", "X_Platform_Error_Code"])
 def test_the_database_says_that_an_answer_is_its_own(server: Server, header: str) -> None:
-    # InfluxDB 2.x sends the last of these headers with every error.
+    # InfluxDB 2.x sends the last of these headers with each error.
     error = answer(server, 400, b'{"code":"invalid","message":"unable to parse"}', **{header: "2.7.4"})
     assert type(error) is RefusedError
 

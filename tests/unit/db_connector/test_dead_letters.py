@@ -19,7 +19,7 @@ MESSAGE_BYTES_MAX = 1_000_000
 
 
 class Keeping:
-    """A producer that keeps the records."""
+    """A producer that only stores the records."""
 
     def __init__(self, *_given: Any, **_settings: Any) -> None:
         self.sent: list[Outgoing[None]] = []
@@ -28,7 +28,7 @@ class Keeping:
         return cls
 
     def send(self, _topic: str, records: list[Outgoing[None]]) -> None:
-        """Keep the records."""
+        """Store the records."""
         self.sent += records
 
 

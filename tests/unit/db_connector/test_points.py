@@ -1,4 +1,4 @@
-"""The line written for a pair, and pairs that cannot be written as a line."""
+"""Which line is written for a pair, and which pairs cannot be written as a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offsets the service commits, and when it stops, with a scripted consumer, writer and dead letter writer."""
+"""Which offsets the service commits, and when it stops. Its consumer and its writers are scripted."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Consumer:
         self.commits: list[int] = []
         self.targets: set[str | None] = set()
         self.after_reset: dict[int, list[list[_Message]]] = {}
-        """By offset, the batches returned after a seek back to it; the rest of the script is dropped."""
+        """For each offset, the batches returned after a seek back to it, instead of the rest of the script."""
 
     def subscribe(self, topics: list[str], on_assign: Callable[..., None], **callbacks: Callable[..., None]) -> None:
         self.callbacks = callbacks
@@ -101,7 +101,7 @@ class _Consumer:
 
     def get_watermark_offsets(self, _partition: object, timeout: float = 0, *, cached: bool = False) -> tuple[int, int]:
         assert cached != (timeout > 0)
-        # The client does not know the beginning, nor the end before its first fetch.
+        # The client does not know the beginning of the log, and it knows the end only after its first fetch.
         return (OFFSET_INVALID, OFFSET_INVALID) if cached else self.ends
 
     def close(self) -> None: ...
@@ -129,7 +129,7 @@ class _Writer:
 
 
 class _DeadLetters:
-    """A dead letter writer whose records Kafka never acknowledges. The first dead letter sets the stop signal."""
+    """A dead letter writer whose records are never acknowledged. The first dead letter sets the stop signal."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -166,7 +166,7 @@ def service_of(
 
 
 def test_a_result_that_cannot_be_decoded_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result nested too deeply for the decoder once stopped the service, and again after each restart."""
+    """A result nested too deeply for the decoder once stopped the service, and did so again after each restart."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
     service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
     service.run()
@@ -226,7 +226,7 @@ def test_no_offset_behind_an_error_inside_a_batch_is_committed_and_its_records_a
 ) -> None:
     monkeypatch.setattr("db_connector.kafka.reader._RETRY_S", 0.01)
     stop = threading.Event()
-    # The script behaves like the client, which continues after the error, or at an offset that does not exist.
+    # The script behaves like the client, which continues after the error or at an offset that does not exist.
     nowhere = _Message(2, error=KafkaError(KafkaError._AUTO_OFFSET_RESET))  # noqa: SLF001 - its public name
     script = [[record(0), record(1), _Message(2, error=BAD), record(4)], [nowhere, record(5)], [record(6)]]
     service, consumer, _ = service_of(monkeypatch, stop, script)

@@ -273,7 +273,7 @@ def test_the_thread_gives_outcomes_in_the_order_of_the_batches() -> None:
 
 
 class Probed(FakeInflux):
-    """Records each probe; unavailable for the first ``away`` requests."""
+    """Records each probe, and is unavailable for the first ``away`` requests."""
 
     def __init__(self, away: int) -> None:
         super().__init__()
@@ -293,7 +293,8 @@ def test_a_database_that_accepts_no_points_is_reported_before_there_is_a_point(
     database, time = Probed(away=2), Time()
     writer = Writer(database, backoff_min_s=0.001, backoff_max_s=0.001, wait=time.wait, clock=time.clock)
     thread: WriterThread[Batch] = WriterThread(writer)
-    # Occurs at the end of an empty partition. It has no points, so its outcome says nothing about the database.
+    # Such a batch occurs at the end of an empty partition. It has no points, so its outcome says nothing about the
+    # database.
     thread.submit(Batch([]))
     for _ in range(3):
         database.probes.get(timeout=30)

@@ -1,4 +1,4 @@
-"""The demo waits for exactly as many records and dead letters as the connector makes from the events file."""
+"""The demo waits for exactly as many records and dead letters as the connector writes for the events file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that the demo reports before anything starts, and how it reports later failures."""
+"""Which errors the demo reports before anything starts, and how it reports later failures."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def dates(left: Columns, _right: Columns) -> NDArray[np.datetime64]:
 
 
 def leaves_the_process(_left: Columns, _right: Columns) -> NDArray[np.float64]:
-    """Exit the process, like a script."""
+    """Exit the process, as a script would."""
     sys.exit(0)
 
 

@@ -14,7 +14,7 @@ from joiner.functions import BUILT_IN, load_function, load_functions
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A current folder outside the Python path. Modules imported from it are removed afterwards."""
+    """The current folder, which is not on the Python path. Modules imported from it are removed afterwards."""
     known = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

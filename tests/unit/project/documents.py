@@ -1,4 +1,4 @@
-"""The project's documents as data: pages, tables, code, links. Parses text, but checks nothing."""
+"""Reads the project's documents as data: pages, tables, code, links. The checks are in the tests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The source of each measured figure on a page: the passage that contains it, and the recorded runs that it comes from.
+"""Lists the measured figures on the pages: the passage that contains each, and the recorded runs that it comes from.
 
 A placeholder in the passage stands for a figure, in the format used on the page. The values are computed here from the
 JSON files that the benchmarks wrote, so a page can neither keep a figure from an older run nor round in its favour.
-Figures that a run was judged not to show (`judged` in `bench.contest.report.figures`) are absent, so no page can state
-them.
+Figures that a run was judged not to support (`judged` in `bench.contest.report.figures`) are absent, so no page can
+state them.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ from broker.kafka.topics import control_topic_spec, data_topic_specs, state_topi
 from broker.partitioner import partition_of
 from broker.times import mean_text, parse_duration
 from broker.wire import records
+from broker.wire.arrow import limits as arrow_limits
+from broker.wire.arrow import results as arrow_results
 from connector.events import Parser
 from connector.settings import ConnectorSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
@@ -62,7 +64,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 }
 
 TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
-    # The place of each table in configuration.md: its heading, and the title of its first column.
+    # Where each table is in configuration.md: its heading, and the title of its first column.
     **{name: (name, "setting", model) for name, model in MODELS.items()},
     "a stream of a join": ("join", "stream", Stream),
 }
@@ -139,16 +141,16 @@ def test_every_section_has_its_table() -> None:
 
 
 CHANGED: Final[dict[str, dict[str, Any]]] = {
-    # Another value for each setting that a joiner reads, except those in [kafka].
+    # A different value for each setting that a joiner reads, except those in [kafka].
     "topics": {
         "data": "other", "out": "other", "late": "other", "rejected": "other", "unmatched": "other",
-        "partitions": 7, "replication_factor": 3, "retention": "1d",
+        "partitions": 7, "replication_factor": 3, "retention": "1d", "data_format": "arrow",
     },
     "events": {"time_unit": "ns", "event_bytes_max": 2048},
     "application": {
         "name": "other", "instance": "other", "site": "other", "start": "latest", "max_future_skew": "2d",
         "batch_records_max": 7, "commit_interval": "1s", "snapshot_records": 7, "snapshot_interval": "1s",
-        "buffer_records_max": 7, "buffer_bytes_max": 7, "native": False,
+        "buffer_records_max": 7, "buffer_bytes_max": 7, "native": False, "results": "arrow",
         "session_timeout": "20s",
         "transaction_timeout": "30s",
     },
@@ -235,19 +237,23 @@ def test_every_limit_of_the_wire_is_in_the_formats() -> None:
         records.RECORD_BYTES_MAX,
         records.BRACKETS_MAX,
         records.REJECTED_BYTES_MAX,
+        arrow_limits.ROWS_MAX,
+        arrow_limits.EXPANDED_BYTES_MAX,
+        arrow_results.MESSAGE_BYTES_MAX,
     )
     numbers = set(re.findall(r"\d+", prose(FORMATS)))
     assert {str(limit) for limit in (*limits_of_wire, model.CHUNK_BYTES_MAX)} <= numbers
 
 
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
-    # How each example is read, the type whose members it must all show, and members that are described in prose.
+    # How each example is read, the type whose members it must show, and the members that are described in prose
+    # instead.
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
     "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),
-    "late": (msgspec.json.Decoder(records.Late).decode, records.Late, set()),
-    "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, set()),
-    "rejected": (records.decode_rejected, records.Rejected, set()),
+    "late": (msgspec.json.Decoder(records.Late).decode, records.Late, {"row"}),
+    "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, {"row"}),
+    "rejected": (records.decode_rejected, records.Rejected, {"row"}),
     "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, control.NotServed, set()),

@@ -32,7 +32,14 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/db_connector.md": ("the 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
         "docs/configuration.md": ("When half of the limit is used", "and 1 KiB for each record"),
         "docs/formats.md": (
-            *("64 KiB (65536 bytes)", "512 KiB (524288 bytes)", "repeated every 0.5 s", "at most 10,000 quantities"),
+            *(
+                "64 KiB (65536 bytes)",
+                "65536 rows and as many",
+                "16 MiB (16777216 bytes)",
+                "512 KiB (524288 bytes)",
+                "repeated every 0.5 s",
+                "at most 10,000 quantities",
+            ),
             *("most 64 times its bytes", "has lasted for 2 s, again every 10 s"),
             *("has lasted for 0.5 s, and again every 0.5 s", "is not repeated for 5 s"),
         ),
@@ -110,7 +117,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/neighbour_join.md": ("versions of Spark other than 4.3",),
     },
 }
-"""Numbers that look measured but are not, by reason and by page, each quoted with some words around it."""
+"""Numbers that look measured but are not, by reason and page. Each is quoted with some of the words around it."""
 
 Span = tuple[int, int]
 
@@ -123,7 +130,7 @@ _FEW: Final = "three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|tw
 _PART: Final = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth"
 MEASUREMENT: Final = re.compile(
     rf"(?<![\w.])(?:{_NUMBER}(?: to | and | / |-)){{0,2}}{_NUMBER}\s?{_UNIT}"
-    # Versions have a name before them, or three parts.
+    # A version follows a name, or has three parts.
     rf"|(?<![\w.])\d+\.\d+(?![\w.]*\d)"
     rf"|\b(?:{_FEW}|twenty-\w+)\s(?:times|ms|seconds|milliseconds|thousand|million)\b"
     rf"|\b(?:an?|one|two)\s(?:{_PART})s?\b|\bhalf\s(?:as|of|a second)\b|\btwice\sas\b"
@@ -170,7 +177,7 @@ def prose_of(text: str) -> str:
 
 
 def spans_of(text: str, figure: Figure) -> list[Span]:
-    """Return the spans of the figures in the text. Raise `LookupError` unless the passage occurs once, as recorded."""
+    """Return the spans of the figures in the text. Raise `LookupError` if the passage does not occur exactly once."""
     pattern, any_pattern, number = "", "", 0
     for literal, field, form, _ in Formatter().parse(figure.text):
         spaced = re.sub(r"(?:\\ )+", _GAP, re.escape(literal))
@@ -229,7 +236,7 @@ def test_every_figure_of_a_page_is_that_of_its_recorded_runs() -> None:
 def test_every_number_that_looks_measured_is_recorded_or_none(page: Path) -> None:
     text, covered = read(page), list[Span]()
     for figure in figures():
-        # The test above reports a figure that is not there as recorded.
+        # The test above reports a figure that is missing or differs from the recorded runs.
         with suppress(LookupError):
             covered += spans_of(text, figure) if figure.page == shown(page) else []
     assert unexplained(shown(page), text, [*covered, *not_measured(shown(page), text)]) == []

@@ -77,7 +77,7 @@ def settings() -> Iterator[str]:
 
 
 def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the commands and flags of a command line, except those that are accepted for one release."""
+    """Yield the commands and flags of a command line, except those that are accepted for only one more release."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list them
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
             for name, command in action.choices.items():
@@ -96,7 +96,7 @@ def exported() -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    """Yield the metrics and labels of all services, except those that are exposed for one release."""
+    """Yield the metrics and labels of all services, except those that are exposed for only one more release."""
     for row in rows(DOCS / "metrics.md"):
         if row.title == "metric" and row.section != "Deprecated names":
             yield row.cells[0].strip("`")

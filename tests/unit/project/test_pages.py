@@ -1,4 +1,4 @@
-"""The pages: links, lists, commands and pictures are valid, examples run, and the text is about the project alone."""
+"""The pages: links, lists, commands and pictures are valid, examples run, and the text is only about the project."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=shown)
 def test_a_list_and_a_table_have_an_empty_line_before_them(page: Path) -> None:
-    # Without it the site renders a list as part of the paragraph.
+    # Without an empty line, the site renders the list as part of the paragraph.
     begins = [
         line
         for before, line in pairwise(prose(page).splitlines())

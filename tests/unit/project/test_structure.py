@@ -19,12 +19,12 @@ LAYERS_MAX: Final = 6
 
 CLASS_LINES_MAX: Final = 250
 FUNCTION_LINES_MAX: Final = 60
-"""A function fits on a screen."""
+"""So that a function fits on one screen."""
 PARAMETERS_MAX: Final = 8
 """Not counting ``self``."""
 
 LARGE: Final = {
-    # Classes and functions above these limits, each with the reason.
+    # Classes and functions that exceed these limits, each with the reason.
     "joiner/library/join.py join": "a public operator: most of it is the documentation of its arguments",
     "joiner/spark/frames.py neighbour_join": "a public operator: most of it is the documentation of its arguments",
 }
@@ -52,8 +52,8 @@ def graph() -> Mapping[str, frozenset[str]]:
     found = {}
     for name, path in paths.items():
         given = {imported.module for imported in imports(path)}
-        # ``from package import module`` yields both; only the module counts. `reached_from` adds the imports of the
-        # package's ``__init__.py``.
+        # ``from package import module`` yields both names, but only the module counts. `reached_from` adds the imports
+        # of the package's ``__init__.py``.
         known = {module for module in given if module in paths and module != name}
         packages = {module for module in known if any(other.startswith(f"{module}.") for other in known)}
         found[name] = frozenset(known - packages)
@@ -151,7 +151,7 @@ def test_a_task_reaches_no_kafka_not_even_through_others() -> None:
 
 
 class Definition(NamedTuple):
-    """A class or function, by file and name; a class has no parameters."""
+    """A class or function, named with its file. A class counts as having no parameters."""
 
     name: str
     is_class: bool

@@ -1,4 +1,4 @@
-"""The schedule, with an injected clock."""
+"""When the pacer lets messages be sent, with the time given by the test."""
 
 from __future__ import annotations
 

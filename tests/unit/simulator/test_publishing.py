@@ -1,4 +1,4 @@
-"""The connection against a scripted broker whose answers arrive at inconvenient times.
+"""The connection to a scripted broker whose responses arrive at inconvenient times.
 
 tests/integration/test_simulator.py uses a real broker.
 """
@@ -230,7 +230,7 @@ def test_a_session_that_is_still_known_is_continued_where_it_was() -> None:
             publisher.send(payload)
         turn_until(publisher, lambda: publisher.connected and not publisher.unacknowledged)
         publisher.close()
-    # "a" had arrived, so only its PUBREL is repeated. The others are sent again with the DUP flag.
+    # "a" had been received, so only its PUBREL is repeated. The others are sent again with the DUP flag.
     assert lines[1].seen[1].kind == PUBREL
     assert lines[1].published() == [b"b", b"c"]
     assert all(packet.flags & 8 for packet in lines[1].seen if packet.kind == PUBLISH)

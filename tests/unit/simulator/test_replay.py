@@ -1,4 +1,4 @@
-"""Are lines that are not events reported when a replay starts, and by its exit status?"""
+"""Are lines that are not events reported when a replay starts, and in its exit status?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings from flags and environment: precedence, and errors reported together."""
+"""Settings from flags and the environment: which takes precedence, and how errors are reported together."""
 
 from __future__ import annotations
 

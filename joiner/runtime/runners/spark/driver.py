@@ -26,7 +26,7 @@ _CANCEL_S: Final = 0.5
 
 
 class RunningQuery(Protocol):
-    """Executes plans: Spark, or a simulation of it."""
+    """A query that executes plans. The simulation replaces it with one that does not need Spark."""
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
         """Start the query if it is not running. Raises the errors that end the stage."""

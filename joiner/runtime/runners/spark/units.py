@@ -182,7 +182,7 @@ class Units:
         for number, task in ready.items():
             task.pause(ends.get(number, {}))
             waiting |= task.waiting(ends.get(number, {}))
-        shares = share_out(waiting, self._settings.spark.batch_records_max)
+        shares = share_out(waiting, self._settings.messages_max(self._settings.spark.batch_records_max))
         records_max, application = _records_max(self._settings), self._settings.application
         for number, task in self.tasks.items():
             is_ready = number in ready

@@ -88,8 +88,8 @@ class WorkerMemory:
         if plan.begin == plan.end:
             return
         consumer, self.reader = self.reader or _make_reader(settings), None
-        native = settings.application.native
-        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, _AT_ONCE, native=native)
+        native, most = settings.application.native, settings.messages_max(_AT_ONCE)
+        yield from read_range(consumer, self.clock, plan.unit, plan.begin, plan.end, most, native=native)
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
@@ -193,8 +193,8 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
         effects = unit.apply(batches, end, is_part=end != plan.end)
         spent.note("join")
         found.parts.append(pack(effects.messages(settings.topics)))
-        found.records += sum(map(len, batches.values()))
-        found.pairs += len(effects.joined)
+        found.records += effects.records
+        found.pairs += effects.pairs
         appended_ms += effects.appended_ms
         add_up(found.failed_pairs, effects.failed_pairs)
         spent.note("pack")

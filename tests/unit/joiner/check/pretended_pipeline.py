@@ -77,7 +77,7 @@ class Pipeline:
     ends: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def write(self, topic: str, partition: int, key: str | None, value: bytes, time_ms: int = BASE_MS) -> Message:
-        """Return a record appended to a log, sometimes followed by an offset gap like that of a transaction marker."""
+        """Append a record to a log and return it. Sometimes leave an offset gap after it, like a transaction marker."""
         offset = self.ends[topic, partition]
         self.ends[topic, partition] += 2 if offset % 7 == 3 else 1
         key_bytes = None if key is None else key.encode()
@@ -281,7 +281,7 @@ def make_pipeline(seed: int, rows: int = 120, settings: JoinerSettings | None = 
 
 
 def _put_oddities(pipeline: Pipeline, clock: dict[str, int]) -> None:
-    """Append watermarks, and messages that are rejected, that no join selects, or on which a joining function fails."""
+    """Append watermarks, and messages that are rejected, that no join selects, or that make a joining function fail."""
     here = partition_of(b"R0", PARTITIONS)
     last_ms = BASE_MS + clock["R0"]
     huge = {"Thing": "R0", "Timestamp": last_ms + 4000, "id": "huge", "speed": 1e200, "command": 1e200}

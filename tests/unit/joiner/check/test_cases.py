@@ -56,7 +56,7 @@ class _OracleBuffer:
         )
 
     def spoil(self, step: Any) -> Any:
-        """Corrupt the step; overridden by the incorrect engines."""
+        """Return the step unchanged. The incorrect engines override this to corrupt it."""
         return step
 
     def snapshot(self) -> bytes:

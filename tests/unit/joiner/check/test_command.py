@@ -1,4 +1,4 @@
-"""Does the tester start as a script and as a module, and does its exit status reflect the outcome?"""
+"""Can the tester be started as a script and as a module, and does its exit status reflect the outcome?"""
 
 from __future__ import annotations
 

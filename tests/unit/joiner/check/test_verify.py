@@ -95,7 +95,9 @@ def test_a_doubled_result_is_doubled(pipeline: Pipeline) -> None:
         ("left.phenomenonTime", lambda c: c["left"].update(phenomenonTime=5)),
         ("right.result", lambda c: c["right"].update(result=c["right"]["result"] + 1)),
         ("right.quantity", lambda c: c["right"].update(quantity="load")),
-        ("not a valid result", lambda c: c.pop("left")),
+        ("left: missing", lambda c: c.pop("left")),
+        ("right: missing", lambda c: c.pop("right")),
+        ("not a valid result", lambda c: c.pop("result")),
     ],
 )
 def test_an_altered_result_names_the_field(
@@ -107,6 +109,15 @@ def test_an_altered_result_names_the_field(
     assert render_findings(findings).endswith("WRONG: 1 altered.")
     assert field in findings.examples["altered results"][0]
     assert pipeline.outputs[at].place in findings.examples["altered results"][0]
+
+
+def test_compact_results_are_checked_too(pipeline: Pipeline) -> None:
+    for at in outputs_of(pipeline, "machine.out")[::2]:
+        pipeline.outputs[at] = alter(pipeline.outputs[at], lambda c: (c.pop("left"), c.pop("right")))
+    assert check(pipeline).is_right
+    at = outputs_of(pipeline, "machine.out")[4]
+    pipeline.outputs[at] = alter(pipeline.outputs[at], lambda c: c.update(result=0.125))
+    assert "result: 0.125" in check(pipeline).examples["altered results"][0]
 
 
 def test_an_altered_kafka_key_is_altered(pipeline: Pipeline) -> None:
@@ -402,7 +413,7 @@ def test_a_point_without_a_join_is_unexpected_and_said_to_be_of_an_older_release
 
 def test_a_point_that_was_refused_is_not_missing(pipeline: Pipeline) -> None:
     del pipeline.points[next(iter(pipeline.points))]
-    # Points are made in the order of the results, one each.
+    # One point is made for each result, in the same order.
     result = pipeline.outputs[outputs_of(pipeline, "machine.out")[0]]
     identity = json.loads(result.value or b"")["id"]
     dead_letter = wire.reject(b"", "no", source="db_connector", topic="machine.out", identity=identity)

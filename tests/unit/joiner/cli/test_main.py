@@ -105,7 +105,7 @@ def test_a_stop_while_kafka_is_waited_for_is_no_stack_trace(
 
 
 class _Admin(AdminClient):
-    """Answers from the ``answers``-th request on. Its clock advances only while a request waits."""
+    """Responds from the ``answers``-th request on. Its clock advances only while a request waits."""
 
     def __init__(self, answers: int) -> None:
         super().__init__({})

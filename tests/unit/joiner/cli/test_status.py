@@ -33,7 +33,7 @@ NS = 10**9
 
 
 def admin(**members: list[int]) -> Any:
-    """Return an admin client that reports these members, by instance and with their units, for any group."""
+    """Return an admin client that reports the same members for any group. ``members``: units by instance name."""
     described = SimpleNamespace(
         members=[
             SimpleNamespace(
@@ -188,7 +188,7 @@ def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_runners_say_of_units_that_they_cannot_serve_stands_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found = shown(monkeypatch, make_checkpoint(), notices=["unit 0: not served by process one: memory is short"])
     assert found.not_served == lines_of(found)[-1:] == ["unit 0: not served by process one: memory is short"]
-    # No joiner of a release with a control topic has run yet, so the topic does not exist.
+    # No release that uses a control topic has run yet, so the topic does not exist.
     assert shown(monkeypatch, make_checkpoint()).not_served == []
 
 

@@ -72,7 +72,7 @@ def test_what_cannot_be_pushed_is_refused_by_name_and_index_and_changes_nothing(
     with pytest.raises(ArgumentError, match=text):
         buffer.push(**arguments)
     assert buffer.snapshot() == before
-    # An error on one side also keeps the records of the other side out.
+    # If one side is invalid, the records of the other side are not added either.
     if "left" not in arguments:
         with pytest.raises(ArgumentError, match=text):
             buffer.push(left=(column(3), column(30), column(9)), **arguments)

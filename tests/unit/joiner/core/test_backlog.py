@@ -1,4 +1,4 @@
-"""Do records of the side that is ahead move to the backlog, and back when a step needs them?"""
+"""Are records of the side that is ahead moved to the backlog, and back when a step needs them?"""
 
 from __future__ import annotations
 

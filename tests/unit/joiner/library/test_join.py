@@ -1,4 +1,4 @@
-"""The arguments that `joiner.join` accepts and refuses, and the form of its result."""
+"""The arguments that `joiner.join` accepts and refuses, and the type of its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and messages for the tests of the joiner's components."""
+"""Settings and messages for tests of the joiner's components."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 def batch(messages: Sequence[Message]) -> Messages:
-    """Return the messages as columns, as they are read from Kafka."""
+    """Return the messages as columns, as a batch reader would."""
     offsets, times, values = ([one[column] for one in messages] for column in range(3))
     return Messages.of(offsets, times, values)  # type: ignore[arg-type] # the columns differ in type
 

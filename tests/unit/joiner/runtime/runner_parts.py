@@ -1,4 +1,4 @@
-"""Parts of runners without Kafka: an idle supervisor, and the loop of a process whose input the tests provide."""
+"""Parts of runners that work without Kafka: an idle supervisor, and a process's loop with input from the tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AtOnce(Executor):
 
 
 def quiet_services(pool: Executor) -> Services:
-    """Return services with the real clock and with an empty control topic that drops all records."""
+    """Return services with the real clock, and with a control topic that is empty and drops all records."""
     control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
     nothing: Any = None
     return Services(pool, nothing, nothing, control, SystemClock())

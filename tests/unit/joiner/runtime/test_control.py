@@ -1,4 +1,4 @@
-"""The records of the control topic: decoded as they were encoded, and skipped if unknown to the reader."""
+"""Records of the control topic are decoded as they were encoded, and skipped if the reader does not know them."""
 
 from __future__ import annotations
 

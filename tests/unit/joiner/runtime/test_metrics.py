@@ -1,4 +1,4 @@
-"""The metrics of the services, and their documentation in docs/metrics.md. No port is opened."""
+"""The metrics of the services match the data and docs/metrics.md. No port is opened."""
 
 # ruff: noqa: SLF001 - the tests drive a process and its metrics step by step
 
@@ -88,7 +88,7 @@ class Runner:
 
 
 BOUNDS = (("max", "foremost"), ("min", "hindmost"))
-"""The values of the label `bound`, and of `thing`, its name in the previous release."""
+"""The values of the label `bound`, each with its value under the label's previous name, `thing`."""
 
 
 def joined(settings: Any, offset: int = 0) -> tuple[Unit, Effects]:
@@ -118,6 +118,15 @@ def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> No
     assert runner.counted(*names) == [7, 2, 1, 1, 1, 1]
     assert runner.value("transaction_duration_seconds_count") == 1
     assert runner.value("transaction_messages_sum") == len(effects.joined) + len(effects.late) + len(effects.rejected)
+
+
+def test_each_of_the_results_in_a_message_is_counted() -> None:
+    runner = Runner(application={"results": "arrow"})
+    unit, effects = joined(runner.settings)
+    runner.commit(effects, dict(unit.counts))
+    assert (len(effects.joined), runner.counted("pairs")) == (1, [2])
+    runner.commit(effects, {**unit.counts, "pairs": 9, "failed": 3})
+    assert runner.counted("pairs") == [2 + 7 - 3]
 
 
 def test_what_was_counted_before_the_unit_was_taken_is_not_counted_again() -> None:

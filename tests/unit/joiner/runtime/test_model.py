@@ -108,7 +108,7 @@ def test_a_snapshot_with_a_missing_or_altered_chunk_is_an_error(values: dict[str
 
 
 def test_a_manifest_that_counts_more_chunks_than_there_can_be_is_an_error_at_once() -> None:
-    """Earlier, the missing chunks were counted one by one, which took practically forever for a damaged manifest."""
+    """The missing chunks were once counted one by one, which took practically forever for a damaged manifest."""
     manifest = msgspec.structs.replace(make_manifest(2, 0), chunks=10**15)
     with pytest.raises(UnitStopped, match="lacks 0/0/1, 0/0/2, 0/0/3"):
         StateLog(0, {"0/0/0": b"abc"}).snapshot(manifest)

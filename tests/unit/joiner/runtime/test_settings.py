@@ -1,4 +1,4 @@
-"""Are invalid settings reported together, and does the fingerprint change exactly when the results would?"""
+"""Are all invalid settings reported together, and does the fingerprint change exactly when the results would?"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from broker import settings_errors
 from broker.settings import SettingsError, load_settings
 from joiner.runtime.settings import JoinerSettings
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
@@ -239,3 +240,27 @@ def test_all_mistakes_are_told_in_one_round_and_each_once(tmp_path: Path, latene
     ):
         assert told.count(mistake) == 1
     assert told.count("join.0.lateness") == (lateness == "1x")
+
+
+@pytest.mark.parametrize(
+    ("line", "setting"), [('[topics]\ndata_format = "arrow"', "topics.data_format"), ('results = "arrow"', "results")]
+)
+def test_arrow_without_its_package_is_an_error_that_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, setting: str
+) -> None:
+    file = tmp_path / "lsb.toml"
+    joins = '[[join]]\nname = "a"\nleft = "x"\nright = "y"\noutput = "o"\n'
+    file.write_text(f'[application]\nname = "app"\n{line}\n{joins}')
+    assert load_settings(JoinerSettings, file).application.name == "app"
+    monkeypatch.setattr(settings_errors, "find_spec", lambda _package: None)
+    with pytest.raises(SettingsError) as error:
+        load_settings(JoinerSettings, file)
+    (text,) = str(error.value).splitlines()
+    assert setting in text
+    assert "pip install 'localstreambuffer[arrow]'" in text
+
+
+def test_only_a_format_that_is_not_json_changes_the_fingerprint() -> None:
+    assert fingerprint(changed(("topics", "data_format"), "json")) == fingerprint(BASE)
+    assert fingerprint(changed(("topics", "data_format"), "arrow")) != fingerprint(BASE)
+    assert fingerprint(changed(("application", "results"), "arrow")) == fingerprint(BASE)

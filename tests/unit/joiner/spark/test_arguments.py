@@ -21,7 +21,7 @@ def test_the_page_lists_every_argument_of_the_operator_with_its_default() -> Non
     for name, parameter in parameters.items():
         default = parameter.default
         if default is None:
-            # Described in prose, because the default depends on other arguments.
+            # The page describes it in prose, because the default depends on other arguments.
             assert documented[name] in {"none", "all columns", "spark.sql.shuffle.partitions"}
         else:
             shown = str(default).replace("'", '"') if isinstance(default, tuple) else f'"{default}"'

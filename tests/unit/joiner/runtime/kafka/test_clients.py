@@ -1,4 +1,4 @@
-"""Does reading a log stop at the requested end, whatever others write after it?"""
+"""Does reading a log stop at the requested end, even if others keep writing?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BusyLog:
 
 
 class QuietLog(BusyLog):
-    """A log whose last offsets, from 20 on, hold no records."""
+    """A log in which the offsets from 20 on hold no records."""
 
     def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
         found = super().consume(_count, _wait_s)

@@ -21,7 +21,7 @@ TOPICS = ("left", "right")
 
 
 class ScriptedConsumer:
-    """A consumer that delivers the records of its logs interleaved, and reports the end of each log."""
+    """A consumer that interleaves the records of its logs and reports the end of each log."""
 
     def __init__(self, logs: dict[str, list[int]], ends: dict[str, int], turns: Sequence[tuple[str, int]]) -> None:
         self._logs, self._ends, self._turns = logs, ends, iter(turns)
@@ -65,7 +65,7 @@ class ScriptedConsumer:
     def incremental_unassign(self, places: list[Any]) -> None:
         for place in places:
             self.assigned.remove(place.topic)
-            # The library delivers no more of its records, not even those already fetched.
+            # The library delivers no more records of such a partition, not even those already fetched.
             del self._waiting[place.topic]
 
 
@@ -75,7 +75,7 @@ def test_the_parts_of_a_range_are_all_of_it_in_order_and_each_goes_on_where_the_
 ) -> None:
     logs, log_ends, begin, end = {}, {}, {}, {}
     for topic in TOPICS:
-        # Some offsets hold no record, like those of transaction markers.
+        # Some offsets hold no record, as if they belonged to transaction markers.
         logs[topic] = sorted(data.draw(st.sets(st.integers(0, 40)), label=topic))
         log_ends[topic] = data.draw(st.integers(logs[topic][-1] + 1 if logs[topic] else 0, 45))
         begin[topic] = data.draw(st.integers(0, log_ends[topic]))

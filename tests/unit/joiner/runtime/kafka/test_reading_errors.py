@@ -1,4 +1,4 @@
-"""Are records after an unread one kept out of the join? Covers errors and gaps within a batch."""
+"""Are records kept out of the join if one before them was not read? Covers errors and gaps within a batch."""
 
 # ruff: noqa: SLF001 - the tests set up the loop's internals and run a single turn
 
@@ -46,7 +46,7 @@ def fault(error: KafkaError, topic: str | None = DATA, unit: int = 0, at: int = 
 
 
 def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tuple[Any, Unit, list[Any]]:
-    """Run a turn of a process that owns unit 0 and reads ``batch``. Return also the gaps to be verified."""
+    """Run a turn of a process that owns unit 0 and reads ``batch``. Return the loop, the unit and the gaps found."""
     loop: Any = idle_loop(make_settings())
     tasks = loop.tasks
     read: Any = list(batch)
@@ -61,7 +61,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
 
     tasks._gaps = SimpleNamespace(check=check)
     handed_in: list[int] = []
-    tasks._begin_commit = lambda number, *_given, **_more: handed_in.append(number)
+    tasks._commits.begin = lambda number, *_given, **_more: handed_in.append(number)
     unit = Unit(make_settings(), 0, {DATA: 0})
     serve(loop, 0, make_task(unit))
     tasks.turn()

@@ -19,7 +19,7 @@ AWAY = KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the p
 
 
 class _Admin:
-    """Returns scripted answers, one per request. A request whose answer is None is never answered."""
+    """Returns scripted responses, one per request. A request whose response is None is never answered."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)

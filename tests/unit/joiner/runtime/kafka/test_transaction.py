@@ -1,4 +1,4 @@
-"""Writing to a producer whose queue is full, the place of the next snapshot, and the text of offsets.
+"""Writing to a producer whose queue is full, the place of the next snapshot, and offsets as text.
 
 (tests/integration covers the transactions themselves.)
 """
@@ -40,7 +40,7 @@ FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name
 
 
 def state(serials: dict[int, int], chunks: dict[int, int]) -> StateLog:
-    """Return slots with manifests of these serials, and with these numbers of chunks."""
+    """Return a state log with manifests that have these serials, and this many chunks, by slot."""
     manifests = {
         manifest_key(2, slot): encode(Manifest(FORMAT_VERSION, serial, slot, 1, 1, "", {}, ""))
         for slot, serial in serials.items()
@@ -77,7 +77,7 @@ def _refuse(words: str) -> None:
 
 
 def test_an_error_that_is_passed_on_does_not_hold_whose_call_it_was() -> None:
-    """Otherwise each Kafka outage leaves a producer that failed to send offsets, with its threads and connections."""
+    """Otherwise each Kafka outage would leak the producer whose call failed, with its threads and connections."""
 
     class Failing:
         def call(self) -> None:
@@ -201,7 +201,7 @@ class Recorder(NarrowProducer):
 def test_a_large_snapshot_does_not_go_with_the_batch_and_each_transaction_of_it_is_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As part of the batch's transaction it would time out on a slow Kafka cluster, and fail the batch every time."""
+    """In the batch's transaction it would time out on a slow Kafka cluster, and the batch would fail every time."""
     monkeypatch.setattr(transaction, "SNAPSHOT_BYTES_MAX", 1000)
     monkeypatch.setattr(snapshot_log, "CHUNK_BYTES_MAX", 400)
     producer = Recorder()

@@ -1,4 +1,4 @@
-"""When a runner announces a claim in progress, and how long other runners rely on the announcement."""
+"""When does a runner announce a claim in progress, and for how long do other runners rely on the announcement?"""
 
 from __future__ import annotations
 

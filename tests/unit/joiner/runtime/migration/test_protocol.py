@@ -1,8 +1,8 @@
 """Source and target of a move: in any order of events, losses and crashes, exactly one ends up serving the unit.
 
-Both state machines run against an in-memory log, in every order of their steps: the next record each side reads, the
-completion of a runner's work, the passage of time, a lost record, a crash of either side. The runner is modelled after
-the joiner: a claimant reads the log first.
+Both state machines run against an in-memory log, in every order of their steps: either side reads its next record, a
+runner completes its work, time passes, a record is lost, or either side crashes. The runner is modelled after the
+joiner: a claimant reads the log first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def refused(move: str = MOVE) -> Refused:
 
 
 class Side:
-    """A runner: its state machines, whether it serves the unit, and its outstanding work."""
+    """A runner: its state machines, whether it is serving the unit, and its outstanding work."""
 
     def __init__(self, site: str) -> None:
         self.site = site
@@ -226,7 +226,7 @@ def begin() -> Play:
 
 
 def come_to_rest(play: Play) -> None:
-    """Restart dead sides, then let time pass without further faults until no work is left."""
+    """Restart the dead sides, then pass time without further faults until no work is left."""
     for name, side in play.sides.items():
         if side.is_dead:
             play.start(name)

@@ -1,4 +1,4 @@
-"""Handling of units that cannot be claimed or served: which causes are retried, when, and how they are reported."""
+"""How units that cannot be claimed or served are handled: what is retried, when, and how it is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state that a claimant rebuilds for a unit and the output that it writes again, without Kafka clients."""
+"""Which state a claimant rebuilds for a unit, and which output it writes again. Tested without Kafka clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ APART = {"name": "apart", "left": {"topic": "one"}, "right": {"topic": "two"}, "
 
 
 def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay may read one topic before the other, whereas the unit had paused the topic that was ahead."""
+    """A replay may read one topic before the other, although the unit had paused the topic that was ahead."""
     settings = make_settings(APART, application={"buffer_records_max": 5})
     lefts = batch([record(n, "speed", BASE_MS + n) for n in range(20)])
     rights = batch([record(n, "torque", BASE_MS + n) for n in range(20)])

@@ -100,7 +100,7 @@ def test_a_unit_that_is_given_away_while_it_is_taken_is_not_served(claims: Concu
         return not claims.busy
 
     wait_until(are_ended)
-    # Unit 1 is no longer assigned, though its claim was not cancelled.
+    # Unit 1 is no longer assigned, although its claim was not cancelled.
     assert work.adopted == {}
     assert claims.begin(0)
 

@@ -1,4 +1,4 @@
-"""Is a unit's producer freed when the unit is given up? The garbage collector runs too rarely to rely on."""
+"""Is a unit's producer freed when the unit is given up? The garbage collector runs too rarely to be relied on."""
 
 # ruff: noqa: SLF001 - the tests set up and run a single step
 
@@ -25,7 +25,7 @@ from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 
 
 class Transactions:
-    """Fails with a traceback that refers to itself, like the transactions of a unit."""
+    """Fails with a traceback that refers to this object, as the transactions of a unit do."""
 
     def commit(self, *_given: Any) -> SnapshotPlace | None:
         raise Aborted("2 message(s) failed delivery")
@@ -40,7 +40,7 @@ def _no_collector() -> Iterator[None]:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """A real pool, because its handling of references in errors matters."""
+    """A real pool, because it matters how it handles references in errors."""
     with ThreadPoolExecutor(1) as made:
         yield made
 
@@ -59,7 +59,7 @@ def test_a_process_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolE
     commit = Commit(nothing, done(pool.submit(transactions.commit)))
     serve(loop, 3, make_task(unit, transactions=transactions, commit=commit))
     del commit
-    assert not loop.tasks._finish_commit(3, loop.tasks.tasks[3])
+    assert not loop.tasks._commits.finish(3, loop.tasks.tasks[3])
     loop.supervisor.collect_failures()
     del transactions
     assert gone() is None

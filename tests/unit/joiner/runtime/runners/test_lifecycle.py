@@ -1,4 +1,4 @@
-"""The transition table of a unit's states, and the refusal of all other transitions."""
+"""The transitions between a unit's states: those in the table are allowed, and all others are refused."""
 
 from __future__ import annotations
 

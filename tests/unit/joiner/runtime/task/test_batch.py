@@ -1,4 +1,4 @@
-"""Messages as columns: those that were read, and those to write."""
+"""Messages as columns, both those that were read and those to be written."""
 
 from __future__ import annotations
 

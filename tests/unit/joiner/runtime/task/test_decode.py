@@ -1,4 +1,4 @@
-"""To which columns is a message decoded, or why is it rejected?"""
+"""Which columns is a message decoded into, or why is it rejected?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_record_goes_to_every_side_that_selects_its_quantity() -> None:
 
 
 def test_what_no_join_wants_is_only_counted() -> None:
-    # It is not validated: its partition and its time do not matter.
+    # The message is not validated: its partition and its time do not matter.
     intake = read(make_settings(partitions=5), record(0, "other", BASE_MS + 10 * DAY_MS), unit=4)
     assert (intake.not_selected, intake.rejected, intake.sides) == (1, [], {})
 

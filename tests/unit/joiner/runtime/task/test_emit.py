@@ -1,4 +1,4 @@
-"""The output for a pair: its result, time and identity, or a dead letter."""
+"""What is written for a pair: its result with time and identity, or a dead letter."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Process:
         self.end += len(sent)
         self.tasks._batches = {0: {DATA: batch(sent)}}
         self.tasks._turn(0, self.owned)
-        self.tasks._finish_commit(0, self.owned)
+        self.tasks._commits.finish(0, self.owned)
 
     def failures(self, join: str = "power") -> float | None:
         registry = self.loop._telemetry.registry

@@ -1,7 +1,8 @@
-"""Is a unit's state a function of the vector C, wherever it is snapshotted, restored or replayed?"""
+"""Is a unit's state a function of the vector C, wherever the unit is snapshotted, restored or replayed?"""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,6 +102,20 @@ def test_batches_of_any_size_bring_forth_the_same(seed: int) -> None:
         unit = Unit(settings, 0, {DATA: 0})
         parts = [apply(unit, sent[at : at + size]) for at in range(0, len(sent), size)]
         assert lines(settings, *parts) == expected
+
+
+def test_a_compact_result_is_the_full_one_without_its_records() -> None:
+    sent = seeded_messages(5, 200)
+    full, compact = (apply(Unit(both_joins(results=form), 0, {DATA: 0}), sent) for form in ("full", "compact"))
+    expected = [json.loads(value) for value in full.joined.values.each()]
+    assert {"left", "right"} <= expected[0].keys()
+    assert any("tie" in one for one in expected)
+    without = [{name: one[name] for name in one.keys() - {"left", "right"}} for one in expected]
+    assert [json.loads(value) for value in compact.joined.values.each()] == without
+    assert compact.joined.keys is not None
+    assert full.joined.keys is not None
+    assert compact.joined.keys.each() == full.joined.keys.each()
+    assert (compact.late, compact.unmatched, compact.rejected) == (full.late, full.unmatched, full.rejected)
 
 
 def test_an_event_that_is_delivered_twice_counts_once() -> None:
@@ -296,7 +311,7 @@ ORDERS = {**POWER, "watermark_scope": "partition", "tolerance": "1s"}
 
 
 def orders(first: int, count: int) -> list[Message]:
-    """Return records of things that each have one record per side and no others."""
+    """Return the records of things that each have exactly one record per side."""
     sides = (("speed", 0), ("torque", 300))
     return [
         record(2 * n + side, quantity, BASE_MS + 100 * n + shift, thing=f"order {n}")
@@ -346,7 +361,7 @@ def test_a_thing_of_which_nothing_is_held_is_not_forgotten_while_its_records_may
     apply(unit, [record(0, "speed", BASE_MS), *watermarks])
     assert unit.held() == 0
     unit.snapshot()
-    # Another thing may reuse the number of a forgotten one, and would inherit its frontiers.
+    # Another thing may get the number of a forgotten one, and must not inherit its frontiers.
     both = [record(3, "speed", BASE_MS + 5_000, thing="b"), record(4, "speed", BASE_MS + 5_000)]
     assert [late.offset for late in apply(unit, both).late] == [4]
     apply(unit, [message(5, {"mark": BASE_MS + 9_000})])

@@ -1,4 +1,4 @@
-"""The plans of the Spark stage's driver, and its handling of worker outcomes, without Spark and Kafka."""
+"""How the driver of the Spark stage plans, and how it handles the workers' outcomes. Uses neither Spark nor Kafka."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNITS = 2
 
 
 class Transactions:
-    """Keeps each commit. The next call raises the last error of ``fails``, if any."""
+    """Keeps each commit. If ``fails`` is not empty, a call raises its last error instead."""
 
     has_pending_markers = False
 
@@ -64,7 +64,7 @@ RELEASE = Release(0, OnTheWay("m", "spark"), "green", Released(move="m", unit=0,
 
 
 class Stage:
-    """The units of a driver, the ends of the logs, and the units given up."""
+    """The units of a driver, the end offsets of the logs, and the units that were given up."""
 
     def __init__(self, **application: Any) -> None:
         given = {"snapshot_interval": "1h", **application}

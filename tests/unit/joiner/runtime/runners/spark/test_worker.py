@@ -1,4 +1,4 @@
-"""The execution of a plan by a worker of the Spark stage, with an in-memory state store and without Kafka."""
+"""How a worker of the Spark stage executes a plan, with an in-memory state store and without Kafka."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy) -> Outcome:
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ranges of all state builds, with Kafka replaced by the log above."""
+    """The ranges that workers read to build state. `LOG` stands in for Kafka."""
     asked: list[str] = []
 
     def build_state(checkpoint: Any, _state: Any, _readers: Any, warm: Unit | None) -> Unit:

@@ -241,7 +241,3 @@ def main() -> int:
     ran = about() | {"records": options.records} | ({"not run": "; ".join(missing)} if missing else {})
     write(options.report, "Kafka to Kafka, exactly once, JSON in and out", ran, found, lines)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,62 @@
+package common;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+
+/**
+ * The neighbour join of records from standard input, one a line, to standard output: shows the rule without an engine.
+ *
+ * <p>usage: Listing [passed]
+ *
+ * <p>An empty line ends a stream. With {@code passed}, each time is declared over before the next record. Each state is written and read in between, as an engine's store does.
+ */
+public final class Listing {
+  public static void main(String[] given) throws IOException {
+    BufferedReader from = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+    PrintStream to = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+    Map<String, byte[]> states = new HashMap<>();
+    Map<String, Listed> runs = new HashMap<>();
+    Consumer<Pair> out = pair -> to.println(new String(pair.json(), StandardCharsets.UTF_8));
+    for (String line = from.readLine(); line != null; line = from.readLine()) {
+      if (line.isEmpty()) {
+        states.clear();
+        runs.clear();
+        to.println();
+        continue;
+      }
+      Measurement one = Measurement.parse(line.getBytes(StandardCharsets.UTF_8));
+      Neighbours neighbours = Neighbours.of(one.thing, states.get(one.thing));
+      Listed run = runs.computeIfAbsent(one.thing, thing -> new Listed());
+      if (given.length > 0 && one.timeMs > neighbours.timeMs()) neighbours.passed(one.timeMs - 1, run, out);
+      neighbours.add(one, run, out);
+      states.put(one.thing, neighbours.toBytes());
+    }
+    to.flush();
+  }
+
+  private static final class Listed implements Neighbours.Run {
+    private final List<Measurement> run = new ArrayList<>();
+
+    @Override
+    public void add(Measurement one, int number) {
+      if (number != run.size()) throw new IllegalStateException("number " + number + " of " + run.size());
+      run.add(one);
+    }
+
+    @Override
+    public void drain(Consumer<Measurement> to) {
+      run.forEach(to);
+      run.clear();
+    }
+  }
+
+  private Listing() {}
+}

@@ -1,0 +1,53 @@
+package common;
+
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonGenerator;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+
+/** A result: a left and a right record of the same thing. */
+public final class Pair {
+  private static final JsonFactory JSON = new JsonFactory();
+  private static final int BYTES = 160;
+
+  public Measurement left;
+  public Measurement right;
+
+  /** For Flink, which fills the fields. */
+  public Pair() {}
+
+  /** Make the pair of a left and a right record. */
+  public Pair(Measurement left, Measurement right) {
+    this.left = left;
+    this.right = right;
+  }
+
+  /** Make the pair of two records of different sides, in any order. */
+  public static Pair of(Measurement one, Measurement other) {
+    return one.side == Measurement.LEFT ? new Pair(one, other) : new Pair(other, one);
+  }
+
+  /** Return the key of the message, which is the thing. */
+  public byte[] key() {
+    return left.thing.getBytes(StandardCharsets.UTF_8);
+  }
+
+  /** Return the message: the two ids, the product of the values and the mean time. */
+  public byte[] json() {
+    ByteArrayOutputStream made = new ByteArrayOutputStream(BYTES);
+    try (JsonGenerator to = JSON.createGenerator(made)) {
+      to.writeStartObject();
+      to.writeStringField("thing", left.thing);
+      to.writeStringField("left", left.id);
+      to.writeStringField("right", right.id);
+      to.writeNumberField("result", left.result * right.result);
+      to.writeNumberField("phenomenonTime", (left.timeMs + right.timeMs) / 2.0);
+      to.writeEndObject();
+    } catch (IOException error) {
+      throw new UncheckedIOException(error);
+    }
+    return made.toByteArray();
+  }
+}

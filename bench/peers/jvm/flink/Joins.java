@@ -1,0 +1,135 @@
+package flink;
+
+import common.Measurement;
+import common.Pair;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
+import org.apache.flink.api.common.eventtime.WatermarkStrategy;
+import org.apache.flink.api.common.serialization.AbstractDeserializationSchema;
+import org.apache.flink.api.common.serialization.SerializerConfig;
+import org.apache.flink.api.common.typeutils.TypeSerializer;
+import org.apache.flink.api.java.typeutils.GenericTypeInfo;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.connector.kafka.sink.KafkaRecordSerializationSchema;
+import org.apache.flink.connector.kafka.sink.KafkaSink;
+import org.apache.flink.connector.kafka.source.KafkaSource;
+import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsInitializer;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.ProducerRecord;
+
+/**
+ * The neighbour join in Flink, from topic to topic.
+ *
+ * <p>usage: Joins ORDER BOOTSTRAP DATA OUT LATENESS_MS NAME=VALUE …
+ *
+ * <p>ORDER is {@code timers} or {@code arrival}, see {@link ByHand}. The settings are those of Flink, or, with the
+ * prefix {@code source.} or {@code sink.}, of Kafka's clients; {@code drift_ms} is how far the partitions may be apart.
+ */
+public final class Joins {
+  private static final Duration ALIGN = Duration.ofMillis(50);
+
+  public static void main(String[] given) throws Exception {
+    String order = given[0], bootstrap = given[1], data = given[2], out = given[3];
+    long latenessMs = Long.parseLong(given[4]);
+    Map<String, String> settings = new TreeMap<>();
+    for (int place = 5; place < given.length; place++) {
+      String[] words = given[place].split("=", 2);
+      settings.put(words[0], words[1]);
+    }
+    Properties reading = take(settings, "source."), writing = take(settings, "sink.");
+    long driftMs = Long.parseLong(settings.remove("drift_ms"));
+    boolean isExactlyOnce = settings.getOrDefault("execution.checkpointing.mode", "").equals("EXACTLY_ONCE");
+    StreamExecutionEnvironment flink =
+        StreamExecutionEnvironment.getExecutionEnvironment(Configuration.fromMap(settings));
+    KafkaSource<Measurement> source =
+        KafkaSource.<Measurement>builder()
+            .setBootstrapServers(bootstrap)
+            .setTopics(data)
+            .setGroupId(out)
+            .setStartingOffsets(OffsetsInitializer.earliest())
+            .setValueOnlyDeserializer(new Parsing())
+            .setProperties(reading)
+            .build();
+    WatermarkStrategy<Measurement> watermarks = WatermarkStrategy.noWatermarks();
+    if (order.equals("timers"))
+      watermarks =
+          WatermarkStrategy.<Measurement>forBoundedOutOfOrderness(Duration.ofMillis(latenessMs))
+              .withTimestampAssigner((one, before) -> one.timeMs);
+    if (driftMs > 0) watermarks = watermarks.withWatermarkAlignment("records", Duration.ofMillis(driftMs), ALIGN);
+    flink
+        .fromSource(source, watermarks, "records")
+        .keyBy(one -> one.thing)
+        .process(new ByHand(order.equals("timers")))
+        .returns(Pair.class)
+        .sinkTo(sink(bootstrap, out, writing, isExactlyOnce));
+    flink.execute("neighbours");
+  }
+
+  private static KafkaSink<Pair> sink(String bootstrap, String out, Properties settings, boolean isExactlyOnce) {
+    return KafkaSink.<Pair>builder()
+        .setBootstrapServers(bootstrap)
+        .setDeliveryGuarantee(isExactlyOnce ? DeliveryGuarantee.EXACTLY_ONCE : DeliveryGuarantee.AT_LEAST_ONCE)
+        .setTransactionalIdPrefix(out + "-" + Long.toHexString(System.nanoTime()))
+        .setKafkaProducerConfig(settings)
+        .setRecordSerializer(new Writing(out))
+        .build();
+  }
+
+  /** Remove and return the settings with a prefix, without it. */
+  private static Properties take(Map<String, String> settings, String prefix) {
+    Properties found = new Properties();
+    for (String name : settings.keySet().toArray(String[]::new))
+      if (name.startsWith(prefix)) found.put(name.substring(prefix.length()), settings.remove(name));
+    return found;
+  }
+
+  /** Parses records. */
+  private static final class Parsing extends AbstractDeserializationSchema<Measurement> {
+    private static final long serialVersionUID = 1;
+
+    Parsing() {
+      super(new Type());
+    }
+
+    @Override
+    public Measurement deserialize(byte[] message) {
+      return Measurement.parse(message);
+    }
+  }
+
+  /** The type of records, with their serializer. */
+  private static final class Type extends GenericTypeInfo<Measurement> {
+    private static final long serialVersionUID = 1;
+
+    Type() {
+      super(Measurement.class);
+    }
+
+    @Override
+    public TypeSerializer<Measurement> createSerializer(
+        SerializerConfig config) {
+      return BinarySerializer.OfMeasurements.ONE;
+    }
+  }
+
+  /** Writes pairs. */
+  private static final class Writing implements KafkaRecordSerializationSchema<Pair> {
+    private static final long serialVersionUID = 1;
+
+    private final String topic;
+
+    Writing(String topic) {
+      this.topic = topic;
+    }
+
+    @Override
+    public ProducerRecord<byte[], byte[]> serialize(Pair pair, KafkaSinkContext context, Long timestamp) {
+      return new ProducerRecord<>(topic, pair.key(), pair.json());
+    }
+  }
+
+  private Joins() {}
+}

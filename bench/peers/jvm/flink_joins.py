@@ -1,0 +1,88 @@
+"""The neighbour join by hand in Flink, exactly once: a peer of the neighbour join, written with its DataStream API.
+
+A ``KeyedProcessFunction`` (``flink/ByHand.java``) keeps a state for each thing. With timers it handles disorder: a
+record waits until the watermark has reached its time; a later one is ignored. ``--order arrival`` is faster and assumes
+that the records of a thing are in order; with a lateness there are always timers.
+
+Settings: those of the interval join that hold here too (parallel collector and 4 GB, object reuse, state in memory,
+a checkpoint every second, lz4); serializers of its own for records and states; a task for each core. With
+timers, the sources are aligned, because what a fast one is ahead of the slowest is held in the state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from bench.peers.jvm.launching import HEAP, make_parser, start_java, state_of
+
+_PARALLELISM, _INTERVAL = "parallelism.default", "execution.checkpointing.interval"
+_MODE, _BACKEND = "execution.checkpointing.mode", "state.backend.type"
+
+SETTINGS: Final[dict[str, str]] = {
+    _INTERVAL: "1 s",
+    _MODE: "EXACTLY_ONCE",
+    _BACKEND: "hashmap",
+    _PARALLELISM: "2",
+    "pipeline.object-reuse": "true",
+    "pipeline.auto-watermark-interval": "50 ms",
+    "taskmanager.memory.managed.size": "512m",
+    "drift_ms": "1000",
+    "source.max.poll.records": "2000",
+    "source.max.partition.fetch.bytes": str(256 << 10),
+    "sink.transaction.timeout.ms": "600000",
+    "sink.compression.type": "lz4",
+    "sink.linger.ms": "20",
+    "sink.batch.size": str(256 << 10),
+    "sink.buffer.memory": str(64 << 20),
+}
+
+VARIANTS: Final[dict[str, dict[str, str]]] = {
+    "best": {},
+    "rocksdb": {_BACKEND: "rocksdb", "execution.checkpointing.incremental": "true"},
+    "parallelism-1": {_PARALLELISM: "1"},
+    "parallelism-4": {_PARALLELISM: "4"},
+    "checkpoint-200ms": {_INTERVAL: "200 ms", "sink.linger.ms": "5", "pipeline.auto-watermark-interval": "10 ms"},
+    "checkpoint-100ms": {_INTERVAL: "100 ms", "sink.linger.ms": "5", "pipeline.auto-watermark-interval": "10 ms"},
+    "checkpoint-10s": {_INTERVAL: "10 s"},
+    "not-aligned": {"drift_ms": "0", "source.max.partition.fetch.bytes": str(1 << 20)},
+    "drift-10s": {"drift_ms": "10000"},
+    "large-fetches": {"source.max.poll.records": "10000", "source.max.partition.fetch.bytes": str(1 << 20)},
+    "no-object-reuse": {"pipeline.object-reuse": "false"},
+    "at-least-once": {_MODE: "AT_LEAST_ONCE"},
+}
+
+_OPENS: Final = [
+    # What Flink's own start script opens to itself in Java 17.
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in ("java.lang", "java.net", "java.io", "java.nio", "java.text", "java.time", "java.util")
+]
+
+
+def main() -> None:
+    """Become the Java process."""
+    parser = make_parser(__doc__, VARIANTS)
+    parser.add_argument("--order", choices=["timers", "arrival"], default="arrival", help="of the records")
+    options = parser.parse_args()
+    start_java(options, "flink.Joins", arguments(options), [*HEAP, *_OPENS])
+
+
+def arguments(options: argparse.Namespace) -> list[str]:
+    """Return the arguments of the Java program. Later variants override earlier ones."""
+    state = state_of(options)
+    order = "timers" if options.lateness_ms else options.order
+    settings = SETTINGS | {
+        "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
+        "state.backend.rocksdb.localdir": str(state / "rocksdb"),
+        "io.tmp.dirs": str(state / "scratch"),
+    }
+    for name in options.variant:
+        settings |= VARIANTS[name]
+    if order == "arrival":
+        settings["drift_ms"] = "0"  # nothing is held that alignment could keep small
+    given = [order, options.bootstrap, options.data, options.out, str(options.lateness_ms)]
+    return [*given, *(f"{name}={value}" for name, value in settings.items())]
+
+
+if __name__ == "__main__":
+    main()

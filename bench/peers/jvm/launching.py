@@ -1,0 +1,41 @@
+"""What the scripts of the Java peers share: their arguments, and the start of Java."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+HEAP: Final = ("-Xms2g", "-Xmx4g", "-XX:+UseParallelGC")
+"""As the other peers in Java: with Java's default, the collector of a small heap takes much of two cores."""
+
+
+def make_parser(about: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:
+    """Return a parser for the arguments that the Java peers share."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bootstrap")
+    parser.add_argument("data", help="topic to read")
+    parser.add_argument("out", help="topic to write")
+    parser.add_argument("--classpath", required=True, help="of the program and its jars")
+    parser.add_argument("--partitions", type=int, default=4, help="of the topics")
+    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a thing are out of order")
+    parser.add_argument("--state", type=Path, help="folder of the state")
+    parser.add_argument("--variant", choices=sorted(variants), action="append", default=[], help="settings to change")
+    return parser
+
+
+def state_of(options: argparse.Namespace) -> Path:
+    """Return the absolute folder of the state, a temporary one if none is named."""
+    return (options.state or Path(tempfile.mkdtemp(prefix="peer-"))).absolute()
+
+
+def start_java(options: argparse.Namespace, main: str, arguments: Sequence[str], java: Sequence[str] = HEAP) -> None:
+    """Become the Java process: it gets this process's signals."""
+    program = shutil.which("java")
+    if program is None:
+        raise SystemExit("java is missing; on Debian and Ubuntu: apt-get install openjdk-17-jre-headless")
+    os.execv(program, [program, *java, "-cp", options.classpath, main, *arguments])  # noqa: S606 - no shell

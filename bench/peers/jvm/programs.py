@@ -1,0 +1,99 @@
+"""Compiles the Java peers when they are first used, and finds the jars that they run with.
+
+The classes are kept beside the other peers' environments, and compiled again when a source or a jar changes. A compiler
+(``javac``) is needed only here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from bench.peers import environments
+from broker.stack.errors import StackError
+from broker.stack.parts import KAFKA_VERSION, Parts
+
+HERE: Final = Path(__file__).parent
+
+_STREAMS_JARS: Final = (
+    ("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    ("org.rocksdb", "rocksdbjni", "10.1.3"),  # the version that kafka-streams names
+)
+
+Say = Callable[[str], None]
+
+
+def command(engine: str, folder: Path, say: Say) -> list[str]:
+    """Return the arguments that start a script of this package: its file and its class path.
+
+    ``engine`` is ``streams``, ``flink`` or ``spark``. Raises `StackError` if a jar or the compiler is missing.
+    """
+    jars = _JARS[engine](folder, say)
+    classes = compile_java(engine, folder / "peers", ":".join(jars), say)
+    return [str(HERE / f"{engine}_joins.py"), "--classpath", ":".join([str(classes), *jars])]
+
+
+def sources(engine: str) -> list[Path]:
+    """Return the Java files of an engine's program, with those that all programs share."""
+    return [path for name in ("common", engine) for path in sorted((HERE / name).glob("*.java"))]
+
+
+def compile_java(engine: str, folder: Path, classpath: str, say: Say) -> Path:
+    """Return the folder with the compiled classes of an engine's program, compiled if they are missing."""
+    files = sources(engine)
+    digest = hashlib.sha256(classpath.encode())
+    for path in files:
+        digest.update(path.read_bytes())
+    place = folder / f"{engine}-classes-{digest.hexdigest()[:12]}"
+    if not place.is_dir():
+        if shutil.which("javac") is None:
+            raise StackError("javac is missing; on Debian and Ubuntu: apt-get install openjdk-17-jdk-headless")
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=folder))
+        try:
+            command = ["javac", "-nowarn", "-cp", classpath, "-d", str(draft), *map(str, files)]
+            Parts(folder, say).run(f"{engine} program", command)
+            with suppress(OSError):  # another process was faster
+                draft.rename(place)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return place
+
+
+def _streams(folder: Path, say: Say) -> list[str]:
+    parts, sums = Parts(folder, say), environments.REQUIREMENTS / "kafka-streams-jars.sha256"
+    notice = f"streams   downloading Kafka Streams {KAFKA_VERSION} with RocksDB (75 MB)"
+    own = Parts(folder / "peers", say).jars(f"kafka-streams-{KAFKA_VERSION}", _STREAMS_JARS, sums, notice)
+    return [f"{own}/*", f"{parts.kafka()}/*"]
+
+
+def _flink(folder: Path, say: Say) -> list[str]:
+    python = environments.interpreter("flink", folder, say)
+    (flink,) = python.parents[1].glob("lib/python*/site-packages/pyflink/lib")
+    return [f"{flink}/*", f"{environments.flink_jars(folder, say)}/*", *_jackson(Parts(folder, say).kafka())]
+
+
+def _spark(folder: Path, say: Say) -> list[str]:
+    return [f"{pyspark_jars()}/*", f"{Parts(folder, say).spark_kafka()}/*"]
+
+
+def pyspark_jars() -> Path:
+    """Return the folder with the jars of the installed Spark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StackError("pyspark is missing; install the extra 'spark'")
+    return Path(spec.origin).parent / "jars"
+
+
+def _jackson(folder: Path) -> list[str]:
+    """Return the jar that parses JSON; Flink's own one is renamed."""
+    return [str(path) for path in folder.glob("jackson-core-*.jar")]
+
+
+_JARS: Final[dict[str, Callable[[Path, Say], list[str]]]] = {"streams": _streams, "flink": _flink, "spark": _spark}

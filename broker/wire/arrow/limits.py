@@ -1,0 +1,154 @@
+"""Limits of an Arrow IPC stream, checked before anything of it is decoded.
+
+A small compressed message could expand to gigabytes. Its metadata give the number of rows and the size of each buffer,
+and each compressed buffer begins with its size when expanded, so all of it is known in advance. Only the few members
+that are needed are read from the metadata (flatbuffers). pyarrow verifies the rest when it decodes the stream.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from broker.wire.records import ROW_BITS, Unreadable
+
+ROWS_MAX: Final = 1 << ROW_BITS
+"""Maximum number of rows of a message, and of values of each of its dictionaries."""
+
+EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Maximum size of a message's buffers when expanded."""
+
+_MESSAGES_MAX: Final = 1_000
+"""Maximum number of schemas, dictionaries and batches in one stream."""
+
+_BUFFERS_MAX: Final = 4_096
+"""Maximum number of buffers of one dictionary or batch."""
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_DICTIONARY, _BATCH = 2, 3
+_IS_PLAIN: Final = -1
+"""The size that marks a buffer which is stored as it is in a compressed batch."""
+
+_HEADER_BYTES: Final = 8
+_PAIR_BYTES: Final = 16
+
+
+class _Metadata:
+    """Reads members of tables in a flatbuffer. Raises `Unreadable` if a position is outside of it."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.root = self.number("<I", 0)
+
+    def number(self, form: str, at: int) -> int:
+        """Return the number at a position. ``form``: its type, as in `struct`."""
+        if not 0 <= at <= len(self._data) - struct.calcsize(form):
+            raise Unreadable(_BROKEN)
+        (found,) = struct.unpack_from(form, self._data, at)
+        return int(found)
+
+    def member(self, table: int, index: int) -> int:
+        """Return the position of a member, or 0 if the table does not have it."""
+        members = table - self.number("<i", table)
+        place = 4 + 2 * index
+        if place + 2 > self.number("<H", members):
+            return 0
+        offset = self.number("<H", members + place)
+        return table + offset if offset else 0
+
+    def long(self, table: int, index: int) -> int:
+        """Return an int64 member; 0 if the table does not have it."""
+        at = self.member(table, index)
+        return self.number("<q", at) if at else 0
+
+    def pairs(self, at: int, count: int) -> Iterator[tuple[int, int]]:
+        """Return ``count`` pairs of int64 from a position on."""
+        end = at + _PAIR_BYTES * count
+        if not 0 <= at <= end <= len(self._data):
+            raise Unreadable(_BROKEN)
+        return struct.iter_unpack("<qq", self._data[at:end])
+
+    def target(self, table: int, index: int) -> int:
+        """Return the position of the table or vector to which a member refers, or 0."""
+        at = self.member(table, index)
+        return at + self.number("<I", at) if at else 0
+
+
+_BROKEN: Final = "not an Arrow IPC stream: its metadata are damaged"
+
+
+def check_limits(value: bytes) -> None:
+    """Raise `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
+    whole, at, rows, size = memoryview(value), 0, 0, 0
+    for _ in range(_MESSAGES_MAX):
+        if len(whole) - at < _HEADER_BYTES:
+            # A stream may end without its end mark.
+            if at == 0 or at != len(whole):
+                raise Unreadable("not an Arrow IPC stream: it is cut off")
+            return
+        mark, length = struct.unpack_from("<Ii", whole, at)
+        if mark != _CONTINUATION:
+            raise Unreadable("not an Arrow IPC stream")
+        at += _HEADER_BYTES
+        if length == 0:
+            return
+        if not 0 < length <= len(whole) - at:
+            raise Unreadable("not an Arrow IPC stream: it is cut off")
+        metadata = _Metadata(whole[at : at + length])
+        at += length
+        body_length = metadata.long(metadata.root, 3)
+        if not 0 <= body_length <= len(whole) - at:
+            raise Unreadable("not an Arrow IPC stream: it is cut off")
+        more_rows, more_size = _described(metadata, whole[at : at + body_length])
+        at, rows, size = at + body_length, rows + more_rows, size + more_size
+        if rows > ROWS_MAX:
+            reason = f"the message has more than {ROWS_MAX} rows"
+            raise Unreadable(reason)
+        if size > EXPANDED_BYTES_MAX:
+            reason = f"the message has more than {EXPANDED_BYTES_MAX} bytes when expanded"
+            raise Unreadable(reason)
+    reason = f"the stream has more than {_MESSAGES_MAX} dictionaries and batches"
+    raise Unreadable(reason)
+
+
+def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
+    """Return the number of rows (0 of a dictionary) and the bytes that a part of the stream takes when expanded."""
+    at = metadata.member(metadata.root, 1)
+    kind, batch = metadata.number("<B", at) if at else 0, metadata.target(metadata.root, 2)
+    if kind == _DICTIONARY:
+        batch = metadata.target(batch, 1)
+    elif kind != _BATCH:
+        return 0, 0
+    rows = metadata.long(batch, 0)
+    if not 0 <= rows <= ROWS_MAX:
+        what = "values in a dictionary" if kind == _DICTIONARY else "rows"
+        reason = f"the message has more than {ROWS_MAX} {what}"
+        raise Unreadable(reason)
+    if not metadata.member(batch, 3):
+        # Not compressed.
+        return (rows if kind == _BATCH else 0), len(body)
+    buffers = metadata.target(batch, 2)
+    count = metadata.number("<I", buffers) if buffers else 0
+    if count > _BUFFERS_MAX:
+        reason = f"a batch has more than {_BUFFERS_MAX} buffers"
+        raise Unreadable(reason)
+    places = metadata.pairs(buffers + 4, count) if count else ()
+    size = sum(_expanded(body, offset, length) for offset, length in places)
+    return (rows if kind == _BATCH else 0), size
+
+
+def _expanded(body: memoryview, offset: int, length: int) -> int:
+    """Return the size of a compressed buffer when expanded."""
+    if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
+        raise Unreadable(_BROKEN)
+    if not length:
+        return 0
+    if length < _HEADER_BYTES:
+        raise Unreadable(_BROKEN)
+    (size,) = struct.unpack_from("<q", body, offset)
+    if size == _IS_PLAIN:
+        return length - _HEADER_BYTES
+    if size < 0:
+        raise Unreadable(_BROKEN)
+    return int(size)

@@ -1,0 +1,283 @@
+"""Results as Arrow: one message holds many results of one join in one unit.
+
+    thing             dictionary of utf8
+    quantity          dictionary of utf8: the join's output
+    phenomenonTime    timestamp in ns, UTC: the mean time of the pair, rounded down
+    half              bool: whether half a nanosecond was cut off
+    result            float64; instead of it left and right, both float64, if the join keeps both values
+    join              dictionary of utf8
+    left_offset       dictionary of int64: the offset of the left record's message
+    right_offset
+    left_row          uint16: the left record's row in its message
+    right_row         both are not there if a message of the input holds one record
+    left_tie          int32: the ordinal among equal times of the left stream and key
+    right_tie         both are only there if some result of the message has one that is not 0
+
+The unit, which is also the message's partition, is in the metadata of the schema.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import types
+
+from broker.wire.arrow.limits import check_limits
+from broker.wire.compiled import INTS, INTS_OUT, compiled
+from broker.wire.records import ROW_BITS, Unreadable, pair_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+MESSAGE_BYTES_MAX: Final = 512 * 1024
+"""About the largest size of a message of results, which is half of what Kafka accepts by default."""
+
+_ROW_BYTES: Final = 40
+"""About the size of a row, without its names."""
+
+_ROWS_MAX: Final = 12_000
+"""Maximum number of rows of a message, so that indices into its dictionaries fit into an int16."""
+
+_NAMES_BYTES: Final = 32 * 1024
+"""If all names together take at most this much, every message of a batch has the whole dictionary."""
+
+_SPAN_MAX: Final = 256
+"""Offsets that lie within this many are all in the dictionary, whether they occur or not."""
+
+_UNIT: Final = b"unit"
+_NAMES: Final = pa.dictionary(pa.int16(), pa.string())
+_OFFSETS: Final = pa.dictionary(pa.int16(), pa.int64())
+_NAME: Final = pa.dictionary(pa.int8(), pa.string())
+
+
+class ResultColumns(NamedTuple):
+    """n results: indices into the names of things, positions, times in ns, ordinals (int64), and values.
+
+    ``value``: float64, shape (n,), or (n, 2) if the join keeps both values.
+    """
+
+    thing: Ints
+    value: NDArray[np.float64]
+    left_seq: Ints
+    right_seq: Ints
+    left_ns: Ints
+    right_ns: Ints
+    left_ordinal: Ints
+    right_ordinal: Ints
+
+    def part(self, begin: int, end: int) -> ResultColumns:
+        """Return the results from index ``begin`` up to ``end``."""
+        return ResultColumns._make(column[begin:end] for column in self)
+
+
+def encode_results(
+    things: Sequence[str], columns: ResultColumns, join: str, quantity: str, unit: int, *, has_rows: bool
+) -> list[bytes]:
+    """Return the messages of n results of one join in one unit.
+
+    ``has_rows``: whether positions have rows (see `broker.wire.records.ROW_BITS`).
+    """
+    lengths = np.array([len(thing.encode()) for thing in things], dtype=np.int64)
+    both, messages = columns.value.ndim > 1, []
+    for begin, end in _parts(columns.thing, lengths, 0, len(columns.thing)):
+        part, names = columns.part(begin, end), things
+        if int(lengths.sum()) > _NAMES_BYTES:
+            used, number = np.unique(part.thing, return_inverse=True)
+            part, names = part._replace(thing=number), [things[at] for at in used.tolist()]
+        has_ties = bool(part.left_ordinal.any() or part.right_ordinal.any())
+        arrays = _arrays(names, part, join, quantity, has_rows=has_rows)
+        if has_ties:
+            arrays += [pa.array(column.astype(np.int32)) for column in (part.left_ordinal, part.right_ordinal)]
+        messages.append(_encode(_schema(unit, both=both, has_rows=has_rows, has_ties=has_ties), arrays))
+    return messages
+
+
+def _parts(thing: Ints, lengths: Ints, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Divide the results from ``begin`` up to ``end`` into parts of about `MESSAGE_BYTES_MAX`."""
+    names = int(lengths.sum())
+    if names > _NAMES_BYTES:
+        names = int(lengths.take(np.unique(thing[begin:end])).sum())
+    count = end - begin
+    if count > _ROWS_MAX or (count > 1 and names + count * _ROW_BYTES > MESSAGE_BYTES_MAX):
+        middle = (begin + end) // 2
+        yield from _parts(thing, lengths, begin, middle)
+        yield from _parts(thing, lengths, middle, end)
+    elif end > begin:
+        yield begin, end
+
+
+@functools.cache
+def _schema(unit: int, *, both: bool, has_rows: bool, has_ties: bool) -> Any:
+    rows = [("left_row", pa.uint16()), ("right_row", pa.uint16())] if has_rows else []
+    ties = [("left_tie", pa.int32()), ("right_tie", pa.int32())] if has_ties else []
+    values = [("left", pa.float64()), ("right", pa.float64())] if both else [("result", pa.float64())]
+    fields = [
+        ("thing", _NAMES),
+        ("quantity", _NAME),
+        ("phenomenonTime", pa.timestamp("ns", tz="UTC")),
+        ("half", pa.bool_()),
+        *values,
+        ("join", _NAME),
+        ("left_offset", _OFFSETS),
+        ("right_offset", _OFFSETS),
+        *rows,
+        *ties,
+    ]
+    return pa.schema(fields, metadata={_UNIT: str(unit).encode()})
+
+
+def _arrays(things: Sequence[str], columns: ResultColumns, join: str, quantity: str, *, has_rows: bool) -> list[Any]:
+    count = len(columns.thing)
+    mean, half = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
+    _find_means(columns.left_ns, columns.right_ns, mean, half)
+    values = [columns.value] if columns.value.ndim == 1 else [*columns.value.T.copy()]
+    same = np.zeros(count, dtype=np.int8)
+    (left_offset, left_row), (right_offset, right_row) = (
+        _places(seq, has_rows=has_rows) for seq in (columns.left_seq, columns.right_seq)
+    )
+    return [
+        _labels(columns.thing.astype(np.int16), pa.array(things, pa.string())),
+        _labels(same, pa.array([quantity], pa.string())),
+        pa.array(mean).view(pa.timestamp("ns", tz="UTC")),
+        pa.array(half),
+        *map(pa.array, values),
+        _labels(same, pa.array([join], pa.string())),
+        left_offset,
+        right_offset,
+        *([left_row, right_row] if has_rows else []),
+    ]
+
+
+def _labels(number: Any, distinct: Any) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(number), distinct, safe=False)
+
+
+def _places(seq: Ints, *, has_rows: bool) -> tuple[Any, Any]:
+    """Return the offsets and the rows of positions.
+
+    The offsets are a dictionary, because most of the records of a batch come from few messages.
+    """
+    bits = ROW_BITS if has_rows else 0
+    low, high = int(seq.min()) >> bits, int(seq.max()) >> bits
+    number, row = np.empty(len(seq), dtype=np.int16), np.empty(len(seq), dtype=np.uint16)
+    _split(seq, bits, low, number, row)
+    distinct = np.arange(low, high + 1) if high - low < _SPAN_MAX else None
+    if distinct is None:
+        distinct, which = np.unique(seq >> bits, return_inverse=True)
+        number = which.astype(np.int16)
+    return _labels(number, pa.array(distinct)), pa.array(row)
+
+
+_SHORTS_OUT: Final = types.Array(types.int16, 1, "C")
+_ROWS_OUT: Final = types.Array(types.uint16, 1, "C")
+_BOOLS_OUT: Final = types.Array(types.boolean, 1, "C")
+
+
+@compiled(types.void, INTS, INTS, INTS_OUT, _BOOLS_OUT)
+def _find_means(left: Ints, right: Ints, mean: Ints, half: NDArray[np.bool_]) -> None:
+    """Store the means of two times, rounded down, and whether a half was cut off."""
+    for at in range(len(left)):
+        differing = left[at] ^ right[at]
+        # Without the sum, which may overflow an int64.
+        mean[at] = (left[at] & right[at]) + (differing >> 1)
+        half[at] = differing & 1
+
+
+@compiled(types.void, INTS, types.int64, types.int64, _SHORTS_OUT, _ROWS_OUT)
+def _split(seq: Ints, bits: int, low: int, number: NDArray[np.int16], row: NDArray[np.uint16]) -> None:
+    """Store the offset of each position, less ``low``, and its row."""
+    for at in range(len(seq)):
+        number[at] = (seq[at] >> bits) - low
+        row[at] = seq[at] & 0xFFFF
+
+
+def _encode(schema: Any, arrays: list[Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+class Results(NamedTuple):
+    """n results as read from a message, as lists. ``value``: numbers, or both values as pairs of numbers.
+
+    ``time_ns``: rounded down to whole ns; ``half``: whether half a nanosecond was cut off. ``left``, ``right``: the
+    positions as ids contain them. ``tie``: as in `broker.wire.records.Joined`.
+    """
+
+    thing: list[str]
+    quantity: list[str]
+    time_ns: list[int]
+    half: list[bool]
+    value: list[float] | list[tuple[float, float]]
+    join: list[str]
+    left: list[str]
+    right: list[str]
+    tie: list[str]
+    unit: int
+
+    def ids(self) -> list[str]:
+        """Return the id of each result."""
+        places = zip(self.join, self.left, self.right, strict=True)
+        return [pair_id(join, self.unit, left, right) for join, left, right in places]
+
+
+def decode_results(value: bytes, count: int | None = None) -> Results:
+    """Decode a message of results, or only its first ``count``. Raises `Unreadable` with the reason."""
+    check_limits(value)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+            table = reader.read_all().slice(0, count)
+        table.validate(full=True)
+        unit = int((table.schema.metadata or {})[_UNIT])
+        names = table.schema.names
+        is_both = "result" not in names
+        wanted = _schema(unit, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
+        if not table.schema.equals(wanted):
+            raise Unreadable("its columns are not those of results")
+        columns = {name: table.column(name) for name in table.schema.names}
+        columns["phenomenonTime"] = columns["phenomenonTime"].cast(pa.int64())
+        lists = {name: column.to_pylist() for name, column in columns.items()}
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        message = reason if isinstance(error, Unreadable) else f"not a message of results: {reason}"
+        raise Unreadable(message) from error
+    if any(None in column for column in lists.values()):
+        raise Unreadable("a result has an empty field")
+    nothing = [0] * len(lists["join"])
+    ties = zip(lists.get("left_tie", nothing), lists.get("right_tie", nothing), strict=True)
+    values = [*zip(lists["left"], lists["right"], strict=True)] if is_both else lists["result"]
+    return Results(
+        lists["thing"],
+        lists["quantity"],
+        lists["phenomenonTime"],
+        lists["half"],
+        values,
+        lists["join"],
+        _positions(lists["left_offset"], lists.get("left_row")),
+        _positions(lists["right_offset"], lists.get("right_row")),
+        [f"{one}-{other}" if one or other else "" for one, other in ties],
+        unit,
+    )
+
+
+def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
+    if rows is None:
+        return list(map(str, offsets))
+    return [f"{offset}.{row}" for offset, row in zip(offsets, rows, strict=True)]
+
+
+def select_results(value: bytes, rows: Sequence[int]) -> bytes:
+    """Return a message with only these rows of a message of results."""
+    with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+        batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
+    return _encode(batch.schema, batch.columns)

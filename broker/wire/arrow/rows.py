@@ -1,0 +1,280 @@
+"""Reads records from Arrow IPC streams as columns, and writes such streams.
+
+A message that is not such a stream, or lacks a column, is refused as a whole. A row that is not a valid record is only
+marked, with its reason available, so that the other rows of the message can be used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, mean_text
+from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
+from broker.wire.columns import StringColumn
+from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+_REQUIRED: Final = ("thing", "quantity", "phenomenonTime", "result")
+_COLUMNS: Final = (*_REQUIRED, "id")
+
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+class Labels(NamedTuple):
+    """A column of n strings with few distinct values: these values, and each row's index into them (-1: null)."""
+
+    names: list[str | None]
+    number: Ints
+
+    def valid(self) -> Bools:
+        """Return which rows hold a valid name."""
+        named = np.array([name is not None and 1 <= len(name) <= NAME_LENGTH_MAX for name in self.names] + [False])
+        return named.take(self.number)
+
+
+class ArrowRows(NamedTuple):
+    """n rows of a message, of which the first is row ``first``.
+
+    ``ts_ns``: int64, 0 where a time is invalid. ``result``: float64. ``id``: the ids, empty where a row has none, or
+    None if no row has one. ``valid``: which rows are valid records. ``batch``: the rows in Arrow's own form.
+    """
+
+    first: int
+    thing: Labels
+    quantity: Labels
+    ts_ns: Ints
+    result: NDArray[np.float64]
+    id: StringColumn | None
+    valid: Bools
+    batch: Any
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    def fields(self, row: int) -> dict[str, Any]:
+        """Return the fields of a row, as Python objects."""
+        cells = {name: self.batch.column(name)[row] for name in self.batch.schema.names}
+        # Not as a datetime, which has no nanoseconds.
+        time = cells.pop("phenomenonTime")
+        shown = {name: cell.as_py() for name, cell in cells.items()}
+        return shown | {"phenomenonTime": _time_number(time) if time.is_valid else None}
+
+    def as_json(self, row: int, time_unit: str) -> bytes:
+        """Return a row as a JSON record, as a dead letter shows it: invalid numbers are strings."""
+        shown = self.fields(row)
+        raw = self.batch.column("phenomenonTime")[row]
+        if raw.is_valid:
+            shown["phenomenonTime"] = _time_text(raw, time_unit)
+        if shown["result"] is not None and not math.isfinite(shown["result"]):
+            shown["result"] = _NOT_FINITE[str(shown["result"])]
+        return msgspec.json.encode({name: shown[name] for name in _COLUMNS if name in shown})
+
+    def reason(self, row: int) -> str:
+        """Return why a row is not a valid record."""
+        shown = self.fields(row)
+        for name in _REQUIRED:
+            if shown[name] is None:
+                return f"{name} is null"
+        for name in ("thing", "quantity", "id"):
+            text = shown.get(name)
+            if text is not None and not 1 <= len(text) <= NAME_LENGTH_MAX:
+                return f"{name} has {len(text)} characters, and 1 to {NAME_LENGTH_MAX} are allowed"
+        if "\0" in shown["quantity"]:
+            return "quantity contains a NUL character"
+        if not math.isfinite(shown["result"]):
+            return f"result is {_NOT_FINITE[str(shown['result'])]}, not a finite number"
+        return "phenomenonTime is outside the years 1678-2261"
+
+
+def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
+    """Yield the rows of a message, batch by batch. Raises `Unreadable` with the reason if there are none to read.
+
+    ``time_unit``: the unit of times that are plain integers.
+    """
+    check_limits(value)
+    found: list[ArrowRows] = []
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+            names = _check_schema(reader.schema)
+            for batch in reader:
+                chosen = batch.select(names)
+                chosen.validate(full=True)
+                found.append(_read_batch(chosen, sum(map(len, found)), time_unit))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, Unreadable):
+            raise
+        text = str(error).partition("\n")[0]
+        reason = f"not a valid Arrow IPC stream: {text}"
+        raise Unreadable(reason) from error
+    yield from found
+
+
+def _check_schema(schema: Any) -> list[str]:
+    """Return the names of the columns to read. Raises `Unreadable` if one is missing, double or of a wrong type."""
+    names: list[str] = schema.names
+    for name in _COLUMNS:
+        count = names.count(name)
+        if count > 1 or (not count and name in _REQUIRED):
+            reason = f"the column {name} is {'missing' if not count else 'there more than once'}"
+            raise Unreadable(reason)
+    for name in (name for name in _COLUMNS if name in names):
+        kind = schema.field(name).type
+        if name == "phenomenonTime":
+            if pa.types.is_timestamp(kind) and kind.tz is None:
+                raise Unreadable("the column phenomenonTime has no time zone; write timestamps with one, such as UTC")
+            right, wanted = pa.types.is_int64(kind) or pa.types.is_timestamp(kind), "int64 or timestamp with a zone"
+        elif name == "result":
+            right, wanted = pa.types.is_float64(kind), "float64"
+        else:
+            text = kind.value_type if pa.types.is_dictionary(kind) else kind
+            right, wanted = pa.types.is_string(text) or pa.types.is_large_string(text), "utf8 or a dictionary of utf8"
+        if not right:
+            reason = f"the column {name} has the type {kind}, and must have {wanted}"
+            raise Unreadable(reason[:500])
+    return [name for name in _COLUMNS if name in names]
+
+
+def _read_batch(batch: Any, first: int, time_unit: str) -> ArrowRows:
+    thing, quantity = (_labels(batch.column(name)) for name in ("thing", "quantity"))
+    ts_ns, timed = _times(batch.column("phenomenonTime"), time_unit)
+    result, results = _numbers(batch.column("result"), np.dtype(np.float64))
+    valid = thing.valid() & quantity.valid() & timed & np.isfinite(result)
+    if results is not None:
+        valid &= results
+    if any(name is not None and "\0" in name for name in quantity.names):
+        valid &= np.array(["\0" not in (name or "") for name in quantity.names] + [False]).take(quantity.number)
+    ids = None
+    if "id" in batch.schema.names:
+        column = batch.column("id")
+        if column.null_count < len(column):
+            ids, fine = _texts(column)
+            valid &= fine
+    return ArrowRows(first, thing, quantity, ts_ns, result, ids, valid, batch)
+
+
+def _labels(column: Any) -> Labels:
+    """Return a string column as labels. Raises `Unreadable` if the names would take too much memory row by row."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    indices = column.indices
+    if indices.null_count:
+        indices = indices.cast(pa.int64()).fill_null(-1)
+    number = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    names = column.dictionary.to_pylist()
+    longest = max((len(name) for name in names if name), default=0)
+    if longest * len(number) > EXPANDED_BYTES_MAX // 4:
+        lengths = np.array([len(name.encode()) if name else 0 for name in names] + [0])
+        if int(lengths.take(number).sum()) > EXPANDED_BYTES_MAX:
+            reason = f"the names of its rows have more than {EXPANDED_BYTES_MAX} bytes"
+            raise Unreadable(reason)
+    return Labels(names, number)
+
+
+def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
+    """Return the values of a column of numbers, and which are valid (None: all)."""
+    _, data = column.buffers()
+    if data is None or not len(column):
+        values = np.zeros(len(column), dtype=kind)
+    else:
+        values = np.frombuffer(data, dtype=kind, count=len(column), offset=column.offset * kind.itemsize)
+    if not column.null_count:
+        return values, None
+    valid: Bools = column.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(valid, values, 0), valid
+
+
+def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
+    """Return times in ns, 0 where invalid, and which are valid."""
+    values, valid = _numbers(column, np.dtype(np.int64))
+    unit_ns = UNIT_NS[column.type.unit if pa.types.is_timestamp(column.type) else time_unit]
+    low, high = -(-TIME_MIN_NS // unit_ns), TIME_MAX_NS // unit_ns
+    if valid is None and len(values) and values.min() >= low and values.max() <= high:
+        return values * unit_ns, np.ones(len(values), dtype=np.bool_)
+    fine = (values >= low) & (values <= high)
+    if valid is not None:
+        fine &= valid
+    return np.where(fine, values, 0) * unit_ns, fine
+
+
+def _texts(column: Any) -> tuple[StringColumn, Bools]:
+    """Return a column of ids, empty where null, and which of them are acceptable."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    _, ends, data = column.buffers()
+    kind = np.dtype(np.int64 if pa.types.is_large_string(column.type) else np.int32)
+    bounds = np.frombuffer(ends, dtype=kind, count=len(column) + 1, offset=column.offset * kind.itemsize)
+    bounds = bounds.astype(np.int64)
+    whole = np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+    start, end = bounds[:-1], bounds[1:]
+    fine = end > start
+    if column.null_count:
+        null = column.is_null().to_numpy(zero_copy_only=False)
+        end, fine = np.where(null, start, end), fine | null
+    if len(fine) and int((end - start).max()) > NAME_LENGTH_MAX:
+        lengths = pc.fill_null(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False)
+        fine = fine & (lengths <= NAME_LENGTH_MAX)
+    return StringColumn(whole, start, end), fine
+
+
+def _time_text(value: Any, time_unit: str) -> msgspec.Raw:
+    """Return the time of a row as the text of a number in ``time_unit``, also if it is out of range."""
+    number = _time_number(value)
+    if not pa.types.is_timestamp(value.type):
+        return msgspec.Raw(str(number).encode())
+    time_ns = number * UNIT_NS[value.type.unit]
+    return msgspec.Raw(mean_text(time_ns, time_ns, time_unit).encode())
+
+
+def _time_number(value: Any) -> int:
+    number: int = value.value if pa.types.is_timestamp(value.type) else value.as_py()
+    return number
+
+
+def encode_records(records: Sequence[Record], times_ns: Sequence[int], time_unit: str) -> bytes:
+    """Return records as one message. ``times_ns``: their times in ns.
+
+    The times are integers in ``time_unit`` or, if one of them is finer, timestamps.
+    """
+    times, unit_ns = np.array(times_ns, dtype=np.int64), UNIT_NS[time_unit]
+    whole, rest = np.divmod(times, unit_ns)
+    return encode_columns(
+        [record.thing for record in records],
+        [record.quantity for record in records],
+        pa.array(times).view(pa.timestamp("ns", tz="UTC")) if rest.any() else whole,
+        [record.result for record in records],
+        [record.id for record in records],
+    )
+
+
+def encode_columns(thing: Any, quantity: Any, time: Any, result: Any, ids: Any = None) -> bytes:
+    """Return n records as one message, from columns of any kind that pyarrow accepts.
+
+    Strings are written as dictionaries, so that a reader looks up each distinct name once; ids are not.
+    """
+    columns = [_encoded_labels(thing), _encoded_labels(quantity), pa.array(time), pa.array(result, pa.float64())]
+    names = [*_REQUIRED]
+    if ids is not None:
+        columns.append(pa.array(ids, pa.string()))
+        names.append("id")
+    batch, sink = pa.record_batch(columns, names=names), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def _encoded_labels(names: Any) -> Any:
+    column = pa.array(names)
+    return column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()

@@ -1,0 +1,143 @@
+"""Reads records from Arrow for the check, row by row as Python objects, with none of the joiner's own code for that.
+
+Only the limits of a message are those of `broker.wire.arrow.limits`, because they decide which messages are dead
+letters. Imported only if a message is not JSON: pyarrow is an extra.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
+from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
+from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_NEEDED: Final = {"thing", "quantity", "phenomenonTime", "result"}
+_UNITS: Final = ("s", "ms", "us", "ns")
+
+
+class Row(NamedTuple):
+    """A row of a message: the record, or None if it is not valid, its time in ns, and its form in a dead letter.
+
+    ``has_id``: without an id, a record is never a duplicate.
+    """
+
+    record: Record | None
+    time_ns: int
+    has_id: bool
+    shown: bytes
+
+
+def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
+    """Return the rows of a message. Raises `Unreadable` if it has none that can be read."""
+    check_limits(value)
+    try:
+        with pa.ipc.open_stream(value) as stream:
+            _check_columns(stream.schema)
+            found: list[Row] = []
+            for batch in stream:
+                known = batch.select([name for name in batch.schema.names if name in {*_NEEDED, "id"}])
+                known.validate(full=True)
+                found += [_row(cells, offset, len(found) + at, time_unit) for at, cells in enumerate(_cells(known))]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
+    return found
+
+
+def _check_columns(schema: Any) -> None:
+    names = [name for name in schema.names if name in {*_NEEDED, "id"}]
+    if len(names) != len(set(names)) or not set(names) >= _NEEDED:
+        raise Unreadable("columns are missing or double")
+    texts = {pa.string(), pa.large_string()}
+    allowed: dict[str, Callable[[Any], bool]] = {
+        "phenomenonTime": lambda kind: kind == pa.int64() or _timestamp_unit(kind) is not None,
+        "result": lambda kind: bool(kind == pa.float64()),
+    }
+    for name in names:
+        kind = schema.field(name).type
+        is_text = (kind.value_type if pa.types.is_dictionary(kind) else kind) in texts
+        if not (allowed[name](kind) if name in allowed else is_text):
+            message = f"the column {name} has a wrong type"
+            raise Unreadable(message)
+
+
+def _timestamp_unit(kind: Any) -> str | None:
+    """Return the unit of a type that is a timestamp with a time zone."""
+    return next((unit for unit in _UNITS if pa.types.is_timestamp(kind) and kind.tz and kind.unit == unit), None)
+
+
+def _cells(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yield the cells of each row by column; a time is an integer, with its unit or None."""
+    columns: dict[str, list[Any]] = {}
+    for name in batch.schema.names:
+        column = batch.column(name)
+        if name == "phenomenonTime":
+            unit = _timestamp_unit(column.type)
+            times = column.cast(pa.int64()).to_pylist()
+            columns[name] = [None if time is None else (time, unit) for time in times]
+            continue
+        columns[name] = column.to_pylist()
+        if name in {"thing", "quantity"} and sum(len((text or "").encode()) for text in columns[name]) > (
+            EXPANDED_BYTES_MAX
+        ):
+            raise Unreadable("its names are too long")
+    for at in range(len(batch)):
+        yield {name: cells[at] for name, cells in columns.items()}
+
+
+def _row(cells: dict[str, Any], offset: int, row: int, time_unit: str) -> Row:
+    time_ns, text = 0, None
+    if cells["phenomenonTime"] is not None:
+        number, unit = cells["phenomenonTime"]
+        time_ns = number * UNIT_NS[unit or time_unit]
+        text = _number_text(time_ns, time_unit)
+    result, identity = cells["result"], cells.get("id")
+    names = [cells["thing"], cells["quantity"], *([] if identity is None else [identity])]
+    is_valid = (
+        all(name is not None and 0 < len(name) <= NAME_LENGTH_MAX for name in names)
+        and "\0" not in (cells["quantity"] or "")
+        and text is not None
+        and TIME_MIN_NS <= time_ns <= TIME_MAX_NS
+        and result is not None
+        and math.isfinite(result)
+    )
+    record = None
+    if is_valid:
+        time: Any = msgspec.Raw((text or "").encode())
+        record = Record(cells["thing"], cells["quantity"], time, result, identity or f"{offset}.{row}")
+    return Row(record, time_ns, identity is not None, _shown(cells, text))
+
+
+def _shown(cells: dict[str, Any], time: str | None) -> bytes:
+    """Return the JSON that a dead letter of the row contains."""
+    result = cells["result"]
+    if result is not None and not math.isfinite(result):
+        result = "NaN" if math.isnan(result) else "Infinity" if result > 0 else "-Infinity"
+    parts = {
+        "thing": json.dumps(cells["thing"], ensure_ascii=False),
+        "quantity": json.dumps(cells["quantity"], ensure_ascii=False),
+        "phenomenonTime": time or "null",
+        "result": msgspec.json.encode(result).decode(),
+    }
+    if "id" in cells:
+        parts["id"] = json.dumps(cells["id"], ensure_ascii=False)
+    return ("{" + ",".join(f'"{name}":{part}' for name, part in parts.items()) + "}").encode()
+
+
+def _number_text(time_ns: int, time_unit: str) -> str:
+    """Return a time as the shortest exact decimal in ``time_unit``."""
+    whole = Fraction(time_ns, UNIT_NS[time_unit])
+    if whole.denominator == 1:
+        return str(whole.numerator)
+    # 40 digits are more than a time in ns has.
+    return format(Decimal(time_ns).scaleb(-len(str(UNIT_NS[time_unit])) + 1).normalize(), "f")

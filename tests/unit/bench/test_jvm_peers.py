@@ -1,0 +1,134 @@
+"""The peers in Java: their shared rule against the expected results, and the commands that start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.contest.workload.expected import compare, expect
+from bench.contest.workload.inputs import Workload, make
+from bench.peers.jvm import flink_joins, programs, spark_joins, streams_joins
+from broker.stack.errors import StackError
+
+ENGINES = {"streams": streams_joins, "flink": flink_joins, "spark": spark_joins}
+
+
+needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="javac is missing")
+
+
+@pytest.fixture(scope="module")
+def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Compile Spark's program, and the shared rule with it, against the jars of the installed Spark."""
+    jars = f"{programs.pyspark_jars()}/*"
+    return f"{programs.compile_java('spark', tmp_path_factory.mktemp('classes'), jars, print)}:{jars}"
+
+
+def listed(classpath: str, workloads: list[Workload], *given: str) -> list[list[tuple[int, int]]]:
+    """Return the pairs that the rule in Java writes for each workload, given its records in order."""
+    lines: list[bytes] = []
+    for workload in workloads:
+        lines += [*(message["value"] for _, message in workload.messages(0, len(workload))), b""]
+    java = ["java", "-cp", classpath, "common.Listing", *given]
+    ran = subprocess.run(java, input=b"\n".join([*lines, b""]), capture_output=True, check=True)
+    found: list[list[tuple[int, int]]] = [[]]
+    for line in ran.stdout.splitlines():
+        if line:
+            pair = json.loads(line)
+            found[-1].append((int(pair["left"]), int(pair["right"])))
+        else:
+            found.append([])
+    return found[: len(workloads)]
+
+
+def with_ties(seed: int) -> Workload:
+    """Return a workload of two things in which many records have equal times."""
+    draw = np.random.default_rng(seed)
+    rows = 40
+    nothing = np.zeros(2, dtype=np.int64)
+    time_ms = np.sort(draw.integers(0, 15, rows))
+    side = draw.integers(0, 2, rows)
+    return Workload("ties", "", ["a", "b"], nothing, draw.integers(0, 2, rows), side, time_ms)
+
+
+@needs_javac
+@pytest.mark.parametrize("given", [(), ("passed",)], ids=["records alone", "and watermarks"])
+def test_the_rule_in_java_finds_the_expected_pairs_once(given: tuple[str, ...], classpath: str) -> None:
+    names = ("alternating", "rates 1:10", "rates 1:1000", "bursts and gaps", "varying gaps", "skew", "recorded")
+    workloads = [*(make(name, 3_000) for name in names), *map(with_ties, range(60))]
+    for workload, pairs in zip(workloads, listed(classpath, workloads, *given), strict=True):
+        left, right = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        found = compare(expect(workload), left, right)
+        assert (found.missing, found.excess, found.double) == (0, 0, 0), workload.name
+        assert found.found > 0
+
+
+@needs_javac
+def test_a_program_is_compiled_once_and_again_when_its_jars_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "One.java"
+    source.write_text("final class One {}")
+    monkeypatch.setattr(programs, "sources", lambda _: [source])
+    place = programs.compile_java("one", tmp_path / "peers", "a", print)
+    assert [path.name for path in place.iterdir()] == ["One.class"]
+    monkeypatch.setattr(programs, "Parts", None)
+    assert programs.compile_java("one", tmp_path / "peers", "a", print) == place
+    with pytest.raises(TypeError):
+        programs.compile_java("one", tmp_path / "peers", "b", print)
+
+
+def test_without_a_compiler_the_reason_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(StackError, match="javac is missing; on Debian and Ubuntu: apt-get install"):
+        programs.compile_java("spark", tmp_path, "", print)
+
+
+def options_of(engine: str, *given: str) -> list[str]:
+    """Return the arguments that a script passes to its program."""
+    passed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        command = [f"{engine}_joins.py", "host:1", "data", "out", "--classpath", "classes", "--state", "/state", *given]
+        patch.setattr(sys, "argv", command)
+        patch.setattr(os, "execv", lambda _, command: passed.extend(command))
+        patch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+        ENGINES[engine].main()
+    return passed
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_variant_changes_a_setting(engine: str) -> None:
+    timers = ("--order", "timers") if engine == "flink" else ()
+    best = options_of(engine, *timers)
+    for name in ENGINES[engine].VARIANTS:
+        assert (options_of(engine, *timers, "--variant", name) == best) == (name == "best")
+    main = best[best.index("-cp") + 2]
+    assert best[best.index("-cp") + 1] == "classes"
+    assert [path for path in programs.sources(engine) if path.parent.name == engine and path.stem == main.split(".")[1]]
+
+
+def test_kafka_streams_gets_its_join_its_window_and_its_settings() -> None:
+    given = options_of("streams", "--join", "window", "--width-ms", "8", "--lateness-ms", "3", "--variant", "rocksdb")
+    first = given.index("streams.Joins") + 1
+    assert given[first : first + 6] == ["window", "data", "out", "rocksdb", "8", "3"]
+    assert {"application.id=out", "bootstrap.servers=host:1", "processing.guarantee=exactly_once_v2"} <= set(given)
+
+
+def test_flink_waits_for_the_watermark_when_records_are_out_of_order() -> None:
+    for lateness, order, drift in (("0", "arrival", "0"), ("500", "timers", "1000")):
+        given = options_of("flink", "--lateness-ms", lateness)
+        first = given.index("flink.Joins") + 1
+        assert given[first : first + 5] == [order, "host:1", "data", "out", lateness]
+        assert f"drift_ms={drift}" in given
+
+
+def test_spark_gets_its_order_and_its_batch() -> None:
+    given = options_of("spark", "--order", "arrival", "--batch", "7")
+    first = given.index("spark.Joins") + 1
+    assert given[first : first + 7] == ["arrival", "host:1", "data", "out", "/state", "0", "7"]
