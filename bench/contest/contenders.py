@@ -273,6 +273,8 @@ _ON_THE_JVM: Final = (
         _FLINK_BY_HAND,
         *("--order", "timers"),
         lacks=_BY_HAND,
+        # A record waits until the watermark has passed it.
+        waits_ms=1_000,
         tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-4", "large-fetches"),
     ),
     _of_script(
@@ -326,7 +328,7 @@ PEERS_OF_OTHERS: Final = (
         "Spark as-of by hand",
         "Spark: transformWithState",
         _Script("spark_asof", has_window=False),
-        lacks="finds pairs from the left side only",
+        lacks="finds pairs from the left side only; the last records wait until others arrive",
         waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
