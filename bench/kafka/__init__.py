@@ -172,9 +172,13 @@ def run_program(kafka: KafkaSettings, data: str, _folder: Path, command: Sequenc
     return seconds_between(kafka, out)
 
 
-def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int) -> float:
-    """Return the same for the joiner in ``processes`` processes; a second one claims half of the units."""
-    application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
+def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int, results: str = "full") -> float:
+    """Return the same for the joiner in ``processes`` processes; a second one claims half of the units.
+
+    ``results``: their form, as in `application.results`.
+    """
+    name = f"join-{uuid.uuid4().hex[:8]}"
+    application = Application(kafka, folder, name, PARTITIONS, data=data, results=results)
     running = [application.start(instance=str(number)) for number in range(processes)]
     try:
         application.wait_until_through(running)
@@ -207,6 +211,7 @@ PASS_THROUGHS: Final[dict[str, Run]] = {
 
 JOINERS: Final[dict[str, Run]] = {
     "joiner": partial(run_joiner, processes=1),
+    "joiner, compact results": partial(run_joiner, processes=1, results="compact"),
     "joiner, two processes": partial(run_joiner, processes=2),
 }
 
