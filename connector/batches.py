@@ -1,7 +1,7 @@
 """Puts the records of many events into one message for each partition, as Arrow.
 
-Pure: records in, messages out. All records of an event go into the same message, so an event is confirmed with that
-message. Imported only if `topics.data_format` is ``arrow``: pyarrow is an extra.
+The module is pure: it takes records and returns messages. All records of an event go into the same message, so the
+event is confirmed with it. The module is imported only if `topics.data_format` is ``arrow``: pyarrow is an extra.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBERS_BYTES: Final = 24
 
 @dataclass
 class _Waiting:
-    """The records of one partition that are not in a message yet. ``key``: of the message, so that it goes there."""
+    """The records of one partition that are not in a message yet. A message with ``key`` goes to this partition."""
 
     key: bytes
     records: list[Record] = field(default_factory=list)
@@ -70,7 +70,7 @@ class RecordBatches:
 
     @staticmethod
     def size_of(records: Sequence[Record]) -> int:
-        """Return about how many bytes the records take."""
+        """Return an estimate of the number of bytes that the records take."""
         # A character has up to four bytes; most have one.
         return sum(len(one.thing) + len(one.quantity) + len(one.id) + _NUMBERS_BYTES for one in records)
 

@@ -58,14 +58,14 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
 
 
 def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
-    """Return the sizes with what the options change."""
+    """Return the sizes, with the changes that the options ask for."""
     records = options.records or sizes.records
     turns = dict.fromkeys(KINDS, options.turns) if options.turns else sizes.turns
     return replace(sizes, records=records, turns=turns, seed=sizes.seed if options.seed is None else options.seed)
 
 
 def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order, each with its place in the whole plan. Do not start any after ``minutes``."""
+    """Make the measurements in order, and start none after ``minutes``. Each comes with its place in the whole plan."""
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
         return

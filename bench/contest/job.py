@@ -1,4 +1,4 @@
-"""What a contender is: a list of commands, which all get the same `Job` and are observed from outside."""
+"""Defines a contender: a list of commands that all get the same `Job` and are observed from outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run, and how long it must be quiet before it ends without having reached the end."""
+    """The time limits of a run, and how long it must be quiet to be ended before it has read all of its input."""
 
     budget_s: float = 90.0
     start_s: float = 120.0
@@ -35,7 +35,7 @@ class Limits:
 class Job:
     """A task for a contender. ``folder`` is not shared with other jobs, and ``name`` is unique.
 
-    ``cores`` is the number of cores that the contender may use; 0: all.
+    ``cores`` is the number of cores that the contender may use, or 0 for all.
     """
 
     kafka: KafkaSettings
@@ -68,12 +68,12 @@ class Job:
 class Contender:
     """An engine with its settings.
 
-    ``commands`` returns the commands of its processes, which run in parallel. ``has_window``: its results depend on the
-    width. ``widths``: if above 1, its windows form a grid, each this many widths wide. ``topics`` is 2 if each side
-    needs its own topic. ``guarantee`` is how its results are delivered. ``states`` returns the states that it has
-    stored in Kafka. ``patience`` multiplies the time limit. ``waits_ms`` is how much event time must pass before a
-    result is emitted. ``variants`` are other settings to try, ``for_latency`` those under which its latency is
-    measured instead of its own.
+    ``commands`` returns the commands of its processes, which run in parallel. ``has_window`` says whether its
+    results depend on the width. If ``widths`` is above 1, its windows form a grid and are each this many widths wide.
+    ``topics`` is 2 if each side needs its own topic. ``guarantee`` is how its results are delivered. ``states`` returns
+    the states that it has stored in Kafka. ``patience`` multiplies the time limit. ``waits_ms`` is how much event time
+    must pass before a result is emitted. ``variants`` are other settings to try. ``for_latency`` are the settings under
+    which its latency is measured, instead of its own.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Contender:
     def window(self, width_ms: int, lateness_ms: int = 0) -> Window:
         """Return the window in which the contender finds pairs, for ``width_ms`` to each side.
 
-        A contender that waits for event time to pass waits also for its lateness and for the end of its window.
+        A contender that waits for event time to pass also waits for its lateness and for the end of its window.
         """
         waits_ms = self.waits_ms + lateness_ms + 2 * width_ms if self.waits_ms else 0
         if not self.has_window:
@@ -102,5 +102,5 @@ class Contender:
 
     @property
     def slug(self) -> str:
-        """The name in a form for topic and file names."""
+        """The name in a form that topic and file names allow."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())

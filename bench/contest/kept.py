@@ -1,4 +1,4 @@
-"""The measurements, and the files that store them, one per kind."""
+"""Stores the measurements in result files, one for each kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.harness.report import json_text
 class Measurement:
     """One run. ``width_ms`` is 0 for no window, or if the narrowest that finds ``share`` of the neighbours is used.
 
-    ``curve`` and ``at`` are what changes along a curve, and its value.
+    ``curve`` names the quantity that changes along a curve, and ``at`` is its value.
     """
 
     kind: str

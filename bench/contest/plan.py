@@ -1,4 +1,4 @@
-"""Plans the measurements: which, how large, how often, and in which order."""
+"""Plans which measurements to make, how large they are, how often to repeat them, and in which order."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Sizes:
         return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the sizes and the seeds as they are recorded; ``seed`` is that of the data."""
+        """Return the sizes and the seeds in the form in which they are recorded. ``seed`` is the seed of the data."""
         return asdict(self) | {"seed": SEED, "order_seed": self.seed}
 
 

@@ -1,4 +1,4 @@
-"""The state of a contender: how many records it holds and how many bytes it stores, sampled in the same way for all.
+"""Samples how many records a contender holds and how many bytes it stores, in the same way for all contenders.
 
 A contender's state is known at some points in time: its folder is measured every half second, Spark prints its state
 after each batch, and the joiner writes the number of records it holds in each checkpoint. The samples are compared at
@@ -37,9 +37,10 @@ POSITIONS: Final = tuple(tenth / 10 for tenth in range(1, 10))
 class State(NamedTuple):
     """What a contender holds at a point in time; None where that is unknown.
 
-    ``rows``: records. ``bytes``: of stored state. ``batch_rows``: records of the batch that has just been processed;
-    in engines that release records only in the next batch, these are among ``rows``. ``part``: which part of the state
-    this is, if its parts are known separately; the state is then the sum of the newest samples of all parts.
+    ``rows`` counts the records, and ``bytes`` is the size of the stored state. ``batch_rows`` counts the records of the
+    batch that has just been processed; in engines that release records only in the next batch, they are among ``rows``.
+    ``part`` names the part of the state, if its parts are known separately; the state is then the sum of the newest
+    samples of all parts.
     """
 
     at_s: float
@@ -100,7 +101,7 @@ def _of_unit(readers: Readers, topic: str, unit: int) -> Iterator[State]:
 def time_of_position(position: Ints, at_s: NDArray[np.float64]) -> Callable[[int], float | None]:
     """Return a function from an input position, in rows, to the time at which the results had reached it.
 
-    ``position``: how many rows had been processed when each result was written, at the times ``at_s``.
+    ``position`` is how many rows had been processed when each result was written, at the times ``at_s``.
     """
 
     def time_of(row: int) -> float | None:

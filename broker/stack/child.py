@@ -169,7 +169,7 @@ def _state(pid: int) -> str:
 
 
 def _start_moment(pid: int) -> str:
-    """Return the start time of the process as text for comparison: the boot id and the clock ticks since boot."""
+    """Return the process's start time as a string to compare: the boot id and the clock ticks since the boot."""
     fields = _stat_fields(pid)
     if not fields:
         return _ask_ps(pid, "lstart")

@@ -48,7 +48,7 @@ _MISSING = -1
 
 
 class Fields(NamedTuple):
-    """The text of each field of n plain records; strings are without quotes. Sides of results have no thing."""
+    """The fields of n plain records as strings without quotes. The sides of a result have no thing."""
 
     thing: StringColumn
     quantity: StringColumn

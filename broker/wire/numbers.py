@@ -1,4 +1,4 @@
-"""Reads JSON numbers of columns, without a Python object for each in the usual case."""
+"""Reads columns of JSON numbers. In the usual case it creates no Python object for a number."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _numbers = msgspec.json.Decoder(list[float])
 
 
 class Numbers(NamedTuple):
-    """n numbers: their values, and the JSON of each value, which may differ from the text that was read."""
+    """Columns of n numbers: their values, and the JSON of each value, which may differ from the JSON that was read."""
 
     value: Floats
     encoded: StringColumn
@@ -65,7 +65,7 @@ def read_numbers(texts: StringColumn) -> Numbers | None:
 
 @compiled(types.void, BYTES, INTS, INTS, types.Array(types.float64, 1, "C"), BYTES_OUT)
 def _read_numbers(data: Bytes, start: Ints, end: Ints, values: Floats, found: Bytes) -> None:
-    """Store the value of each number, and what was found."""
+    """Store the value of each number and, in ``found``, which kind of number it is."""
     for row in range(len(start)):
         at, stop = start[row], end[row]
         negative = at < stop and data[at] == _MINUS

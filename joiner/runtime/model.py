@@ -77,7 +77,7 @@ class JoinSummary(msgspec.Struct, frozen=True):
 
 
 class FirstRecord(msgspec.Struct, frozen=True):
-    """The first record of a transaction in a result topic: its identity, and an offset at or before it.
+    """The identity of a transaction's first record in a result topic, and an offset at or before that record.
 
     It stands for all records of the transaction in that partition: they become visible together or not at all.
     """

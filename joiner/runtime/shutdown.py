@@ -1,4 +1,4 @@
-"""Shutdown within seconds: clean on Ctrl-C or SIGTERM, and forced if Kafka does not answer.
+"""Shuts a process down within seconds on Ctrl-C or SIGTERM, by force if Kafka does not answer.
 
 A separate thread waits for signals: Python runs signal handlers only in the main thread, which may be inside a call to
 Kafka that returns only after its timeout. The interpreter writes to its wake-up descriptor immediately. A forced exit

@@ -66,7 +66,7 @@ class Load:
         return report
 
     def cpu_s(self) -> tuple[float, float, float]:
-        """Return the CPU seconds so far of the contender, of Kafka and of the measuring programs."""
+        """Return the CPU seconds that the contender, Kafka and the measuring programs have used so far."""
         sender = processes().get(self._sender.pid)
         return self.tree.look(), self._arena.kafka_cpu_s(), time.process_time() + (sender.cpu_s if sender else 0.0)
 
@@ -110,7 +110,7 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
 
 
 def steady_load(arena: Arena, contender: Contender, rate: int, seconds: float) -> dict[str, Any]:
-    """Return the figures at one rate for a long time: of the whole, and the quantiles and the memory of each part."""
+    """Return the figures at one rate for a long time: those of the whole, and each part's quantiles and memory."""
     parts: list[dict[str, Any]] = []
     with under_load(arena, contender, rate) as (load, receiver):
         for _ in range(max(1, round(seconds / _PART_S))):
@@ -134,7 +134,7 @@ def drain_s(waits_ms: int, rate: int) -> float:
 
 
 class Counted(NamedTuple):
-    """The part of a step that counts: from and to a time in ns, and how many results it must have."""
+    """The part of a step that counts: when it begins and ends (in ns), and how many results it must have."""
 
     first_ns: int
     last_ns: int

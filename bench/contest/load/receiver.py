@@ -20,7 +20,7 @@ _WAIT_S: Final = 0.002
 
 
 class Arrived(NamedTuple):
-    """Results that arrived at a time in ns."""
+    """Results, and the time in ns at which they arrived."""
 
     at_ns: int
     values: StringColumn

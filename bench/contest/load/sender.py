@@ -45,7 +45,7 @@ _LINGER_MS: Final = 5
 
 
 class Schedule:
-    """When records are due: ``rate`` a second from ``began_ns`` on, evenly."""
+    """The schedule of records: ``rate`` records per second are due from ``began_ns`` on, at equal intervals."""
 
     def __init__(self, rate: float, began_ns: int) -> None:
         self.rate, self.began_ns = rate, began_ns
@@ -96,7 +96,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def writer_of(producer: Producer, topics: list[str]) -> Callable[[int, Ints], None]:
-    """Return a function that sends consecutive records: from the number of the first, and the ids of all."""
+    """Return a function that sends consecutive records, given the number of the first one and the ids of all."""
     records = Records()
     if len(topics) == 1:
         try:
@@ -121,7 +121,7 @@ def writer_of(producer: Producer, topics: list[str]) -> Callable[[int, Ints], No
 
 
 class Records:
-    """The records of the alternating workload as columns: no Python object for a record, so the sender stays fast.
+    """The records of the alternating workload as columns. The sender is fast because no record is a Python object.
 
     A record consists of a template for its thing and side, into which its time, its value and its id are written. All
     have a fixed number of digits.

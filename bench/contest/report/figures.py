@@ -1,4 +1,4 @@
-"""The recorded runs, judged, and how their figures are shown."""
+"""Judges the recorded runs, and formats their figures."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
 
 
 def values(runs: Iterable[Found], name: str) -> list[float]:
-    """Return the values of a figure of all runs that have it."""
+    """Return the values of a figure from all runs that have it."""
     return [one[name] for one in runs if one.get(name) is not None]
 
 
 def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
-    """Return ``minimum / median / maximum`` of a figure; a single number if they are equal."""
+    """Return ``minimum / median / maximum`` of a figure, or a single number if they are equal."""
     return spread(values(runs, name), form)
 
 
 def spread(found: list[float], form: Shown) -> str:
-    """Return ``minimum / median / maximum`` as text; a single number if they are equal."""
+    """Return ``minimum / median / maximum`` as a string, or a single number if they are equal."""
     if not found:
         return NONE
     three = [form(value) for value in (min(found), statistics.median(found), max(found))]
@@ -133,21 +133,21 @@ def percent(value: float) -> str:
 
 
 def whole(value: float) -> str:
-    """Format without decimals."""
+    """Format a number without decimals."""
     return f"{value:,.0f}"
 
 
 def short(value: float) -> str:
-    """Format with one decimal."""
+    """Format a number with one decimal."""
     return f"{value:,.1f}"
 
 
 def mega(value: float) -> str:
-    """Format in millions."""
+    """Format a number in millions."""
     return three_digits(value / 1e6)
 
 
 def three_digits(value: float) -> str:
-    """Format with three significant digits."""
+    """Format a number with three significant digits."""
     digits = 2 - len(f"{value:.0f}") + (value >= 1)
     return f"{value:,.{max(0, digits)}f}"

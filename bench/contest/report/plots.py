@@ -56,7 +56,7 @@ def _bars(measurements: list[Found]) -> list[Bar]:
 
 
 def _shares(measurements: list[Found]) -> list[Share]:
-    """Return the shares found at each width, with misses as misses."""
+    """Return the share of the neighbours that was found at each width."""
     found = []
     for (name, width_ms), runs in by(measurements, "contender", "width_ms").items():
         complete = values(runs, "complete")

@@ -1,4 +1,4 @@
-"""Makes a run: of a contender on a workload, or with a kill in the middle."""
+"""Runs a contender on a workload, with or without a kill in the middle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """What a contender is to do. ``width_ms`` is that of its window, ``cores`` the number that it may use; 0: all."""
+    """What a contender is to do. ``width_ms`` is the width of its window. It may use ``cores`` cores (0: all)."""
 
     contender: Contender
     workload: str

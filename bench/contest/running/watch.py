@@ -109,7 +109,7 @@ class Watch:
 
 
 class _Progress:
-    """How many results there are, and when that has changed."""
+    """How many results there are, and when their number has changed."""
 
     def __init__(self) -> None:
         self.count = 0

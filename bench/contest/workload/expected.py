@@ -50,7 +50,7 @@ NO_WINDOW: Final = Window()
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected and the optional pairs, sorted. ``later`` is the later row of each expected pair."""
+    """The expected and the optional pairs, in ascending order. ``later`` is the later row of each expected pair."""
 
     workload: Workload
     pairs: Ints
@@ -101,7 +101,7 @@ class Expected:
         return np.cumsum(grown)
 
     def needed_rows(self, at: int) -> int:
-        """Return how many of the first ``at`` rows are in a pair with a row that follows: what must be held there."""
+        """Return how many of the first ``at`` rows are in a pair with a later row, and so must be held there."""
         earlier = np.minimum(*np.divmod(self.pairs, len(self.workload)))
         return len(np.unique(earlier[(earlier < at) & (self.later >= at)]))
 
@@ -169,7 +169,7 @@ def compare(
 ) -> Comparison:
     """Judge results, given as left and right rows, up to the last row processed in each partition.
 
-    ``processed``: if the run was cut off, how many of its first results show how far it got. That is determined per
+    If the run was cut off, ``processed`` is how many of its first results show how far it got. That is determined per
     thing, because an engine need not process the things of a partition in order. The remaining results only have to be
     correct. ``window`` is the join's window; the last neighbours within it show that the input was read to the end.
     """

@@ -60,7 +60,7 @@ _OPENS: Final = [
 
 
 def main() -> None:
-    """Become the Java process."""
+    """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--order", choices=["timers", "arrival"], default="arrival", help="of the records")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the scripts of the Java peers share: their arguments, and the start of Java."""
+"""Parses the arguments that all Java peers share, and starts Java."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def make_parser(about: str | None, variants: Iterable[str]) -> argparse.Argument
 
 
 def state_of(options: argparse.Namespace) -> Path:
-    """Return the absolute folder of the state, a temporary one if none is named."""
+    """Return the absolute path of the state's folder, which is a temporary one if none is named."""
     return (options.state or Path(tempfile.mkdtemp(prefix="peer-"))).absolute()
 
 
 def start_java(options: argparse.Namespace, main: str, arguments: Sequence[str], java: Sequence[str] = HEAP) -> None:
-    """Become the Java process: it gets this process's signals."""
+    """Replace this process with Java, which then receives its signals."""
     program = shutil.which("java")
     if program is None:
         raise SystemExit("java is missing; on Debian and Ubuntu: apt-get install openjdk-17-jre-headless")

@@ -92,7 +92,7 @@ def pyspark_jars() -> Path:
 
 
 def _jackson(folder: Path) -> list[str]:
-    """Return the jar that parses JSON; Flink's own one is renamed."""
+    """Return the jar that parses JSON. Flink's own copy has other package names."""
     return [str(path) for path in folder.glob("jackson-core-*.jar")]
 
 

@@ -51,7 +51,7 @@ _JAVA: Final = ("-Xmx4g", "-XX:+UseParallelGC", *_OPENS)
 
 
 def main() -> None:
-    """Become the Java process."""
+    """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--order", choices=["watermark", "arrival"], default="watermark", help="of the records")
     parser.add_argument("--batch", type=int, default=200_000, help="records")

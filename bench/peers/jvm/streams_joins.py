@@ -3,7 +3,7 @@
 - ``window``: the windowed join of the DSL. Both sides come from one topic, so they are read in the order of the log. It
   writes all pairs within the width, and none across a longer pause.
 - ``neighbours``: the neighbour join by hand, a processor with a state for each thing (``streams/ByHand.java``). Without
-  lateness it assumes that the records of a thing are in order; with lateness it holds each one so long.
+  lateness it assumes that the records of a thing are in order; with a lateness it holds each record for that long.
 
 Settings: exactly once (v2) with a thread for each core; a commit every second, because each one ends a transaction of
 each thread; polls and buffers of a thousand records, Kafka's defaults, because larger ones were slower; batches of a
@@ -52,7 +52,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
 
 
 def main() -> None:
-    """Become the Java process."""
+    """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--join", choices=["neighbours", "window"], default="neighbours")
     parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")

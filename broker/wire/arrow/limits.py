@@ -1,4 +1,4 @@
-"""Limits of an Arrow IPC stream, checked before anything of it is decoded.
+"""Checks the limits of an Arrow IPC stream before any part of the stream is decoded.
 
 A small compressed message could expand to gigabytes. Its metadata give the number of rows and the size of each buffer,
 and each compressed buffer begins with its size when expanded, so all of it is known in advance. Only the few members
@@ -35,14 +35,14 @@ _PAIR_BYTES: Final = 16
 
 
 class _Metadata:
-    """Reads members of tables in a flatbuffer. Raises `Unreadable` if a position is outside of it."""
+    """Reads members of tables in a flatbuffer. Raises `Unreadable` if a position is outside the flatbuffer."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.root = self.number("<I", 0)
 
     def number(self, form: str, at: int) -> int:
-        """Return the number at a position. ``form``: its type, as in `struct`."""
+        """Return the number at a position. ``form`` is its type, in the notation of `struct`."""
         if not 0 <= at <= len(self._data) - struct.calcsize(form):
             raise Unreadable(_BROKEN)
         (found,) = struct.unpack_from(form, self._data, at)
@@ -63,7 +63,7 @@ class _Metadata:
         return self.number("<q", at) if at else 0
 
     def pairs(self, at: int, count: int) -> Iterator[tuple[int, int]]:
-        """Return ``count`` pairs of int64 from a position on."""
+        """Return ``count`` pairs of int64, beginning at a position."""
         end = at + _PAIR_BYTES * count
         if not 0 <= at <= end <= len(self._data):
             raise Unreadable(_BROKEN)
@@ -113,7 +113,7 @@ def check_limits(value: bytes) -> None:
 
 
 def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
-    """Return the number of rows (0 of a dictionary) and the bytes that a part of the stream takes when expanded."""
+    """Return a part's number of rows (0 for a dictionary) and the number of bytes it takes when expanded."""
     at = metadata.member(metadata.root, 1)
     kind, batch = metadata.number("<B", at) if at else 0, metadata.target(metadata.root, 2)
     if kind == _DICTIONARY:
@@ -139,7 +139,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
 
 
 def _expanded(body: memoryview, offset: int, length: int) -> int:
-    """Return the size of a compressed buffer when expanded."""
+    """Return the size that a compressed buffer has when it is expanded."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not length:

@@ -59,9 +59,9 @@ _NAME: Final = pa.dictionary(pa.int8(), pa.string())
 
 
 class ResultColumns(NamedTuple):
-    """n results: indices into the names of things, positions, times in ns, ordinals (int64), and values.
+    """The columns of n results. All are int64 of shape (n,), except ``value``; the times are in ns.
 
-    ``value``: float64, shape (n,), or (n, 2) if the join keeps both values.
+    ``value`` is float64. Its shape is (n,), or (n, 2) if the join keeps both values.
     """
 
     thing: Ints
@@ -81,9 +81,9 @@ class ResultColumns(NamedTuple):
 def encode_results(
     things: Sequence[str], columns: ResultColumns, join: str, quantity: str, unit: int, *, has_rows: bool
 ) -> list[bytes]:
-    """Return the messages of n results of one join in one unit.
+    """Return the messages that hold n results of one join in one unit.
 
-    ``has_rows``: whether positions have rows (see `broker.wire.records.ROW_BITS`).
+    ``has_rows`` says whether positions include rows (see `broker.wire.records.ROW_BITS`).
     """
     lengths = np.array([len(thing.encode()) for thing in things], dtype=np.int64)
     both, messages = columns.value.ndim > 1, []
@@ -183,7 +183,7 @@ _BOOLS_OUT: Final = types.Array(types.boolean, 1, "C")
 
 @compiled(types.void, INTS, INTS, INTS_OUT, _BOOLS_OUT)
 def _find_means(left: Ints, right: Ints, mean: Ints, half: NDArray[np.bool_]) -> None:
-    """Store the means of two times, rounded down, and whether a half was cut off."""
+    """Store the mean of each pair's two times, rounded down, and whether half a nanosecond was cut off."""
     for at in range(len(left)):
         differing = left[at] ^ right[at]
         # Without the sum, which may overflow an int64.
@@ -208,10 +208,10 @@ def _encode(schema: Any, arrays: list[Any]) -> bytes:
 
 
 class Results(NamedTuple):
-    """n results as read from a message, as lists. ``value``: numbers, or both values as pairs of numbers.
+    """The n results of a message, as lists. ``value`` holds numbers, or pairs of numbers if both values were kept.
 
-    ``time_ns``: rounded down to whole ns; ``half``: whether half a nanosecond was cut off. ``left``, ``right``: the
-    positions as ids contain them. ``tie``: as in `broker.wire.records.Joined`.
+    ``time_ns`` is rounded down to whole ns, and ``half`` says whether half a nanosecond was cut off. ``left`` and
+    ``right`` are positions in the form that ids contain. ``tie`` is defined in `broker.wire.records.Joined`.
     """
 
     thing: list[str]

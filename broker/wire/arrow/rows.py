@@ -33,7 +33,7 @@ _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class Labels(NamedTuple):
-    """A column of n strings with few distinct values: these values, and each row's index into them (-1: null)."""
+    """A column of n strings that holds each distinct value once, and for each row the value's index (-1 for null)."""
 
     names: list[str | None]
     number: Ints
@@ -45,10 +45,10 @@ class Labels(NamedTuple):
 
 
 class ArrowRows(NamedTuple):
-    """n rows of a message, of which the first is row ``first``.
+    """Some of a message's rows, as columns of shape (n,). The first of them is the message's row ``first``.
 
-    ``ts_ns``: int64, 0 where a time is invalid. ``result``: float64. ``id``: the ids, empty where a row has none, or
-    None if no row has one. ``valid``: which rows are valid records. ``batch``: the rows in Arrow's own form.
+    ``ts_ns`` is int64, and 0 where a time is invalid. ``result`` is float64. ``id`` is empty where a row has no id, and
+    None if no row has one. ``valid`` says which rows are valid records. ``batch`` holds the rows in Arrow's own form.
     """
 
     first: int
@@ -82,7 +82,7 @@ class ArrowRows(NamedTuple):
         return msgspec.json.encode({name: shown[name] for name in _COLUMNS if name in shown})
 
     def reason(self, row: int) -> str:
-        """Return why a row is not a valid record."""
+        """Return the reason why a row is not a valid record."""
         shown = self.fields(row)
         for name in _REQUIRED:
             if shown[name] is None:
@@ -101,7 +101,7 @@ class ArrowRows(NamedTuple):
 def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
     """Yield the rows of a message, batch by batch. Raises `Unreadable` with the reason if there are none to read.
 
-    ``time_unit``: the unit of times that are plain integers.
+    ``time_unit`` is the unit of times that are plain integers.
     """
     check_limits(value)
     found: list[ArrowRows] = []
@@ -183,7 +183,7 @@ def _labels(column: Any) -> Labels:
 
 
 def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
-    """Return the values of a column of numbers, and which are valid (None: all)."""
+    """Return the values of a column of numbers and which of them are valid (None if all are)."""
     _, data = column.buffers()
     if data is None or not len(column):
         values = np.zeros(len(column), dtype=kind)
@@ -196,7 +196,7 @@ def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
 
 
 def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
-    """Return times in ns, 0 where invalid, and which are valid."""
+    """Return the times in ns (0 where a time is invalid) and which of them are valid."""
     values, valid = _numbers(column, np.dtype(np.int64))
     unit_ns = UNIT_NS[column.type.unit if pa.types.is_timestamp(column.type) else time_unit]
     low, high = -(-TIME_MIN_NS // unit_ns), TIME_MAX_NS // unit_ns
@@ -209,7 +209,7 @@ def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
 
 
 def _texts(column: Any) -> tuple[StringColumn, Bools]:
-    """Return a column of ids, empty where null, and which of them are acceptable."""
+    """Return the ids (empty where the column is null) and which of them are acceptable."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     _, ends, data = column.buffers()
@@ -229,7 +229,7 @@ def _texts(column: Any) -> tuple[StringColumn, Bools]:
 
 
 def _time_text(value: Any, time_unit: str) -> msgspec.Raw:
-    """Return the time of a row as the text of a number in ``time_unit``, also if it is out of range."""
+    """Return a row's time as a JSON number in ``time_unit``, even if the time is out of range."""
     number = _time_number(value)
     if not pa.types.is_timestamp(value.type):
         return msgspec.Raw(str(number).encode())
@@ -243,7 +243,7 @@ def _time_number(value: Any) -> int:
 
 
 def encode_records(records: Sequence[Record], times_ns: Sequence[int], time_unit: str) -> bytes:
-    """Return records as one message. ``times_ns``: their times in ns.
+    """Return records as one message. ``times_ns`` holds their times in ns.
 
     The times are integers in ``time_unit`` or, if one of them is finer, timestamps.
     """

@@ -161,7 +161,7 @@ class UnitJudgement:
         return seq & (1 << ROW_BITS) - 1 if self._has_rows else None
 
     def position(self, seq: int) -> str:
-        """Return a position as ids contain it: the offset, and the row if there is one."""
+        """Return a position in the form that ids contain: the offset, and the row if there is one."""
         return f"{self.offset(seq)}.{self.row(seq)}" if self._has_rows else str(seq)
 
     def _read_watermark(self, entry: Entry, watermark: Watermark, sides: list[SideJudgement]) -> None:

@@ -1,4 +1,4 @@
-"""The protocol of a move from one site to another: both sides as state machines. No Kafka here, no clock.
+"""The protocol of a move between sites. Both sides are state machines, which use neither Kafka nor a clock.
 
 The input is control records and times; the output is actions for the runner. Both kinds of runner drive it through
 `coordinator`.

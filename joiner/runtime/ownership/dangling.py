@@ -1,4 +1,4 @@
-"""Dangling transactions of a unit: ended by Kafka's coordinator, but open forever in some partitions.
+"""Finds the dangling transactions of a unit: Kafka's coordinator has ended them, but a partition still has them open.
 
 Initialising a transactional id should end every transaction under it, by a commit or an abort. A broker can fail to do
 so: when Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up

@@ -1,4 +1,4 @@
-"""Causes of failure: which are transient, and how soon to retry.
+"""Decides which causes of failure are transient, and how soon to retry.
 
 Transient causes are retried with exponential back-off and jitter for as long as they last. Other causes need an
 operator, because a retry would either not help or change the results.

@@ -1,4 +1,4 @@
-"""The effects of a batch: results, late and unmatched records, and dead letters; and their messages."""
+"""Collects the effects of a batch (results, late and unmatched records, dead letters) and encodes their messages."""
 
 from __future__ import annotations
 

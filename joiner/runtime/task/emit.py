@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Things(NamedTuple):
-    """The things of n records: the distinct names, and each record's index into them (int64, shape (n,))."""
+    """The things of n records: a list of the distinct names, and an index into it per record (int64, shape (n,))."""
 
     names: list[str]
     number: Ints

@@ -1,4 +1,4 @@
-"""Failures of joining functions: counted in the checkpoint, and logged at a bounded rate.
+"""Counts the failures of joining functions in the checkpoint, and logs them at a bounded rate.
 
 A failed pair becomes a dead letter. The checkpoint counts failed pairs as `failed`, for all joins, and as
 `<join>:failed`. The unit's state does not count them, because a silent replay calls no functions. So each checkpoint
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """Failed pairs of a join: their number, and the reason and place of the first failure."""
+    """How many pairs of a join have failed, and the reason and place of the first failure."""
 
     count: int
     first: str
@@ -68,7 +68,7 @@ def of_join(name: str) -> str | None:
 
 
 class FailureLog:
-    """Logs failures: the first one of a join at once, later ones as a total once a minute."""
+    """Logs the first failure of a join at once, and the total of the later ones once a minute."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected

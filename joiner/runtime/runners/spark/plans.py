@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    """The outcome of a plan: messages to write, in parts (see `pack`), and figures of the unit at its end.
+    """The messages that a plan has to write, in parts (see `pack`), and the unit's figures at the end of the plan.
 
     ``stopped``: why the unit cannot continue. ``failed``: why the plan failed; it may be retried. ``lost``: the input
     no longer exists, so another runner may have claimed the unit. In all three cases the other members are empty, and

@@ -1,1 +1,4 @@
-"""Input and results as Arrow. Needs the extra ``arrow``; imported only if a setting asks for Arrow."""
+"""Reads the input and writes the results as Arrow.
+
+This package needs the extra ``arrow``, and is imported only if a setting asks for Arrow.
+"""

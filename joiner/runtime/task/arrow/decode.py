@@ -1,10 +1,10 @@
 """Decodes messages that hold many records each, as Arrow, to the same columns as `joiner.runtime.task.decode`.
 
-All records of a message are consumed together, because the vector C counts messages. The order of the checks of a row
-is that of the checks of a JSON record: readable, selected, not too far in the future, in its key's partition. No step
-takes a Python object for each valid record: names are looked up once for each distinct one in a message.
+All records of a message are consumed together, because the vector C counts messages. A row is checked in the same order
+as a JSON record: is it readable, selected, not too far in the future, in its key's partition? No step creates a Python
+object for each valid record: each distinct name in a message is looked up once.
 
-The records are held in a short form, see `joiner.runtime.task.payloads`.
+The records are held in a short form, which `joiner.runtime.task.payloads` defines.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _take(rows: Rows, which: Ints) -> Rows:
 
 
 def _identities(rows: ArrowRows, part: Rows, which: Ints) -> Ints:
-    """Return a hash of each record's id, or of its position if it has none: then nothing is its duplicate."""
+    """Return a hash of each record's id. A record without an id gets its position, and so has no duplicate."""
     if rows.id is None:
         return part.seq
     hashes = part.shown.hashes()

@@ -24,7 +24,7 @@ class ResultEncoder:
         self._has_rows = settings.topics.has_rows
 
     def __call__(self, pairs: Pairs, values: NDArray[np.float64]) -> Batch:
-        """Return messages without keys."""
+        """Return the messages, which have no keys."""
         left, right = pairs.left, pairs.right
         columns = ResultColumns(
             pairs.things.number,
