@@ -27,6 +27,9 @@ _BUFFERS_MAX: Final = 4_096
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
+_VERSION_5: Final = 4
+"""The present version of the metadata. Before it, compression could be announced in a message's own metadata."""
+
 _IS_PLAIN: Final = -1
 """The size that marks a buffer which is stored as it is in a compressed batch."""
 
@@ -116,10 +119,15 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
     """Return a part's number of rows (0 for a dictionary) and the number of bytes it takes when expanded."""
     at = metadata.member(metadata.root, 1)
     kind, batch = metadata.number("<B", at) if at else 0, metadata.target(metadata.root, 2)
-    if kind == _DICTIONARY:
-        batch = metadata.target(batch, 1)
-    elif kind != _BATCH:
+    if kind not in {_DICTIONARY, _BATCH}:
         return 0, 0
+    at = metadata.member(metadata.root, 0)
+    if metadata.member(metadata.root, 4) and (not at or metadata.number("<h", at) < _VERSION_5):
+        raise Unreadable("its compression may be of a kind that Arrow no longer writes")
+    if kind == _DICTIONARY:
+        if (at := metadata.member(batch, 2)) and metadata.number("<B", at):
+            raise Unreadable("a dictionary is continued; write it as a whole")
+        batch = metadata.target(batch, 1)
     rows = metadata.long(batch, 0)
     if not 0 <= rows <= ROWS_MAX:
         what = "values in a dictionary" if kind == _DICTIONARY else "rows"

@@ -168,18 +168,34 @@ def _labels(column: Any) -> Labels:
     """Return a string column as labels. Raises `Unreadable` if the names would take too much memory row by row."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
+    number, dictionary = _indices(column), column.dictionary
+    if len(dictionary) > len(number):
+        # Only the values that occur: all batches of a message may share one large dictionary.
+        used, number = np.unique(number, return_inverse=True)
+        nulls = int(np.count_nonzero(used < 0))
+        dictionary, number = dictionary.take(pa.array(used[nulls:])), number - nulls
+    names = dictionary.to_pylist()
+    longest = max((len(name) for name in names if name), default=0)
+    if longest * len(number) > EXPANDED_BYTES_MAX // 4:
+        _check_expanded(dictionary, number)
+    return Labels(names, number)
+
+
+def _indices(column: Any) -> Ints:
+    """Return each row's index into a column's dictionary, -1 where null."""
     indices = column.indices
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(-1)
-    number = indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    names = column.dictionary.to_pylist()
-    longest = max((len(name) for name in names if name), default=0)
-    if longest * len(number) > EXPANDED_BYTES_MAX // 4:
-        lengths = np.array([len(name.encode()) if name else 0 for name in names] + [0])
-        if int(lengths.take(number).sum()) > EXPANDED_BYTES_MAX:
-            reason = f"the names of its rows have more than {EXPANDED_BYTES_MAX} bytes"
-            raise Unreadable(reason)
-    return Labels(names, number)
+    number: Ints = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return number
+
+
+def _check_expanded(dictionary: Any, number: Ints) -> None:
+    """Raise `Unreadable` if a dictionary's names would take too much memory row by row."""
+    lengths = pc.fill_null(pc.binary_length(dictionary), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if int(np.append(lengths, 0).take(number).sum()) > EXPANDED_BYTES_MAX:
+        reason = f"the names of its rows have more than {EXPANDED_BYTES_MAX} bytes"
+        raise Unreadable(reason)
 
 
 def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
@@ -209,8 +225,12 @@ def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
 
 
 def _texts(column: Any) -> tuple[StringColumn, Bools]:
-    """Return the ids (empty where the column is null) and which of them are acceptable."""
+    """Return the ids (empty where the column is null) and which of them are acceptable.
+
+    Raises `Unreadable` if they would take too much memory.
+    """
     if pa.types.is_dictionary(column.type):
+        _check_expanded(column.dictionary, _indices(column))
         column = column.cast(column.type.value_type)
     _, ends, data = column.buffers()
     kind = np.dtype(np.int64 if pa.types.is_large_string(column.type) else np.int32)

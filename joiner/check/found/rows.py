@@ -86,13 +86,17 @@ def _cells(batch: Any) -> Iterator[dict[str, Any]]:
             times = column.cast(pa.int64()).to_pylist()
             columns[name] = [None if time is None else (time, unit) for time in times]
             continue
-        columns[name] = column.to_pylist()
-        if name in {"thing", "quantity"} and sum(len((text or "").encode()) for text in columns[name]) > (
-            EXPANDED_BYTES_MAX
-        ):
+        columns[name] = _texts(column) if pa.types.is_dictionary(column.type) else column.to_pylist()
+        if name != "result" and sum(len((text or "").encode()) for text in columns[name]) > EXPANDED_BYTES_MAX:
             raise Unreadable("its names are too long")
     for at in range(len(batch)):
         yield {name: cells[at] for name, cells in columns.items()}
+
+
+def _texts(column: Any) -> list[str | None]:
+    """Return the cells of a dictionary column. Equal ones are one object, because they may be long."""
+    names = column.dictionary.to_pylist()
+    return [None if at is None else names[at] for at in column.indices.to_pylist()]
 
 
 def _row(cells: dict[str, Any], offset: int, row: int, time_unit: str) -> Row:

@@ -163,10 +163,87 @@ def test_long_names_of_few_values_are_limited_row_by_row() -> None:
         list(read_rows(stream(batch(ROWS_MAX, thing=names)), "ms"))
 
 
+def test_long_ids_of_few_values_are_limited_row_by_row() -> None:
+    same = pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS_MAX, dtype=np.int8)), pa.array(["x" * 300]))
+    with pytest.raises(Unreadable, match="names of its rows"):
+        list(read_rows(stream(batch(ROWS_MAX, id=same)), "ms"))
+
+
+def test_batches_that_share_a_large_dictionary_hold_only_the_names_they_use() -> None:
+    shared = pa.array([f"{number:x}" for number in range(ROWS_MAX)])
+    numbers = [[7, None], [None, None], [ROWS_MAX - 1, 7]]
+    parts = [batch(thing=pa.DictionaryArray.from_arrays(pa.array(some, pa.int32()), shared)) for some in numbers]
+    found = list(read_rows(stream(*parts), "ms"))
+    assert [len(rows.thing.names) for rows in found] == [1, 0, 2]
+    labels = [[rows.thing.names[at] if at >= 0 else None for at in rows.thing.number.tolist()] for rows in found]
+    assert labels == [["7", None], [None, None], ["ffff", "7"]]
+    assert [rows.valid.tolist() for rows in found] == [[True, False], [False, False], [True, True]]
+
+
+def test_a_dictionary_that_is_continued_is_refused() -> None:
+    # Each continuation would copy the whole dictionary again.
+    sink, names = pa.BufferOutputStream(), ["a", "b"]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    parts = [batch(thing=pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array(names[:count]))) for count in (1, 2)]
+    with pa.ipc.new_stream(sink, parts[0].schema, options=options) as writer:
+        for part in parts:
+            writer.write_batch(part)
+    with pytest.raises(Unreadable, match="a dictionary is continued"):
+        list(read_rows(sink.getvalue().to_pybytes(), "ms"))
+
+
 def test_a_dictionary_with_too_many_values_is_refused() -> None:
     names = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([str(at) for at in range(ROWS_MAX + 1)]))
     with pytest.raises(Unreadable, match="values in a dictionary"):
         list(read_rows(stream(batch(thing=names)), "ms"))
+
+
+def _with_former_compression(meta: bytes, kind: int, body_length: int) -> bytes:
+    """Return the metadata of a batch as Arrow 0.17 wrote them: compression is named in the message's own metadata."""
+    old = bytearray(meta)
+    root = struct.unpack_from("<I", old)[0]
+    at = root + struct.unpack_from("<H", old, root - struct.unpack_from("<i", old, root)[0] + 8)[0]
+    part = at + struct.unpack_from("<I", old, at)[0]
+    if kind == 2:
+        at = part + struct.unpack_from("<H", old, part - struct.unpack_from("<i", old, part)[0] + 6)[0]
+        batch_at = at + struct.unpack_from("<I", old, at)[0]
+    else:
+        batch_at = part
+    members = batch_at - struct.unpack_from("<i", old, batch_at)[0]
+    if struct.unpack_from("<H", old, members)[0] >= 12:
+        struct.pack_into("<H", old, members + 10, 0)
+    name, codec = b"ARROW:experimental_compression", b"zstd"
+    new = bytearray(120)
+    struct.pack_into("<I", new, 0, 20)
+    struct.pack_into("<7H", new, 4, 14, 24, 20, 22, 12, 4, 16)
+    struct.pack_into("<iqIIhBB", new, 20, 16, body_length, len(new) + part - 32, 44 - 36, 3, kind, 0)
+    struct.pack_into("<II", new, 44, 1, 60 - 48)
+    struct.pack_into("<4H", new, 52, 8, 12, 4, 8)
+    struct.pack_into("<iII", new, 60, 8, 72 - 64, 108 - 68)
+    struct.pack_into("<I31s", new, 72, len(name), name)
+    struct.pack_into("<I5s", new, 108, len(codec), codec)
+    return bytes(new + old)
+
+
+def test_compression_that_only_former_releases_wrote_does_not_evade_the_limits() -> None:
+    count = ROWS_MAX
+    long = pa.array(["x" * 300] * count)
+    value, at, crafted = stream(batch(count, id=long), compression="zstd"), 0, b""
+    while (length := struct.unpack_from("<i", value, at + 4)[0]) > 0:
+        meta, at = value[at + 8 : at + 8 + length], at + 8 + length
+        root = struct.unpack_from("<I", meta)[0]
+        members = root - struct.unpack_from("<i", meta, root)[0]
+        kind = meta[root + struct.unpack_from("<H", meta, members + 6)[0]]
+        body_at = struct.unpack_from("<H", meta, members + 10)[0] if members + 10 < root else 0
+        size = struct.unpack_from("<q", meta, root + body_at)[0] if body_at else 0
+        if kind in {2, 3}:
+            meta = _with_former_compression(meta, kind, size)
+        crafted += struct.pack("<Ii", 0xFFFFFFFF, len(meta)) + meta + value[at : at + size]
+        at += size
+    with pa.ipc.open_stream(crafted) as reader:
+        assert reader.read_all().nbytes > EXPANDED_BYTES_MAX, "pyarrow expands it"
+    with pytest.raises(Unreadable, match="no longer writes"):
+        list(read_rows(crafted, "ms"))
 
 
 def test_every_damage_of_a_message_is_read_or_refused() -> None:
