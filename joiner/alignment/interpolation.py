@@ -1,0 +1,75 @@
+"""The arithmetic of interpolated values.
+
+Between the records (t0, v0) and (t1, v1), with t0 < t < t1, the weight w is (t - t0) / (t1 - t0). Both differences are
+computed exactly, as integers, and rounded once each when they become floats (up to 104 days apart in ns, not at all).
+The value is v0 + w * (v1 - v0), limited to the range between v0 and v1, which rounding could exceed by a digit. Where
+v1 - v0 overflows, it is (1 - w) * v0 + w * v1. At t0 = t the value is v0, and at t = t1 it is v1.
+
+With a period p, v0 and v1 are first reduced to at least 0 and below p; the way from v0 to v1 is the shorter one round,
+forwards if both are equally long; and the result is reduced again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import types
+
+from joiner.core.compiled import GIVEN, compiled, gap
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+_FLOATS = types.Array(types.float64, 1, "C")
+_GIVEN_FLOATS = types.Array(types.float64, 1, "C", readonly=True)
+
+
+@compiled(_FLOATS, GIVEN, GIVEN, _GIVEN_FLOATS, GIVEN, _GIVEN_FLOATS, types.float64)
+def interpolate(at_ns: Ints, prev_ns: Ints, prev: Floats, next_ns: Ints, following: Floats, period: float) -> Floats:
+    """Return the values at ``at_ns`` between the records (``prev_ns``, ``prev``) and (``next_ns``, ``following``).
+
+    All arrays have shape (n,), and ``prev_ns <= at_ns <= next_ns``. ``period``: 0 means none.
+    """
+    found = np.empty(len(at_ns), dtype=np.float64)
+    for row in range(len(at_ns)):
+        ts, t0, t1, v0, v1 = at_ns[row], prev_ns[row], next_ns[row], prev[row], following[row]
+        if ts == t0 or ts == t1:  # noqa: PLR1714 - numba compiles no membership test on mixed integers
+            value = v0 if ts == t0 else v1
+            found[row] = _reduced(value, period) if period else value
+            continue
+        weight = np.float64(gap(ts, t0)) / np.float64(gap(t1, t0))
+        found[row] = _between_angles(v0, v1, weight, period) if period else _between(v0, v1, weight)
+    return found
+
+
+@compiled()
+def _between(v0: float, v1: float, weight: float) -> float:
+    way = v1 - v0
+    value = v0 + weight * way if np.isfinite(way) else (1.0 - weight) * v0 + weight * v1
+    low, high = min(v0, v1), max(v0, v1)
+    # A missing number (NaN) passes through both comparisons.
+    if value < low:
+        return low
+    return high if value > high else value
+
+
+@compiled()
+def _between_angles(v0: float, v1: float, weight: float, period: float) -> float:
+    begin = _reduced(v0, period)
+    way = _reduced(v1, period) - begin
+    if way > period / 2:
+        way -= period
+    elif way <= -period / 2:
+        way += period
+    return _reduced(begin + weight * way, period)
+
+
+@compiled()
+def _reduced(value: float, period: float) -> float:
+    rest = value % period
+    # Rounding may give the period itself for a tiny negative value.
+    return 0.0 if rest >= period else rest

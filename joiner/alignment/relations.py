@@ -1,0 +1,103 @@
+"""One neighbour of the records of a driver in the stream of a column, as it becomes certain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import numpy as np
+
+from joiner.alignment.position_table import PositionTable
+from joiner.core.engine import LocalStreamBuffer, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_COLUMNS: Final = 3
+"""Position, time in ns, and value."""
+
+
+class Input(NamedTuple):
+    """The records and watermarks of one stream for a step, as `LocalStreamBuffer.push` takes them."""
+
+    records: Sequence[object] | None = None
+    watermarks: Sequence[object] | None = None
+
+
+class Answers(NamedTuple):
+    """The driver records whose neighbour became certain in a step.
+
+    ``seq``: those that have one, shape (n,), with its time in ns and its value (the bits of a float64), ``ts`` and
+    ``value``. ``missing_seq``: those that have none. All int64.
+    """
+
+    seq: Ints
+    ts: Ints
+    value: Ints
+    missing_seq: Ints
+
+
+class RelationBuffer:
+    """Finds one neighbour of each driver record.
+
+    Every accepted driver record is answered exactly once: with its neighbour, or as missing.
+    """
+
+    def __init__(
+        self, direction: str, tolerance_ns: int | None, lateness_ns: tuple[int, int], watermark_scope: str
+    ) -> None:
+        """``direction``: as in `LocalStreamBuffer`, but not "both". ``lateness_ns``: of the driver and the column."""
+        self._buffer = LocalStreamBuffer(
+            tolerance_ns=tolerance_ns,
+            lateness_ns=lateness_ns,
+            direction=direction,
+            driver="left",
+            watermark_scope=watermark_scope,
+            emit_unmatched="left",
+        )
+        self._held = PositionTable(_COLUMNS)
+
+    def push(self, driver: Input, column: Input, values: Ints, *, ends: bool) -> tuple[Answers, Step]:
+        """Consume the next records and watermarks. ``values``: those of the column's records, shape (n,)."""
+        if column.records is not None and len(values):
+            _, ts, seq, *_ = column.records
+            self._held.append(np.stack([np.asarray(seq), np.asarray(ts), values]))
+        step = self._buffer.push(
+            left=driver.records,
+            right=column.records,
+            left_watermarks=driver.watermarks,
+            right_watermarks=column.watermarks,
+        )
+        found = [self._answers(step)]
+        gone = [step.right_late_seq, step.right_duplicate_seq, step.right_released_seq]
+        if ends:
+            last = self._buffer.close()
+            found.append(self._answers(last))
+            gone.append(last.right_released_seq)
+        self._held.remove(self._held.find(np.concatenate(gone)))
+        return Answers(*map(np.concatenate, zip(*found, strict=True))), step
+
+    def _answers(self, step: Step) -> Answers:
+        at = self._held.find(step.right_seq)
+        _, ts, value = self._held.take(at)
+        return Answers(step.left_seq, ts, value, step.left_unmatched_seq)
+
+    def held(self) -> int:
+        """Return the number of records of the column that are held."""
+        return len(self._held)
+
+    def save(self) -> tuple[bytes, Ints]:
+        """Return the state for `load`: a snapshot of the buffer, and the held records, shape (3, n)."""
+        return self._buffer.snapshot(), self._held.rows()
+
+    @classmethod
+    def load(cls, snapshot: bytes, held: Ints) -> Self:
+        """Restore what `save` has returned. Raises `SnapshotError`."""
+        restored = cls.__new__(cls)
+        restored._buffer = LocalStreamBuffer.restore(snapshot)
+        restored._held = PositionTable(_COLUMNS)
+        restored._held.append(held)
+        return restored

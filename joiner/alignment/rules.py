@@ -1,0 +1,78 @@
+"""The columns of an aligned row: which record of a stream a value is taken from, and when there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from joiner.core.arguments import check_duration
+from joiner.core.errors import ArgumentError
+
+RULES: Final = ("previous", "next", "nearest", "linear")
+ON_MISSING: Final = ("null", "drop")
+
+
+class Relation(NamedTuple):
+    """A neighbour that a column needs: its direction, as in `LocalStreamBuffer`."""
+
+    direction: str
+
+
+_RELATIONS: Final = {
+    "previous": (Relation("backward"),),
+    "next": (Relation("forward"),),
+    "nearest": (Relation("nearest"),),
+    "linear": (Relation("backward"), Relation("forward")),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnRule:
+    """How the value of a column is found at the time of a row.
+
+    Args:
+        rule: ``"previous"`` (the last value at or before the time of the row), ``"next"`` (the first one at or after
+            it), ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal), or ``"linear"``
+            (interpolated between the two).
+        tolerance_ns: how far the record may be from the row in time. With ``"linear"``, how far the two records may be
+            from each other. None means no limit. Beyond it, the value is missing.
+        period: with ``"linear"``, the values repeat after this, such as 360 for angles in degrees. Interpolation takes
+            the shorter way round, and the result is at least 0 and below the period.
+        on_missing: whether a row without a value for this column has a ``"null"`` there, or is left out (``"drop"``).
+        lateness_ns: how far a record of this column's stream may be behind the largest time of its key.
+
+    Raises:
+        ArgumentError: naming the option and its permitted values.
+
+    """
+
+    rule: str = "previous"
+    tolerance_ns: int | None = None
+    period: float | None = None
+    on_missing: str = "null"
+    lateness_ns: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (("rule", RULES), ("on_missing", ON_MISSING)):
+            if getattr(self, name) not in known:
+                message = f"{name} must be one of {', '.join(map(repr, known))}, not {getattr(self, name)!r}"
+                raise ArgumentError(message)
+        for name in ("tolerance_ns", "lateness_ns"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_duration(name, value))
+        if self.period is None:
+            return
+        if self.rule != "linear":
+            message = f'period is an option of rule "linear", not of {self.rule!r}'
+            raise ArgumentError(message)
+        if isinstance(self.period, bool) or not isinstance(self.period, int | float) or not 0 < self.period < _MOST:
+            message = f"period must be a positive finite number, not {self.period!r}"
+            raise ArgumentError(message)
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The neighbours that the rule needs, the previous one first."""
+        return _RELATIONS[self.rule]
+
+
+_MOST: Final = float("inf")

@@ -1,0 +1,117 @@
+"""Aligned rows in their simplest form: for each driver record, look for its neighbours in each column's stream.
+
+This is the definition in docs/alignment.md as executable code, built on that of the join (`joiner.check.model.oracle`).
+Given the entries read from each stream, it computes exactly the rows that must have come out by then.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from joiner.check.model import oracle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from joiner.check.model.oracle import Rec, Watermark
+
+_DIRECTIONS: Final = {
+    "previous": ("backward",),
+    "next": ("forward",),
+    "nearest": ("nearest",),
+    "linear": ("backward", "forward"),
+}
+
+
+class Column(NamedTuple):
+    """A column: its stream's entries in log order, the value of each record by seq, and the rule."""
+
+    entries: Sequence[Rec | Watermark]
+    values: Mapping[int, float]
+    rule: str = "previous"
+    tolerance_ns: int | None = None
+    period: float | None = None
+    on_missing: str = "null"
+    lateness_ns: int = 0
+
+
+Row = tuple[float | None, ...]
+"""The value of each column, or None where it is missing."""
+
+
+def align(
+    driver: Sequence[Rec | Watermark],
+    columns: Sequence[Column],
+    *,
+    lateness_ns: int = 0,
+    watermark_scope: str = "key",
+    closed: bool = False,
+) -> tuple[dict[int, Row], set[int]]:
+    """Return the rows that must have come out, by the driver's seq, and the seqs of the rows that were left out.
+
+    The arguments must be all that was read so far. ``closed``: all streams have ended.
+    """
+    rows: dict[int, Row] = {}
+    left_out: set[int] = set()
+    found = [_neighbours(driver, one, lateness_ns, watermark_scope, closed=closed) for one in columns]
+    for record in oracle.Stream(driver, lateness_ns, watermark_scope=watermark_scope).accepted:
+        if not all(record.seq in relation for relations in found for relation in relations):
+            continue  # a column is not certain yet
+        row = tuple(
+            _value(one, record, [relation[record.seq] for relation in relations])
+            for one, relations in zip(columns, found, strict=True)
+        )
+        if any(value is None and one.on_missing == "drop" for one, value in zip(columns, row, strict=True)):
+            left_out.add(record.seq)
+        else:
+            rows[record.seq] = row
+    return rows, left_out
+
+
+def _neighbours(
+    driver: Sequence[Rec | Watermark], column: Column, lateness_ns: int, watermark_scope: str, *, closed: bool
+) -> list[dict[int, Rec | None]]:
+    """Return each certain neighbour by the driver's seq, for each relation. None: certainly, there is none."""
+    relations = []
+    for direction in _DIRECTIONS[column.rule]:
+        options = {
+            "tolerance_ns": column.tolerance_ns,
+            "lateness_ns": (lateness_ns, column.lateness_ns),
+            "direction": direction,
+            "driver": "left",
+            "watermark_scope": watermark_scope,
+        }
+        answer = oracle.join(driver, column.entries, closed=closed, **options)  # type: ignore[arg-type] # as named
+        records = {record.seq: record for record in answer.right.accepted}
+        relation: dict[int, Rec | None] = {left: records[right] for left, right in answer.pairs}
+        without, _ = oracle.unmatched(driver, column.entries, closed=closed, **options)
+        relations.append(relation | dict.fromkeys(without))
+    return relations
+
+
+def _value(column: Column, record: Rec, neighbours: list[Rec | None]) -> float | None:
+    if any(neighbour is None for neighbour in neighbours):
+        return None
+    first, last = neighbours[0], neighbours[-1]
+    assert first is not None and last is not None  # noqa: PT018 - for the type checker
+    before, after = column.values[first.seq], column.values[last.seq]
+    if column.rule != "linear":
+        return before
+    if column.tolerance_ns is not None and last.ts - first.ts > column.tolerance_ns:
+        return None
+    if column.period is not None:
+        return _between_angles(before, after, Fraction(record.ts - first.ts, last.ts - first.ts or 1), column.period)
+    if record.ts in {first.ts, last.ts}:
+        return before if record.ts == first.ts else after
+    weight = Fraction(record.ts - first.ts, last.ts - first.ts)
+    return float(Fraction(before) + weight * (Fraction(after) - Fraction(before)))
+
+
+def _between_angles(before: float, after: float, weight: Fraction, period: float) -> float:
+    size = Fraction(period)
+    begin = Fraction(before) % size
+    way = (Fraction(after) % size - begin + size / 2) % size - size / 2
+    if way == -size / 2:
+        way = size / 2  # forwards, if both ways are equally long
+    return float((begin + weight * way) % size)
