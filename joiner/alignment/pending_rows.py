@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numba import types
 
 from joiner.alignment.interpolation import interpolate
 from joiner.alignment.position_table import SEQ, PositionTable
+from joiner.core.compiled import COUNT, GIVEN, INTS, compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,22 +64,14 @@ class PendingRows:
 
     def answer(self, answers: Sequence[Answers]) -> CompleteRows:
         """Note the answers of each relation. Remove and return the rows that they complete."""
-        touched = []
+        count, complete = 0, np.empty(sum(len(one.seq) + len(one.missing_seq) for one in answers), dtype=np.int64)
         for relation, (seq, ts, value, missing_seq) in enumerate(answers):
             column = _FIXED + _OF_RELATION * relation
-            at, missing = self._table.find(seq), self._table.find(missing_seq)
-            self._table.column(column + _STATE)[at] = _FOUND
-            self._table.column(column + _STATE)[missing] = _MISSING
-            self._table.column(column + _AT_NS)[at] = ts
-            self._table.column(column + _VALUE)[at] = value
-            both = np.concatenate((at, missing))
-            # A relation answers for a record once, so no index is repeated.
-            self._table.column(_OPEN)[both] -= 1
-            touched.append(both)
-        answered = np.concatenate(touched)
-        complete = np.unique(answered[self._table.column(_OPEN).take(answered) == 0])
-        rows = self._table.take(complete)
-        self._table.remove(complete)
+            table = self._table.part(column + _OF_RELATION)
+            count += _note(table, column, seq, ts, value, complete[count:])
+            count += _note(table, column, missing_seq, _NONE, _NONE, complete[count:])
+        rows = self._table.take(complete[:count])
+        self._table.remove(complete[:count])
         return self._completed(rows[:, np.lexsort((rows[SEQ], rows[_TS], rows[_KEY]))])
 
     def _completed(self, rows: Ints) -> CompleteRows:
@@ -131,3 +125,40 @@ def value_of(rule: ColumnRule, ts: Ints, neighbours: Sequence[Ints]) -> tuple[Fl
     return np.where(is_there, values, np.nan), ~is_there
 
 
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+
+
+@compiled(COUNT, types.Array(types.int64, 2, "A"), COUNT, GIVEN, GIVEN, GIVEN, INTS)
+def _note(table: Ints, column: int, answered_seq: Ints, ts: Ints, value: Ints, complete: Ints) -> int:
+    """Note a relation's answers for the rows at ``answered_seq``, which are in the table.
+
+    ``column``: the first of the relation's. ``ts``, ``value``: those of the neighbours; empty if there are none. Writes
+    the indices of the rows that have no open relation left to ``complete``, and returns how many there are.
+    """
+    count, at, rows = 0, 0, table.shape[1]
+    for one in range(len(answered_seq)):
+        seq = answered_seq[one]
+        # The records of a key come in runs, so the row is often shortly after the one before.
+        if at >= rows or table[SEQ, at] > seq:
+            at = 0
+        step = 1
+        while at + step < rows and table[SEQ, at + step] <= seq:
+            at += step
+            step *= 2
+        while step > 1:
+            step //= 2
+            if at + step < rows and table[SEQ, at + step] <= seq:
+                at += step
+        if len(ts):
+            table[column + _STATE, at] = _FOUND
+            table[column + _AT_NS, at] = ts[one]
+            table[column + _VALUE, at] = value[one]
+        else:
+            table[column + _STATE, at] = _MISSING
+        table[_OPEN, at] -= 1
+        if not table[_OPEN, at]:
+            complete[count] = at
+            count += 1
+    return count

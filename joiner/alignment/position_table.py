@@ -52,9 +52,9 @@ class PositionTable:
         """
         return self._table[SEQ, : self._count].searchsorted(seq)
 
-    def column(self, which: int) -> Ints:
-        """Return a column by index, for reading and writing."""
-        return self._table[which]
+    def part(self, columns: int) -> Ints:
+        """Return the first ``columns`` columns of all rows, including removed ones, for reading and writing in place."""
+        return self._table[:columns, : self._count]
 
     def take(self, at: Ints) -> Ints:
         """Return a copy of the rows at these indices, shape (columns, n)."""
