@@ -5,10 +5,13 @@ To use it as a library, no server is needed::
     from joiner import join                 # two whole tables, in one call
     from joiner import LocalStreamBuffer    # two streams, batch by batch
     from joiner import RecordJoin           # two streams, record by record
+    from joiner import AlignBuffer          # rows: each record with the values of n other streams at its time
 
 ``python -m joiner`` starts the process that joins Kafka topics (`joiner.runtime`).
 """
 
+from joiner.alignment.buffer import AlignBuffer, AlignedRows
+from joiner.alignment.rules import ColumnRule
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError, SnapshotError
 from joiner.library.join import join
@@ -17,4 +20,15 @@ from joiner.library.records import RecordJoin
 __version__ = "0.1.0"
 """The version in pyproject.toml, repeated here because a checkout or a zip of `joiner` has no installed metadata."""
 
-__all__ = ["ALL_KEYS", "ArgumentError", "LocalStreamBuffer", "RecordJoin", "SnapshotError", "Step", "join"]
+__all__ = [
+    "ALL_KEYS",
+    "AlignBuffer",
+    "AlignedRows",
+    "ArgumentError",
+    "ColumnRule",
+    "LocalStreamBuffer",
+    "RecordJoin",
+    "SnapshotError",
+    "Step",
+    "join",
+]

@@ -2,5 +2,6 @@
 
 Pure, like `joiner.core`, which it builds on: arrays in, arrays out. It may import `joiner.core` and nothing else. Begin
 with `rules` (what a column may be), then `buffer` (streams, batch by batch) and `tables` (whole tables in one pass).
-`relations` is what the buffer keeps for one neighbour of a column, and `interpolation` the arithmetic of a value.
+`relations` finds one neighbour of a column, `pending_rows` holds the rows that wait for a column, and `interpolation`
+is the arithmetic of a value.
 """

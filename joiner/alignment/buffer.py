@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from joiner.alignment.pending_rows import PendingRows
-from joiner.alignment.relations import Answers, Input, RelationBuffer
+from joiner.alignment.relations import Answers, Input, RelationBuffer, relation_of
 from joiner.alignment.rules import ColumnRule
 from joiner.core import snapshot
 from joiner.core.arguments import check_duration, check_records, check_rising, check_watermarks
 from joiner.core.compiled import compile_declared
-from joiner.core.errors import ArgumentError
+from joiner.core.engine import LocalStreamBuffer
+from joiner.core.errors import ArgumentError, SnapshotError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,14 +103,9 @@ class AlignBuffer:
         self._rules = dict(columns)
         self._options = {"lateness_ns": check_duration("lateness_ns", lateness_ns), "watermark_scope": watermark_scope}
         self._relations = [
-            (
-                name,
-                RelationBuffer(
-                    relation.direction, rule.tolerance_ns, (lateness_ns, rule.lateness_ns), watermark_scope
-                ),
-            )
+            (name, relation_of(direction, rule.tolerance_ns, (lateness_ns, rule.lateness_ns), watermark_scope))
             for name, rule in self._rules.items()
-            for relation in rule.relations
+            for direction in rule.directions
         ]
         self._pending = PendingRows(list(self._rules.values()))
         self._positions = {name: _Positions() for name in (DRIVER, *self._rules)}
@@ -190,14 +186,14 @@ class AlignBuffer:
         header, columns = snapshot.unpack(data)
         if header.get("kind") != _KIND:
             message = "the snapshot is not that of an AlignBuffer"
-            raise snapshot.SnapshotError(message)
+            raise SnapshotError(message)
         restored = cls({name: ColumnRule(**rule) for name, rule in header["columns"].items()}, **header["options"])
         restored._pending.load(np.stack([columns[f"pending.{number}"] for number in range(header["pending"])]))
         restored._relations = [
             (
                 name,
-                RelationBuffer.load(
-                    _as_bytes(columns[f"{number}.buffer"], header[f"{number}.bytes"]),
+                RelationBuffer(
+                    LocalStreamBuffer.restore(_as_bytes(columns[f"{number}.buffer"], header[f"{number}.bytes"])),
                     np.stack([columns[f"{number}.{column}"] for column in range(3)]),
                 ),
             )

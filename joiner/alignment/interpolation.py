@@ -37,7 +37,7 @@ def interpolate(at_ns: Ints, prev_ns: Ints, prev: Floats, next_ns: Ints, followi
     found = np.empty(len(at_ns), dtype=np.float64)
     for row in range(len(at_ns)):
         ts, t0, t1, v0, v1 = at_ns[row], prev_ns[row], next_ns[row], prev[row], following[row]
-        if ts == t0 or ts == t1:  # noqa: PLR1714 - numba compiles no membership test on mixed integers
+        if ts in (t0, t1):
             value = v0 if ts == t0 else v1
             found[row] = _reduced(value, period) if period else value
             continue
@@ -51,10 +51,9 @@ def _between(v0: float, v1: float, weight: float) -> float:
     way = v1 - v0
     value = v0 + weight * way if np.isfinite(way) else (1.0 - weight) * v0 + weight * v1
     low, high = min(v0, v1), max(v0, v1)
-    # A missing number (NaN) passes through both comparisons.
     if value < low:
         return low
-    return high if value > high else value
+    return high if value > high else value  # noqa: FURB136 - NaN must stay NaN, which `min` does not promise
 
 
 @compiled()

@@ -50,7 +50,7 @@ class PendingRows:
 
     def __init__(self, rules: Sequence[ColumnRule]) -> None:
         self._rules = list(rules)
-        self._relations = sum(len(rule.relations) for rule in rules)
+        self._relations = sum(len(rule.directions) for rule in rules)
         self._table = PositionTable(_FIXED + _OF_RELATION * self._relations)
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class PendingRows:
         relation = 0
         for column, rule in enumerate(self._rules):
             neighbours = []
-            for _ in rule.relations:
+            for _ in rule.directions:
                 begin = _FIXED + _OF_RELATION * relation
                 neighbours.append(rows[begin : begin + _OF_RELATION])
                 relation += 1
@@ -123,8 +123,6 @@ def value_of(rule: ColumnRule, ts: Ints, neighbours: Sequence[Ints]) -> tuple[Fl
             rule.period or 0.0,
         )
     return np.where(is_there, values, np.nan), ~is_there
-
-
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)

@@ -53,7 +53,7 @@ class PositionTable:
         return self._table[SEQ, : self._count].searchsorted(seq)
 
     def part(self, columns: int) -> Ints:
-        """Return the first ``columns`` columns of all rows, including removed ones, for reading and writing in place."""
+        """Return the first ``columns`` columns of all rows, also of removed ones, to be read and written in place."""
         return self._table[:columns, : self._count]
 
     def take(self, at: Ints) -> Ints:

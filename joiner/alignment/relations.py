@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -46,19 +46,12 @@ class RelationBuffer:
     Every accepted driver record is answered exactly once: with its neighbour, or as missing.
     """
 
-    def __init__(
-        self, direction: str, tolerance_ns: int | None, lateness_ns: tuple[int, int], watermark_scope: str
-    ) -> None:
-        """``direction``: as in `LocalStreamBuffer`, but not "both". ``lateness_ns``: of the driver and the column."""
-        self._buffer = LocalStreamBuffer(
-            tolerance_ns=tolerance_ns,
-            lateness_ns=lateness_ns,
-            direction=direction,
-            driver="left",
-            watermark_scope=watermark_scope,
-            emit_unmatched="left",
-        )
+    def __init__(self, buffer: LocalStreamBuffer, held: Ints | None = None) -> None:
+        """``buffer``: see `relation_of`. ``held``: the column's records in it, as `save` returns them."""
+        self._buffer = buffer
         self._held = PositionTable(_COLUMNS)
+        if held is not None:
+            self._held.append(held)
 
     def push(self, driver: Input, column: Input, values: Ints, *, ends: bool) -> tuple[Answers, Step]:
         """Consume the next records and watermarks. ``values``: those of the column's records, shape (n,)."""
@@ -90,14 +83,23 @@ class RelationBuffer:
         return len(self._held)
 
     def save(self) -> tuple[bytes, Ints]:
-        """Return the state for `load`: a snapshot of the buffer, and the held records, shape (3, n)."""
+        """Return a snapshot of the buffer, and the column's records in it, shape (3, n)."""
         return self._buffer.snapshot(), self._held.rows()
 
-    @classmethod
-    def load(cls, snapshot: bytes, held: Ints) -> Self:
-        """Restore what `save` has returned. Raises `SnapshotError`."""
-        restored = cls.__new__(cls)
-        restored._buffer = LocalStreamBuffer.restore(snapshot)
-        restored._held = PositionTable(_COLUMNS)
-        restored._held.append(held)
-        return restored
+
+def relation_of(
+    direction: str, tolerance_ns: int | None, lateness_ns: tuple[int, int], watermark_scope: str
+) -> RelationBuffer:
+    """Return an empty buffer for a neighbour.
+
+    ``direction``: as in `LocalStreamBuffer`, but not "both". ``lateness_ns``: of the driver and of the column.
+    """
+    buffer = LocalStreamBuffer(
+        tolerance_ns=tolerance_ns,
+        lateness_ns=lateness_ns,
+        direction=direction,
+        driver="left",
+        watermark_scope=watermark_scope,
+        emit_unmatched="left",
+    )
+    return RelationBuffer(buffer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from joiner.core.arguments import check_duration
 from joiner.core.errors import ArgumentError
@@ -12,17 +12,11 @@ RULES: Final = ("previous", "next", "nearest", "linear")
 ON_MISSING: Final = ("null", "drop")
 
 
-class Relation(NamedTuple):
-    """A neighbour that a column needs: its direction, as in `LocalStreamBuffer`."""
-
-    direction: str
-
-
-_RELATIONS: Final = {
-    "previous": (Relation("backward"),),
-    "next": (Relation("forward"),),
-    "nearest": (Relation("nearest"),),
-    "linear": (Relation("backward"), Relation("forward")),
+_DIRECTIONS: Final = {
+    "previous": ("backward",),
+    "next": ("forward",),
+    "nearest": ("nearest",),
+    "linear": ("backward", "forward"),
 }
 
 
@@ -65,14 +59,15 @@ class ColumnRule:
         if self.rule != "linear":
             message = f'period is an option of rule "linear", not of {self.rule!r}'
             raise ArgumentError(message)
-        if isinstance(self.period, bool) or not isinstance(self.period, int | float) or not 0 < self.period < _MOST:
+        given: object = self.period
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < _MOST:
             message = f"period must be a positive finite number, not {self.period!r}"
             raise ArgumentError(message)
 
     @property
-    def relations(self) -> tuple[Relation, ...]:
-        """The neighbours that the rule needs, the previous one first."""
-        return _RELATIONS[self.rule]
+    def directions(self) -> tuple[str, ...]:
+        """The neighbours that the rule needs, each as a direction of `LocalStreamBuffer`."""
+        return _DIRECTIONS[self.rule]
 
 
 _MOST: Final = float("inf")

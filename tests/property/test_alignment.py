@@ -1,4 +1,4 @@
-"""Aligned rows that come out step by step are those of the definition, for every rule, interleaving, cut and restore."""
+"""Aligned rows come out as the definition says, for every rule, interleaving, cut and restore."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def push(buffer: AlignBuffer, case: Case, begin: list[int], end: list[int]) -> A
     of_columns: dict[str, Any] = {}
     column_watermarks: dict[str, Any] = {}
     for number, one in enumerate(case.columns):
-        part = one.entries[begin[number + 1] : end[number + 1]]
+        part = list(one.entries[begin[number + 1] : end[number + 1]])
         of_column, of_watermarks = columns(part)
         values = np.array([one.values[entry.seq] for entry in part if isinstance(entry, Rec)], dtype=np.float64)
         if of_column is not None:

@@ -6,9 +6,10 @@ import ast
 
 import pytest
 
-from tests.property.mutations import CORE, MUTATIONS, ROOT, Mutation, broken
+from tests.property.mutation import Mutation
+from tests.property.mutations import MUTATIONS, ROOT, broken
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule.replace(" ", "-"))
 def test_what_a_mutation_breaks_is_there_once_and_can_still_be_read_when_broken(mutation: Mutation) -> None:
-    ast.parse(broken((ROOT / CORE / mutation.file).read_text(), mutation))
+    ast.parse(broken((ROOT / mutation.path).read_text(), mutation))

@@ -91,10 +91,9 @@ def _neighbours(
 
 
 def _value(column: Column, record: Rec, neighbours: list[Rec | None]) -> float | None:
-    if any(neighbour is None for neighbour in neighbours):
-        return None
     first, last = neighbours[0], neighbours[-1]
-    assert first is not None and last is not None  # noqa: PT018 - for the type checker
+    if first is None or last is None:
+        return None
     before, after = column.values[first.seq], column.values[last.seq]
     if column.rule != "linear":
         return before

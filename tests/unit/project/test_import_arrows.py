@@ -109,13 +109,21 @@ def test_a_package_imports_only_what_its_arrows_allow(folder: str) -> None:
     assert wrong == []
 
 
-def test_the_core_imports_numpy_numba_and_the_standard_library_alone() -> None:
+PURE: Final = {
+    # The packages that compute from their arguments alone, and the packages of the project that each may import.
+    "joiner/core": ("joiner.core",),
+    "joiner/alignment": ("joiner.core", "joiner.alignment"),
+}
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_the_core_imports_numpy_numba_and_the_standard_library_alone(package: str) -> None:
     allowed = sys.stdlib_module_names | {"numpy", "numba", "__future__"}
     wrong = [
         str(found)
-        for path in sources("joiner/core")
+        for path in sources(package)
         for found in imports(path)
-        if top(found.module) not in allowed and not found.module.startswith("joiner.core")
+        if top(found.module) not in allowed and not found.module.startswith(PURE[package])
     ]
     assert wrong == []
 
@@ -123,7 +131,7 @@ def test_the_core_imports_numpy_numba_and_the_standard_library_alone() -> None:
 def test_the_core_knows_no_clock_no_chance_and_no_machine() -> None:
     wrong = [
         f"{found}: {CORE_MAY_NOT_IMPORT[top(found.module)]}"
-        for path in sources("joiner/core")
+        for path in sources(*PURE)
         for found in imports(path)
         if top(found.module) in CORE_MAY_NOT_IMPORT
     ]
@@ -173,7 +181,7 @@ def test_the_checker_imports_nothing_of_the_core_it_judges() -> None:
         str(found)
         for path in [*sources("joiner/check"), *(ROOT / "joiner").glob("tester.py")]
         for found in imports(path)
-        if found.module.startswith("joiner.core")
+        if found.module.startswith(("joiner.core", "joiner.alignment"))
     ]
     assert wrong == []
 

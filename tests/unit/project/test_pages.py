@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from docs.plots import neighbours
+from docs.plots import alignment, neighbours
 from tests.unit.project.documents import (
     DOCS,
     PACKAGES,
@@ -84,8 +84,9 @@ def test_the_output_in_the_readme_has_the_lines_of_the_commands() -> None:
     assert [end for end in ends if end.startswith("PASSED") and end not in told] == []
 
 
-def test_the_picture_of_the_readme_is_what_its_program_draws() -> None:
+def test_the_pictures_are_what_their_programs_draw() -> None:
     assert read(neighbours.FILE) == neighbours.drawn(), "redraw it: python docs/plots/neighbours.py"
+    assert read(alignment.FILE) == alignment.drawn(), "redraw it: python docs/plots/alignment.py"
 
 
 def with_examples() -> list[Path]:
