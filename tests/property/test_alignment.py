@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,8 +133,48 @@ def wanted_of(case: Case, at: list[int], *, closed: bool = False) -> tuple[dict[
     )
 
 
+def seeded_case(seed: int) -> Case:
+    """Return a case with more rows than Hypothesis draws, and with every rule in turn."""
+    draw = random.Random(seed)
+
+    def entries(count: int) -> Entries:
+        found: Entries = []
+        for seq in range(count):
+            ts = seq // 2 + draw.randint(0, 4)
+            is_watermark = draw.random() < 0.1
+            key = draw.choice([0, 0, 1])
+            found.append(Watermark(key, ts, seq) if is_watermark else Rec(key, ts, seq, draw.choice("abc")))
+        return found
+
+    def column(number: int) -> aligned.Column:
+        rule = RULES[(seed + number) % len(RULES)]
+        of_column = entries(draw.randint(5, 30))
+        values = {entry.seq: float(draw.randint(0, 400)) for entry in of_column}
+        period = 360.0 if rule == "linear" and draw.random() < 0.5 else None
+        tolerance_ns = draw.choice([None, draw.randint(0, 6)])
+        return aligned.Column(of_column, values, rule, tolerance_ns, period, "null", draw.randint(0, 4))
+
+    driver, found = entries(30), [column(number) for number in range(2)]
+    sizes = [len(driver), *(len(one.entries) for one in found)]
+    at, cuts = [0] * len(sizes), []
+    while at != sizes:
+        at = [min(one + draw.randint(0, 20), size) for one, size in zip(at, sizes, strict=True)]
+        cuts.append((at, draw.random() < 0.3))
+    return Case(driver, found, draw.randint(0, 4), draw.choice(WATERMARK_SCOPES), cuts)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_same_for_many_seeds(block: int) -> None:
+    for seed in range(25 * block, 25 * (block + 1)):
+        check_every_step(seeded_case(seed))
+
+
 @given(cases())
 def test_rows_are_those_of_the_definition_after_every_step(case: Case) -> None:
+    check_every_step(case)
+
+
+def check_every_step(case: Case) -> None:
     buffer, out, dropped = buffer_of(case), dict[int, tuple[float | None, ...]](), set[int]()
     begin = [0] * (1 + len(case.columns))
     for end, restores in case.cuts:
