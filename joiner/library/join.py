@@ -9,23 +9,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from joiner.core.arguments import DURATION_MAX_NS, SIDES, TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.arguments import DURATION_MAX_NS, SIDES
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
-from joiner.library.durations import duration_ns
-from joiner.library.tables import ANYTHING, NO_ROW, Kind, kind_of
+from joiner.library.tables.kind import ANYTHING, NO_ROW, Kind
+from joiner.library.tables.reading import kind_of
+from joiner.library.times import Times, times_of, tolerance_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Array = NDArray[Any]
 
 _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
@@ -40,6 +39,8 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     *,
     time: str | tuple[str, str] | None = None,
     by: str | Sequence[str] = (),
+    left_by: str | Sequence[str] = (),
+    right_by: str | Sequence[str] = (),
     tolerance: object = None,
     direction: str = "both",
     driver: str = "both",
@@ -57,7 +58,9 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         left: a pandas or polars DataFrame, or a mapping of column names to arrays of shape (n,).
         right: another table of the same kind.
         time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
-        by: the key columns, which both tables must have. By default all rows have the same key.
+        by: the key columns, if they have the same names in both tables. By default all rows have the same key.
+        left_by: instead of ``by``, the key columns of ``left``.
+        right_by: the key columns of ``right``, as many and in the same order.
         tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
             integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
@@ -70,10 +73,10 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 
     Returns:
-        A table of the same kind with the key columns, the other columns of ``left``, and those of ``right``. Rows are
-        grouped by key and, within a key, sorted by left time, then by right time. With ``emit_unmatched``, arrays are
-        masked, and a key column that is int64 on one side and uint64 on the other becomes Python integers (in polars
-        Int128), because no narrower type can hold both.
+        A table of the same kind with the key columns, under their names in ``left``, the other columns of ``left``, and
+        those of ``right``. Rows are grouped by key and, within a key, sorted by left time, then by right time. With
+        ``emit_unmatched``, arrays are masked, and a key column that is int64 on one side and uint64 on the other
+        becomes Python integers (in polars Int128), because no narrower type can hold both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -87,18 +90,17 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
 
     """
     kind = kind_of(left, right)
-    names = [by] if isinstance(by, str) else list(by)
-    times = _time_columns(time, on)
-    sides = [_Side("left", left, times[0], names), _Side("right", right, times[1], names)]
+    times, names = _time_columns(time, on), _keys_by_side(by, left_by, right_by)
+    sides = [_Side("left", left, times[0], names[0]), _Side("right", right, times[1], names[1])]
     for side in sides:
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
-    if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
+    if stamps[0].what != stamps[1].what:
         raise ArgumentError(f"time: left has {stamps[0].what}, right has {stamps[1].what}; convert one of them")
     keys = _keys(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
-        tolerance_ns=_tolerance(tolerance, stamps[0]),
+        tolerance_ns=tolerance_of(tolerance, stamps[0].what),
         lateness_ns=DURATION_MAX_NS,
         direction=direction,
         driver=driver,
@@ -125,6 +127,23 @@ def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] 
     if len(names) != len(SIDES):
         raise ArgumentError(f"time must be one column name or (left, right), not {time!r}")
     return names
+
+
+def _keys_by_side(
+    by: str | Sequence[str], left_by: str | Sequence[str], right_by: str | Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the key columns of the left and of the right table."""
+    of_both, left, right = ([names] if isinstance(names, str) else list(names) for names in (by, left_by, right_by))
+    if of_both and (left or right):
+        raise ArgumentError("by names the key columns of both tables; pass either by, or left_by and right_by")
+    if len(left) != len(right):
+        raise ArgumentError(
+            f"left_by = {left_by!r} and right_by = {right_by!r} must name equally many columns, in the same order"
+        )
+    for name, names in (("by", of_both), ("left_by", left), ("right_by", right)):
+        if len(set(names)) < len(names):
+            raise ArgumentError(f"{name} = {names!r} names a column twice")
+    return (left, right) if left else (of_both, of_both)
 
 
 def _join_parts(
@@ -161,21 +180,6 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
 
 
 @dataclass(frozen=True)
-class _Times:
-    """Event times in ns, or in the unit of integer times; shape (n,)."""
-
-    ns: Ints
-    is_datetime: bool
-    has_zone: bool
-
-    @property
-    def what(self) -> str:
-        if not self.is_datetime:
-            return "integers"
-        return "datetimes with a time zone" if self.has_zone else "datetimes without a time zone"
-
-
-@dataclass(frozen=True)
 class _Rows:
     """For each row of the result, the index of its left and of its right row, shape (n,) each.
 
@@ -209,69 +213,42 @@ class _Side:
                     "drop these rows, because they cannot have neighbours"
                 )
 
-    def times(self, kind: Kind) -> _Times:
+    def times(self, kind: Kind) -> Times:
         values, has_zone = kind.column(self.table, self.time)
-        if values.dtype.kind == "M":
-            return _Times(_in_ns(f"{self.name}[{self.time!r}]", values), is_datetime=True, has_zone=has_zone)
-        if values.dtype.kind not in "iu" or (values.dtype == np.uint64):
-            raise ArgumentError(
-                f"{self.name}[{self.time!r}] must contain integers that fit int64, or datetimes, not {values.dtype}; "
-                "convert the column"
-            )
-        return _Times(values.astype(np.int64), is_datetime=False, has_zone=False)
+        return times_of(f"{self.name}[{self.time!r}]", values, has_zone=has_zone)
 
     def others(self, kind: Kind) -> list[str]:
         return [name for name in kind.names(self.table) if name not in self.by]
 
 
-def _in_ns(what: str, values: Array) -> Ints:
-    """Convert datetimes of any unit to ns. Raises `ArgumentError` for a time outside the years 1678 to 2261."""
-    low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
-    days = values.astype("datetime64[D]")
-    outside = np.flatnonzero((days < low) | (days > high))
-    if len(outside):
-        raise ArgumentError(f"{what} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
-    return values.astype("datetime64[ns]").view(np.int64)
-
-
-def _tolerance(value: Any, times: _Times) -> int | None:
-    if value is None or not times.is_datetime:
-        # The buffer checks that the tolerance is an integer.
-        return value  # type: ignore[no-any-return] # see above
-    if isinstance(value, str):
-        try:
-            return duration_ns(value)
-        except ValueError as error:
-            raise ArgumentError(f"tolerance = {value!r}: {error}") from error
-    if hasattr(value, "to_timedelta64"):
-        value = value.to_timedelta64()
-    if not isinstance(value, timedelta | np.timedelta64):
-        raise ArgumentError(
-            f"tolerance must be a duration if times are datetimes, such as '10 seconds' or "
-            f"datetime.timedelta(seconds=10), not {value!r}"
-        )
-    return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
-
-
 def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints]:
     """Return the keys of the left and right rows as small integers. ``counts``: the number of rows by side."""
-    names = sides[0].by
-    for name in names:
-        types = [kind.key_type(side.table, name) for side in sides]
+    left, right = sides
+    for names in zip(left.by, right.by, strict=True):
+        types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
         if types[0] != types[1] and ANYTHING not in types:
-            raise ArgumentError(f"by: left[{name!r}] contains {types[0]}, right[{name!r}] {types[1]}; cast one of them")
-    left, right = (side.table for side in sides)
-    codes = kind.codes(left, right, names) if names else np.zeros(sum(counts), dtype=np.int64)
+            raise ArgumentError(
+                f"by: left[{names[0]!r}] contains {types[0]}, right[{names[1]!r}] {types[1]}; cast one of them"
+            )
+    codes = kind.codes(*_key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
     return codes[: counts[0]], codes[counts[0] :]
+
+
+def _key_tables(kind: Kind, sides: list[_Side]) -> tuple[Any, Any]:
+    """Return the key columns of both tables, under their names in the left table."""
+    left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
+    return left, right
 
 
 def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str, str]) -> Any:
     left, right = sides
     others = left.others(kind), right.others(kind)
     shared = set(others[0]) & set(others[1])
+    # A key column keeps its name, also where the right table has another column of that name.
+    shared_by_side = shared, shared | (set(left.by) & set(others[1]))
     new = [
         [name + suffix if name in shared else name for name in names]
-        for names, suffix in zip(others, suffixes, strict=True)
+        for names, suffix, shared in zip(others, suffixes, shared_by_side, strict=True)
     ]
     columns = [*left.by, *new[0], *new[1]]
     duplicates = sorted({name for name in columns if columns.count(name) > 1})
@@ -287,7 +264,7 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
         # Take the key from the left row, or from the right row if there is no left one.
-        of_both = kind.stacked(left.table, right.table, left.by)
+        of_both = kind.stacked(*_key_tables(kind, sides))
         at = np.where(rows.left != NO_ROW, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))
     return kind.beside(parts)

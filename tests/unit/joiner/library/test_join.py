@@ -114,6 +114,34 @@ def test_tables_without_rows_are_joined_like_all_others(kind: Any) -> None:
         assert len(unmatched["key"]) == sum(len(table["key"]) for table in tables)
 
 
+@pytest.mark.parametrize("unmatched", ["none", "both"])
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_key_columns_with_different_names_are_joined_as_if_the_right_ones_were_renamed(
+    kind: Any, unmatched: str
+) -> None:
+    left = {"a": np.array([1, 1, 2]), "b": np.array([5, 6, 5]), "at": np.array([1, 2, 3])}
+    right = {"c": np.array([1, 3, 2]), "d": np.array([5, 6, 5]), "at": np.array([4, 5, 6])}
+    renamed = {{"c": "a", "d": "b"}.get(name, name): column for name, column in right.items()}
+    for left_by, right_by in (("a", "c"), (["a", "b"], ("c", "d"))):
+        found = join(kind(left), kind(right), time="at", left_by=left_by, right_by=right_by, emit_unmatched=unmatched)
+        # With one key, the other column of the right table keeps its name.
+        one = kind(renamed if len(left_by) > 1 else {"a": right["c"], "d": right["d"], "at": right["at"]})
+        expected = join(kind(left), one, time="at", by=left_by, emit_unmatched=unmatched)
+        assert list(found) == list(expected) if kind is dict else list(found.columns) == list(expected.columns)
+        for name in ["a", "b", "at_left", "at_right"]:
+            assert str(found[name]) == str(expected[name])
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_another_column_named_like_the_key_on_the_left_gets_the_suffix(kind: Any) -> None:
+    left = kind({"key": np.array([1]), "at": np.array([1])})
+    right = kind({"number": np.array([1]), "key": np.array([7]), "when": np.array([2])})
+    joined = join(left, right, time=("at", "when"), left_by="key", right_by="number")
+    names = list(joined) if kind is dict else list(joined.columns)
+    assert names == ["key", "at", "key_right", "when"]
+    assert [list(joined[name]) for name in names] == [[1], [1], [7], [2]]
+
+
 def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="join: on is now called time") as given:
         joined = join(SPEED, TORQUE, on="at", by="machine")
@@ -196,6 +224,16 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (DATES, DATES, {"time": "at", "tolerance": "2 fortnights"}, "unknown unit 'fortnights'"),
     (FINE, FINE, {}, "time is required: the column of event times"),
     (FINE, FINE, {"time": ("at", "at", "at")}, "time must be one column name or"),
+    (
+        pd.DataFrame({"at": [1], "key": [1]}),
+        pd.DataFrame({"at": [1], "name": ["1"]}),
+        {"time": "at", "left_by": "key", "right_by": "name"},
+        r"left\['key'\] contains integers, right\['name'\] strings; cast one",
+    ),
+    (FINE, FINE, {"time": "at", "left_by": "at", "right_by": "key"}, "right has no column 'key'"),
+    (FINE, FINE, {"time": "at", "by": "at", "left_by": "at"}, "pass either by, or left_by and right_by"),
+    (FINE, FINE, {"time": "at", "left_by": "at"}, r"left_by = 'at' and right_by = \(\) must name equally many columns"),
+    (FINE, FINE, {"time": "at", "by": ["at", "at"]}, "by = .* names a column twice"),
     (FINE, FINE, {"time": "at", "on": "at"}, "on is the former name of time"),
 ]
 
