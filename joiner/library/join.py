@@ -1,7 +1,7 @@
 """`join`: the neighbour join of two whole tables in one call.
 
-Tables are pandas or polars DataFrames, or mappings of column names to numpy arrays. pandas and polars are optional:
-each is imported only when it is given tables of its own.
+Tables are pandas or polars frames, Arrow tables, or mappings of column names to numpy arrays. pandas, polars and
+pyarrow are optional: each is imported only for tables that need it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from joiner.core.arguments import DURATION_MAX_NS, SIDES
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 from joiner.library.tables.kind import ANYTHING, NO_ROW, Kind
-from joiner.library.tables.reading import kind_of
+from joiner.library.tables.reading import read_tables
 from joiner.library.times import Times, times_of, tolerance_of
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     later.
 
     Args:
-        left: a pandas or polars DataFrame, or a mapping of column names to arrays of shape (n,).
-        right: another table of the same kind.
+        left: a pandas DataFrame; a polars DataFrame or LazyFrame, which is collected; a `pyarrow.Table`, or any object
+            that has ``__arrow_c_stream__``, such as a reader of record batches or a DuckDB relation, which is read to
+            its end; or a mapping of column names to arrays of shape (n,).
+        right: another table. One of another kind is converted to the kind of ``left``, which needs pyarrow. Mappings
+            can only be joined with mappings.
         time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
         by: the key columns, if they have the same names in both tables. By default all rows have the same key.
         left_by: instead of ``by``, the key columns of ``left``.
@@ -73,13 +76,15 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 
     Returns:
-        A table of the same kind with the key columns, under their names in ``left``, the other columns of ``left``, and
-        those of ``right``. Rows are grouped by key and, within a key, sorted by left time, then by right time. With
-        ``emit_unmatched``, arrays are masked, and a key column that is int64 on one side and uint64 on the other
-        becomes Python integers (in polars Int128), because no narrower type can hold both.
+        A table of the kind of ``left`` (of any Arrow object: a `pyarrow.Table`) with the key columns, under their names
+        in ``left``, the other columns of ``left``, and those of ``right``. Rows are grouped by key and, within a key,
+        sorted by left time, then by right time. With ``emit_unmatched``, arrays are masked, and a key column that is
+        int64 on one side and uint64 on the other becomes Python integers (in polars Int128, in Arrow decimal128),
+        because no narrower type can hold both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
+        ImportError: naming the extra, if a table needs pyarrow.
 
     >>> import numpy as np
     >>> speed = {"machine": np.array([7, 7]), "at": np.array([10, 30]), "rpm": np.array([900.0, 950.0])}
@@ -89,7 +94,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     [(10, 20, 4.5), (30, 20, 4.5)]
 
     """
-    kind = kind_of(left, right)
+    kind, left, right = read_tables(left, right)
     times, names = _time_columns(time, on), _keys_by_side(by, left_by, right_by)
     sides = [_Side("left", left, times[0], names[0]), _Side("right", right, times[1], names[1])]
     for side in sides:
@@ -203,6 +208,9 @@ class _Side:
 
     def check_columns(self, kind: Kind) -> None:
         columns = kind.names(self.table)
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            raise ArgumentError(f"{self.name} has two columns named {twice!r}; rename one of them")
         for column in (self.time, *self.by):
             if column not in columns:
                 raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, columns))}")

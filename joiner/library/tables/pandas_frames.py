@@ -19,12 +19,30 @@ if TYPE_CHECKING:
 _INFERRED: Final = {"string": "strings", "integer": "integers"}
 """Types inferred by pandas that more than one dtype can represent."""
 
+_NULLABLE: Final = {"b": "boolean", "i": "Int{}", "u": "UInt{}"}
+"""The dtypes of pandas that can hold missing values, by the kind of a numpy dtype. The number is that of its bits."""
+
 
 class PandasFrames(Kind):
     """pandas DataFrames."""
 
     def __init__(self) -> None:
         self._pandas: Any = importlib.import_module("pandas")
+
+    def from_arrow(self, table: Any) -> Any:
+        """Convert an Arrow table. Integers and booleans with missing values become nullable, and so stay exact."""
+        exact = {
+            name: column.to_pandas(date_as_object=False, types_mapper=self._nullable if column.null_count else None)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+        return self._pandas.DataFrame(exact, copy=False)
+
+    def _nullable(self, kind: Any) -> Any:
+        """Return the nullable dtype of an Arrow type, if it is an integer or a boolean, else None."""
+        dtype = np.dtype(kind.to_pandas_dtype())
+        if dtype.kind not in "biu":
+            return None
+        return self._pandas.array([], dtype=_NULLABLE[dtype.kind].format(8 * dtype.itemsize)).dtype
 
     def names(self, table: Any) -> list[str]:
         return list(table.columns)

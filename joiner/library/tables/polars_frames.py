@@ -23,6 +23,10 @@ class PolarsFrames(Kind):
     def __init__(self) -> None:
         self._polars: Any = importlib.import_module("polars")
 
+    def from_arrow(self, table: Any) -> Any:
+        """Convert an Arrow table."""
+        return self._polars.from_arrow(table)
+
     def names(self, table: Any) -> list[str]:
         return list(table.columns)
 
