@@ -19,7 +19,7 @@ from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 from joiner.library.tables.kind import ANYTHING, NO_ROW, Kind
 from joiner.library.tables.reading import read_tables
-from joiner.library.times import Times, times_of, tolerance_of
+from joiner.library.times import Times, duration_of, times_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         left_by: instead of ``by``, the key columns of ``left``.
         right_by: the key columns of ``right``, as many and in the same order.
         tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+            integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
@@ -105,7 +105,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     keys = _keys(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
-        tolerance_ns=tolerance_of(tolerance, stamps[0].what),
+        tolerance_ns=None if tolerance is None else duration_of("tolerance", tolerance, stamps[0].what),
         lateness_ns=DURATION_MAX_NS,
         direction=direction,
         driver=driver,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from joiner.core.arguments import TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.arguments import DURATION_MAX_NS, TIME_MAX_NS, TIME_MIN_NS
 from joiner.core.errors import ArgumentError
 from joiner.library.durations import duration_ns
 
@@ -54,21 +54,68 @@ def _in_ns(name: str, values: Array) -> Ints:
     return values.astype("datetime64[ns]").view(np.int64)
 
 
-def tolerance_of(value: Any, what: str) -> int | None:
-    """Return a tolerance in ns, or in the unit of integer times. ``what``: `INTEGERS`, `AWARE` or `NAIVE`."""
-    if value is None or what == INTEGERS:
-        # The buffer checks that the tolerance is an integer.
-        return value  # type: ignore[no-any-return] # see above
+def duration_of(name: str, value: Any, what: str) -> int:
+    """Return a duration in ns or, if times are `INTEGERS`, in their unit. ``what``: `INTEGERS`, `AWARE` or `NAIVE`.
+
+    Raises `ArgumentError` naming the argument ``name``, unless the value is an integer for integer times, and otherwise
+    text, `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`.
+    """
+    if what == INTEGERS:
+        found = _integer_of(name, value)
+    elif is_duration(value):
+        found = _ns_of(name, value)
+    else:
+        raise ArgumentError(
+            f"{name} must be a duration if times are datetimes, such as '10 seconds' or "
+            f"datetime.timedelta(seconds=10), not {value!r}"
+        )
+    if not 0 <= found <= DURATION_MAX_NS:
+        raise ArgumentError(f"{name} = {value!r} is outside 0 .. 2**63 - 1" + " ns" * (what != INTEGERS))
+    return found
+
+
+def is_duration(value: object) -> bool:
+    """Return whether a value is a duration by its type, as opposed to an integer."""
+    # A `pandas.Timedelta` is a `datetime.timedelta`.
+    return isinstance(value, str | timedelta | np.timedelta64)
+
+
+def _integer_of(name: str, value: Any) -> int:
+    if is_duration(value):
+        raise ArgumentError(
+            f"{name} = {value!r} is a duration, but times are integers, whose unit is unknown: pass an integer in that "
+            "unit, or convert the times to datetimes"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ArgumentError(f"{name} must be an integer in the unit of the times, not {value!r}")
+    return int(value)
+
+
+def _ns_of(name: str, value: Any) -> int:
+    """Convert a duration to ns, in Python integers, which do not overflow."""
     if isinstance(value, str):
         try:
             return duration_ns(value)
         except ValueError as error:
-            raise ArgumentError(f"tolerance = {value!r}: {error}") from error
+            raise ArgumentError(f"{name} = {value!r}: {error}") from error
     if hasattr(value, "to_timedelta64"):
         value = value.to_timedelta64()
-    if not isinstance(value, timedelta | np.timedelta64):
-        raise ArgumentError(
-            f"tolerance must be a duration if times are datetimes, such as '10 seconds' or "
-            f"datetime.timedelta(seconds=10), not {value!r}"
-        )
-    return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1) * 1000
+    unit, units = np.datetime_data(value.dtype)
+    if np.isnat(value) or unit not in _NS_PER:
+        raise ArgumentError(f"{name} = {value!r} is not a number of {', '.join(_NS_PER)}; convert it to one of these")
+    return int(value.astype(np.int64)) * units * _NS_PER[unit]
+
+
+_NS_PER: Final = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "D": 86_400 * 10**9,
+    "W": 7 * 86_400 * 10**9,
+}
+"""The lengths of numpy's units in ns, without months and years, which differ in length."""

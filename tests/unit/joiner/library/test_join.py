@@ -33,7 +33,9 @@ def test_rows_without_a_partner_come_behind_the_pairs_with_their_key() -> None:
     assert joined["value_right"].to_list() == [1.5, 1.5, None, 2.5]
 
 
-@pytest.mark.parametrize("tolerance", [timedelta(seconds=9), np.timedelta64(9_999, "ms"), pd.Timedelta("9.5s")])
+@pytest.mark.parametrize(
+    "tolerance", [timedelta(seconds=9), np.timedelta64(9_999, "ms"), pd.Timedelta("9.5s"), "9.999s"]
+)
 def test_what_is_farther_apart_than_a_tolerance_of_any_kind_is_no_pair(tolerance: object) -> None:
     for tables in ((SPEED, TORQUE), (pl.from_pandas(SPEED), pl.from_pandas(TORQUE))):
         assert len(join(*tables, time="at", by="machine", tolerance=tolerance)) == 0
@@ -196,8 +198,19 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "1600-01-01T00:00:00 in row 1 is outside the years 1678 to 2261",
     ),
     (DATES, DATES, {"time": "at", "tolerance": 5}, "tolerance must be a duration .*, not 5"),
-    (FINE, FINE, {"time": "at", "tolerance": timedelta(1)}, "tolerance_ns must be an integer"),
-    (FINE, FINE, {"time": "at", "tolerance": -1}, "tolerance_ns = -1 is outside"),
+    *(
+        (FINE, FINE, {"time": "at", "tolerance": value}, "tolerance = .* is a duration, but times are integers")
+        for value in (timedelta(1), "20ms", np.timedelta64(1, "s"), pd.Timedelta("1s"))
+    ),
+    (FINE, FINE, {"time": "at", "tolerance": 1.5}, "tolerance must be an integer in the unit of the times, not 1.5"),
+    (FINE, FINE, {"time": "at", "tolerance": True}, "tolerance must be an integer in the unit of the times, not True"),
+    (FINE, FINE, {"time": "at", "tolerance": -1}, "tolerance = -1 is outside 0"),
+    (DATES, DATES, {"time": "at", "tolerance": timedelta(-1)}, "tolerance = .* is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": timedelta(days=200_000)}, "tolerance = .* is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": "200000 days"}, "tolerance = '200000 days' is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(200_000, "D")}, "tolerance = .* is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(1, "M")}, "tolerance = .* is not a number of ns, us"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64("NaT", "s")}, "tolerance = .* is not a number of ns"),
     (FINE, FINE, {"time": "at", "direction": "up"}, "direction must be one of 'both', .*, not 'up'"),
     (FINE, FINE, {"time": "at", "suffixes": ("", "")}, "the result would have two columns named 'at'"),
     (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame and right is builtins.dict; convert one"),
