@@ -17,6 +17,7 @@ import numpy as np
 from joiner.core.arguments import DURATION_MAX_NS, SIDES
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
+from joiner.library.rows import ORDERS, Rows
 from joiner.library.tables.kind import ANYTHING, NO_ROW, Kind
 from joiner.library.tables.reading import read_tables
 from joiner.library.times import Times, duration_of, times_of
@@ -45,6 +46,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     direction: str = "both",
     driver: str = "both",
     emit_unmatched: str = "none",
+    order: str = "key",
     suffixes: tuple[str, str] = ("_left", "_right"),
     on: str | tuple[str, str] | None = None,
 ) -> Any:
@@ -72,15 +74,19 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
             as-of join.
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to append the rows of these sides that are in no pair,
             with missing values for the other side.
+        order: the order of the rows. ``"key"``: grouped by key and, within a key, sorted by left time, then by right
+            time; unmatched rows follow. ``"left"``: in the order of the rows of ``left``, those of one left row by
+            right time; unmatched right rows follow. ``"time"``: by left time, then by right time, across all keys; an
+            unmatched row has its own time for both.
         suffixes: appended to the names of columns that both tables have.
         on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 
     Returns:
         A table of the kind of ``left`` (of any Arrow object: a `pyarrow.Table`) with the key columns, under their names
-        in ``left``, the other columns of ``left``, and those of ``right``. Rows are grouped by key and, within a key,
-        sorted by left time, then by right time. With ``emit_unmatched``, arrays are masked, and a key column that is
-        int64 on one side and uint64 on the other becomes Python integers (in polars Int128, in Arrow decimal128),
-        because no narrower type can hold both.
+        in ``left``, the other columns of ``left``, and those of ``right``. A pandas frame has a new index or, with
+        ``order="left"`` and without unmatched right rows, the labels of the left rows. With ``emit_unmatched``, arrays
+        are masked, and a key column that is int64 on one side and uint64 on the other becomes Python integers (in
+        polars Int128, in Arrow decimal128), because no narrower type can hold both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -94,6 +100,8 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     [(10, 20, 4.5), (30, 20, 4.5)]
 
     """
+    if order not in ORDERS:
+        raise ArgumentError(f"order must be one of {', '.join(map(repr, ORDERS))}, not {order!r}")
     kind, left, right = read_tables(left, right)
     times, names = _time_columns(time, on), _keys_by_side(by, left_by, right_by)
     sides = [_Side("left", left, times[0], names[0]), _Side("right", right, times[1], names[1])]
@@ -111,12 +119,15 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         driver=driver,
         emit_unmatched=emit_unmatched,
     )
-    left_seq, right_seq, left_unmatched, right_unmatched = _join_parts(make_buffer, keys, (stamps[0].ns, stamps[1].ns))
+    times_by_side = stamps[0].ns, stamps[1].ns
+    left_rows, right_rows, left_unmatched, right_unmatched = _join_parts(make_buffer, keys, times_by_side)
     if emit_unmatched != "none":
-        left_seq = np.concatenate([left_seq, np.sort(left_unmatched), np.full_like(right_unmatched, NO_ROW)])
-        right_seq = np.concatenate([right_seq, np.full_like(left_unmatched, NO_ROW), np.sort(right_unmatched)])
-    rows = _Rows(left_seq, right_seq, len(stamps[0].ns), may_lack=emit_unmatched != "none")
-    return _assembled(kind, sides, rows, suffixes)
+        left_rows = np.concatenate([left_rows, np.sort(left_unmatched), np.full_like(right_unmatched, NO_ROW)])
+        right_rows = np.concatenate([right_rows, np.full_like(left_unmatched, NO_ROW), np.sort(right_unmatched)])
+    rows = Rows(left_rows, right_rows, len(times_by_side[0]), emit_unmatched).ordered(order, times_by_side)
+    joined = _assembled(kind, sides, rows, suffixes)
+    has_labels = order == "left" and not rows.may_lack_left
+    return kind.with_labels(joined, left, rows.left) if has_labels else joined
 
 
 def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] | None) -> tuple[str, ...]:
@@ -185,19 +196,6 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """For each row of the result, the index of its left and of its right row, shape (n,) each.
-
-    ``lefts``: how many rows the left table has. ``may_lack``: whether the indices may contain `NO_ROW`.
-    """
-
-    left: Ints
-    right: Ints
-    lefts: int
-    may_lack: bool
-
-
-@dataclass(frozen=True)
 class _Side:
     """One of the two tables."""
 
@@ -248,7 +246,7 @@ def _key_tables(kind: Kind, sides: list[_Side]) -> tuple[Any, Any]:
     return left, right
 
 
-def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str, str]) -> Any:
+def _assembled(kind: Kind, sides: list[_Side], rows: Rows, suffixes: tuple[str, str]) -> Any:
     left, right = sides
     others = left.others(kind), right.others(kind)
     shared = set(others[0]) & set(others[1])
@@ -264,11 +262,12 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
         raise ArgumentError(
             f"suffixes = {suffixes!r}: the result would have two columns named {duplicates[0]!r}; choose other suffixes"
         )
+    may_lack = rows.may_lack_left or rows.may_lack_right
     parts = [
-        (kind.take(left.table, others[0], rows.left, may_lack=rows.may_lack), new[0]),
-        (kind.take(right.table, others[1], rows.right, may_lack=rows.may_lack), new[1]),
+        (kind.take(left.table, others[0], rows.left, may_lack=may_lack), new[0]),
+        (kind.take(right.table, others[1], rows.right, may_lack=may_lack), new[1]),
     ]
-    if left.by and not rows.may_lack:
+    if left.by and not may_lack:
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
         # Take the key from the left row, or from the right row if there is no left one.

@@ -150,3 +150,34 @@ def test_the_order_of_rows_does_not_matter_where_times_differ(
     tables = [pd.DataFrame(arrays(sorted(set(rows)), name)) for rows, name in ((left, "left"), (right, "right"))]
     shuffled = [table.iloc[draw.permutation(len(table))] for table in tables]
     assert sorted(pairs(join(*tables, time="ts", by="key"))) == sorted(pairs(join(*shuffled, time="ts", by="key")))
+
+
+@settings(max_examples=100, deadline=None)
+@given(left=RECORDS, right=RECORDS, unmatched=st.sampled_from(["none", "left", "right", "both"]))
+def test_an_order_changes_nothing_but_the_order(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str
+) -> None:
+    tables = arrays(left, "left"), arrays(right, "right")
+    by_key, by_left, by_time = (
+        pairs(join(*tables, time="ts", by="key", emit_unmatched=unmatched, order=order))
+        for order in ("key", "left", "time")
+    )
+
+    def time(side: int, row: int | None, other: int | None) -> int:
+        return (left, right)[side][row][1] if row is not None else (right, left)[side][other][1]  # type: ignore[index] # one is there
+
+    def by_right(one: int | None, other: int | None) -> tuple[float, float]:
+        return (-1, -1) if other is None else (right[other][1], other)
+
+    last = len(left)
+    assert by_left == sorted(
+        by_key, key=lambda row: (last if row[0] is None else row[0], *(row[::-1] if row[0] is None else by_right(*row)))
+    )
+    assert by_time == sorted(
+        by_key,
+        key=lambda row: (
+            time(0, *row),
+            time(1, *row[::-1]),
+            *(-1 if number is None else number for number in row),
+        ),
+    )

@@ -57,3 +57,7 @@ class Kind(Protocol):
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
         """Combine tables of equal length side by side. Each is given with new names for its columns."""
         ...
+
+    def with_labels(self, joined: Any, _table: Any, _rows: Ints) -> Any:
+        """Give the rows of a result the labels that the rows of ``table`` at ``rows`` have. Only pandas has labels."""
+        return joined

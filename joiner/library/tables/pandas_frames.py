@@ -95,3 +95,7 @@ class PandasFrames(Kind):
             new: part[name].array for part, names in parts for name, new in zip(part.columns, names, strict=True)
         }
         return self._pandas.DataFrame(columns, index=parts[0][0].index, copy=False)
+
+    def with_labels(self, joined: Any, table: Any, rows: Ints) -> Any:
+        joined.index = table.index.take(rows)
+        return joined

@@ -144,6 +144,48 @@ def test_another_column_named_like_the_key_on_the_left_gets_the_suffix(kind: Any
     assert [list(joined[name]) for name in names] == [[1], [1], [7], [2]]
 
 
+ORDERED = pd.DataFrame({"key": ["b", "a", "a"], "at": [30, 50, 10], "x": [0, 1, 2]}, index=["p", "q", "r"])
+OTHERS = pd.DataFrame({"key": ["a", "b", "c", "b"], "at": [20, 25, 5, 40], "y": [0, 1, 2, 3]})
+PAIRS_BY_ORDER = {
+    # Left and right row of each row of the result.
+    "key": [(0, 1), (0, 3), (2, 0), (1, 0), (None, 2)],
+    "left": [(0, 1), (0, 3), (1, 0), (2, 0), (None, 2)],
+    "time": [(None, 2), (2, 0), (0, 1), (0, 3), (1, 0)],
+}
+
+
+@pytest.mark.parametrize("kind", [None, pl.from_pandas])
+@pytest.mark.parametrize("order", PAIRS_BY_ORDER)
+def test_rows_come_by_key_by_left_row_or_by_time(order: str, kind: Any) -> None:
+    tables = [kind(table) if kind else table for table in (ORDERED, OTHERS)]
+    joined = join(*tables, time="at", by="key", emit_unmatched="both", order=order)
+    rows = [[None if value != value else value for value in joined[name].to_list()] for name in "xy"]  # noqa: PLR0124 - NaN
+    assert list(zip(*rows, strict=True)) == PAIRS_BY_ORDER[order]
+
+
+def test_an_unmatched_left_row_stays_in_its_place_and_counts_by_its_time() -> None:
+    tables = pd.DataFrame({"at": [30, 10, 20], "x": [0, 1, 2]}), pd.DataFrame({"at": [10, 30]})
+    for order, expected in (("key", [1, 0, 2]), ("left", [0, 1, 2]), ("time", [1, 2, 0])):
+        joined = join(*tables, time="at", tolerance=0, emit_unmatched="left", order=order)
+        assert joined["x"].tolist() == expected
+
+
+@pytest.mark.parametrize("unmatched", ["none", "left"])
+def test_in_the_order_of_the_left_table_its_labels_are_kept(unmatched: str) -> None:
+    joined = join(ORDERED, OTHERS, time="at", by="key", order="left", emit_unmatched=unmatched)
+    assert joined.index.tolist() == ["p", "p", "q", "r"]
+    as_of: dict[str, Any] = {"direction": "backward", "driver": "left", "order": "left", "emit_unmatched": "left"}
+    one_to_one = join(ORDERED.set_index("x", append=True), OTHERS, time="at", by="key", **as_of)
+    assert one_to_one.index.tolist() == [("p", 0), ("q", 1), ("r", 2)]
+    assert ORDERED.index.tolist() == ["p", "q", "r"]
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "time"}, {"order": "left", "emit_unmatched": "right"}])
+def test_otherwise_rows_are_numbered(options: dict[str, Any]) -> None:
+    joined = join(ORDERED, OTHERS, time="at", by="key", **options)
+    assert joined.index.tolist() == list(range(len(joined)))
+
+
 def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="join: on is now called time") as given:
         joined = join(SPEED, TORQUE, on="at", by="machine")
@@ -235,6 +277,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "tolerance = '5': a duration must be numbers with units, such as '10 seconds'",
     ),
     (DATES, DATES, {"time": "at", "tolerance": "2 fortnights"}, "unknown unit 'fortnights'"),
+    (FINE, FINE, {"time": "at", "order": "right"}, "order must be one of 'key', 'left', 'time', not 'right'"),
     (FINE, FINE, {}, "time is required: the column of event times"),
     (FINE, FINE, {"time": ("at", "at", "at")}, "time must be one column name or"),
     (
