@@ -84,9 +84,12 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     Returns:
         A table of the kind of ``left`` (of any Arrow object: a `pyarrow.Table`) with the key columns, under their names
         in ``left``, the other columns of ``left``, and those of ``right``. A pandas frame has a new index or, with
-        ``order="left"`` and without unmatched right rows, the labels of the left rows. With ``emit_unmatched``, arrays
-        are masked, and a key column that is int64 on one side and uint64 on the other becomes Python integers (in
-        polars Int128, in Arrow decimal128), because no narrower type can hold both.
+        ``order="left"`` and without unmatched right rows, the labels of the left rows.
+
+        ``emit_unmatched`` leaves room for missing values without changing others: arrays are masked, and in pandas,
+        integers and booleans of a side that may lack rows get nullable dtypes (``"Int64"``, ``"boolean"``). A key
+        column that is int64 on one side and uint64 on the other becomes Python integers (in polars Int128, in Arrow
+        decimal128), because no narrower type can hold both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -263,9 +266,13 @@ def _assembled(kind: Kind, sides: list[_Side], rows: Rows, suffixes: tuple[str, 
             f"suffixes = {suffixes!r}: the result would have two columns named {duplicates[0]!r}; choose other suffixes"
         )
     may_lack = rows.may_lack_left or rows.may_lack_right
+    sources = [
+        kind.nullable(kind.select(side.table, names, names)) if may_lack_here else side.table
+        for side, names, may_lack_here in zip(sides, others, (rows.may_lack_left, rows.may_lack_right), strict=True)
+    ]
     parts = [
-        (kind.take(left.table, others[0], rows.left, may_lack=may_lack), new[0]),
-        (kind.take(right.table, others[1], rows.right, may_lack=may_lack), new[1]),
+        (kind.take(sources[0], others[0], rows.left, may_lack=may_lack), new[0]),
+        (kind.take(sources[1], others[1], rows.right, may_lack=may_lack), new[1]),
     ]
     if left.by and not may_lack:
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))

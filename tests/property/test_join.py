@@ -37,7 +37,7 @@ def pairs(joined: Any) -> list[tuple[int | None, int | None]]:
         for column in columns
     ]
     return [
-        (None if left != left or left is None else int(left), None if right != right or right is None else int(right))  # noqa: PLR0124 - NaN
+        (None if pd.isna(left) else int(left), None if pd.isna(right) else int(right))
         for left, right in zip(*plain, strict=True)
     ]
 

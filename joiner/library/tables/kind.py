@@ -54,6 +54,10 @@ class Kind(Protocol):
         """Return the rows of ``left`` and, below them, those of ``right``, which has the same column names."""
         ...
 
+    def nullable(self, table: Any) -> Any:
+        """Convert the columns that cannot hold missing values to types that can and that keep all values."""
+        return table
+
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
         """Combine tables of equal length side by side. Each is given with new names for its columns."""
         ...

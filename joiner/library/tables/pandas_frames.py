@@ -32,17 +32,15 @@ class PandasFrames(Kind):
     def from_arrow(self, table: Any) -> Any:
         """Convert an Arrow table. Integers and booleans with missing values become nullable, and so stay exact."""
         exact = {
-            name: column.to_pandas(date_as_object=False, types_mapper=self._nullable if column.null_count else None)
+            name: column.to_pandas(date_as_object=False, types_mapper=self._exact if column.null_count else None)
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
         return self._pandas.DataFrame(exact, copy=False)
 
-    def _nullable(self, kind: Any) -> Any:
+    def _exact(self, kind: Any) -> Any:
         """Return the nullable dtype of an Arrow type, if it is an integer or a boolean, else None."""
         dtype = np.dtype(kind.to_pandas_dtype())
-        if dtype.kind not in "biu":
-            return None
-        return self._pandas.array([], dtype=_NULLABLE[dtype.kind].format(8 * dtype.itemsize)).dtype
+        return self._pandas.api.types.pandas_dtype(_nullable(dtype)) if dtype.kind in _NULLABLE else None
 
     def names(self, table: Any) -> list[str]:
         return list(table.columns)
@@ -90,6 +88,13 @@ class PandasFrames(Kind):
         columns = {name: self._pandas.concat(of_one_type(left[name], right[name]), ignore_index=True) for name in left}
         return self._pandas.DataFrame(columns, copy=False)
 
+    def nullable(self, table: Any) -> Any:
+        dtypes = table.dtypes.to_dict()
+        plain = {
+            name: dtype for name, dtype in dtypes.items() if isinstance(dtype, np.dtype) and dtype.kind in _NULLABLE
+        }
+        return table.astype({name: _nullable(dtype) for name, dtype in plain.items()})
+
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
         columns = {
             new: part[name].array for part, names in parts for name, new in zip(part.columns, names, strict=True)
@@ -99,3 +104,7 @@ class PandasFrames(Kind):
     def with_labels(self, joined: Any, table: Any, rows: Ints) -> Any:
         joined.index = table.index.take(rows)
         return joined
+
+
+def _nullable(dtype: np.dtype[Any]) -> str:
+    return _NULLABLE[dtype.kind].format(8 * dtype.itemsize)

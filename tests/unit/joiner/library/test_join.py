@@ -144,6 +144,68 @@ def test_another_column_named_like_the_key_on_the_left_gets_the_suffix(kind: Any
     assert [list(joined[name]) for name in names] == [[1], [1], [7], [2]]
 
 
+VALUES: dict[str, Any] = {
+    "int64": [2**53 + 1, 7],
+    "uint64": [2**64 - 1, 7],
+    "int8": [-128, 7],
+    "bool": [True, False],
+    "float32": [0.5, 1.5],
+    "Int16": [1, None],
+    "boolean": [True, None],
+    "string": ["a", "b"],
+    "object": ["a", "b"],
+    "category": ["a", "b"],
+    "datetime64[ns, UTC]": pd.to_datetime(["2026-01-01", "2026-01-02"], utc=True),
+    "timedelta64[s]": pd.to_timedelta([1, 2], unit="s"),
+}
+NULLABLE = {"int64": "Int64", "uint64": "UInt64", "int8": "Int8", "bool": "boolean"}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", VALUES)
+def test_values_beside_missing_ones_keep_their_type_in_pandas(dtype: str, side: str) -> None:
+    values = pd.Series(VALUES[dtype], dtype=dtype)
+    full = pd.DataFrame({"at": [1, 2], "value": values})
+    other = pd.DataFrame({"at": [1, 2, 9]})
+    tables = (full, other) if side == "left" else (other, full)
+    unmatched = "right" if side == "left" else "left"
+    joined = join(*tables, time="at", tolerance=0, emit_unmatched=unmatched)["value"]
+    assert joined.dtype == NULLABLE.get(dtype, dtype)
+    assert joined.isna().tolist() == [*values.isna(), True]
+    present = joined[:2].dropna()
+    assert present.tolist() == values.dropna().tolist()
+
+
+def test_in_pandas_the_type_depends_on_the_options_alone() -> None:
+    tables = pd.DataFrame({"at": [1], "x": [1]}), pd.DataFrame({"at": [1], "y": [1]})
+    for unmatched, x, y in (
+        ("none", "int64", "int64"),
+        ("left", "int64", "Int64"),
+        ("right", "Int64", "int64"),
+        ("both", "Int64", "Int64"),
+    ):
+        joined = join(*tables, time="at", emit_unmatched=unmatched)
+        assert (str(joined["x"].dtype), str(joined["y"].dtype)) == (x, y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(pl.Int64, 2**53 + 1), (pl.UInt8, 7), (pl.Boolean, True), (pl.Categorical, "a"), (pl.Enum(["a"]), "a")],
+)
+def test_in_polars_every_type_stays(dtype: Any, value: object) -> None:
+    right = pl.DataFrame({"at": [1], "value": pl.Series([value]).cast(dtype)})
+    joined = join(pl.DataFrame({"at": [1, 9]}), right, time="at", tolerance=0, emit_unmatched="left")
+    assert joined["value"].dtype == right["value"].dtype
+    assert joined["value"].to_list() == [right["value"][0], None]
+
+
+def test_arrays_are_masked_and_keep_their_type() -> None:
+    right = {"at": np.array([1]), "value": np.array([2**53 + 1])}
+    joined = join({"at": np.array([1, 9])}, right, time="at", tolerance=0, emit_unmatched="left")
+    assert joined["value"].dtype == np.int64
+    assert joined["value"].tolist() == [2**53 + 1, None]
+
+
 ORDERED = pd.DataFrame({"key": ["b", "a", "a"], "at": [30, 50, 10], "x": [0, 1, 2]}, index=["p", "q", "r"])
 OTHERS = pd.DataFrame({"key": ["a", "b", "c", "b"], "at": [20, 25, 5, 40], "y": [0, 1, 2, 3]})
 PAIRS_BY_ORDER = {
@@ -159,7 +221,7 @@ PAIRS_BY_ORDER = {
 def test_rows_come_by_key_by_left_row_or_by_time(order: str, kind: Any) -> None:
     tables = [kind(table) if kind else table for table in (ORDERED, OTHERS)]
     joined = join(*tables, time="at", by="key", emit_unmatched="both", order=order)
-    rows = [[None if value != value else value for value in joined[name].to_list()] for name in "xy"]  # noqa: PLR0124 - NaN
+    rows = [[None if pd.isna(value) else value for value in joined[name].to_list()] for name in "xy"]
     assert list(zip(*rows, strict=True)) == PAIRS_BY_ORDER[order]
 
 
