@@ -1,7 +1,7 @@
 """`join`: the neighbour join of two whole tables in one call.
 
-Tables are pandas or polars DataFrames, or mappings of column names to numpy arrays. pandas and polars are optional:
-each is imported only when it is given tables of its own.
+Tables are pandas or polars frames, Arrow tables, or mappings of column names to numpy arrays. pandas, polars and
+pyarrow are optional: each is imported only for tables that need it.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from joiner.core.arguments import DURATION_MAX_NS, SIDES, TIME_MAX_NS, TIME_MIN_NS
+from joiner.core.arguments import DURATION_MAX_NS, SIDES
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
-from joiner.library.durations import duration_ns
-from joiner.library.tables import ANYTHING, NO_ROW, Kind, kind_of
+from joiner.library.rows import ORDERS, Rows
+from joiner.library.tables.kind import ANYTHING, NO_ROW, Kind
+from joiner.library.tables.reading import read_tables
+from joiner.library.times import Times, duration_of, times_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Array = NDArray[Any]
 
 _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
@@ -40,10 +40,13 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     *,
     time: str | tuple[str, str] | None = None,
     by: str | Sequence[str] = (),
+    left_by: str | Sequence[str] = (),
+    right_by: str | Sequence[str] = (),
     tolerance: object = None,
     direction: str = "both",
     driver: str = "both",
     emit_unmatched: str = "none",
+    order: str = "key",
     suffixes: tuple[str, str] = ("_left", "_right"),
     on: str | tuple[str, str] | None = None,
 ) -> Any:
@@ -54,29 +57,43 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     later.
 
     Args:
-        left: a pandas or polars DataFrame, or a mapping of column names to arrays of shape (n,).
-        right: another table of the same kind.
+        left: a pandas DataFrame; a polars DataFrame or LazyFrame, which is collected; a `pyarrow.Table`, or any object
+            that has ``__arrow_c_stream__``, such as a reader of record batches or a DuckDB relation, which is read to
+            its end; or a mapping of column names to arrays of shape (n,).
+        right: another table. One of another kind is converted to the kind of ``left``, which needs pyarrow. Mappings
+            can only be joined with mappings.
         time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
-        by: the key columns, which both tables must have. By default all rows have the same key.
+        by: the key columns, if they have the same names in both tables. By default all rows have the same key.
+        left_by: instead of ``by``, the key columns of ``left``.
+        right_by: the key columns of ``right``, as many and in the same order.
         tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+            integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to append the rows of these sides that are in no pair,
             with missing values for the other side.
+        order: the order of the rows. ``"key"``: grouped by key and, within a key, sorted by left time, then by right
+            time; unmatched rows follow. ``"left"``: in the order of the rows of ``left``, those of one left row by
+            right time; unmatched right rows follow. ``"time"``: by left time, then by right time, across all keys; an
+            unmatched row has its own time for both.
         suffixes: appended to the names of columns that both tables have.
         on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 
     Returns:
-        A table of the same kind with the key columns, the other columns of ``left``, and those of ``right``. Rows are
-        grouped by key and, within a key, sorted by left time, then by right time. With ``emit_unmatched``, arrays are
-        masked, and a key column that is int64 on one side and uint64 on the other becomes Python integers (in polars
-        Int128), because no narrower type can hold both.
+        A table of the kind of ``left`` (of any Arrow object: a `pyarrow.Table`) with the key columns, under their names
+        in ``left``, the other columns of ``left``, and those of ``right``. A pandas frame has a new index or, with
+        ``order="left"`` and without unmatched right rows, the labels of the left rows.
+
+        ``emit_unmatched`` leaves room for missing values without changing others: arrays are masked, and in pandas,
+        integers and booleans of a side that may lack rows get nullable dtypes (``"Int64"``, ``"boolean"``). A key
+        column that is int64 on one side and uint64 on the other becomes Python integers (in polars Int128, in Arrow
+        decimal128), because no narrower type can hold both.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
+        ImportError: naming the extra, if a table needs pyarrow.
 
     >>> import numpy as np
     >>> speed = {"machine": np.array([7, 7]), "at": np.array([10, 30]), "rpm": np.array([900.0, 950.0])}
@@ -86,30 +103,34 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     [(10, 20, 4.5), (30, 20, 4.5)]
 
     """
-    kind = kind_of(left, right)
-    names = [by] if isinstance(by, str) else list(by)
-    times = _time_columns(time, on)
-    sides = [_Side("left", left, times[0], names), _Side("right", right, times[1], names)]
+    if order not in ORDERS:
+        raise ArgumentError(f"order must be one of {', '.join(map(repr, ORDERS))}, not {order!r}")
+    kind, left, right = read_tables(left, right)
+    times, names = _time_columns(time, on), _keys_by_side(by, left_by, right_by)
+    sides = [_Side("left", left, times[0], names[0]), _Side("right", right, times[1], names[1])]
     for side in sides:
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
-    if stamps[0].is_datetime != stamps[1].is_datetime or stamps[0].has_zone != stamps[1].has_zone:
+    if stamps[0].what != stamps[1].what:
         raise ArgumentError(f"time: left has {stamps[0].what}, right has {stamps[1].what}; convert one of them")
     keys = _keys(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
-        tolerance_ns=_tolerance(tolerance, stamps[0]),
+        tolerance_ns=None if tolerance is None else duration_of("tolerance", tolerance, stamps[0].what),
         lateness_ns=DURATION_MAX_NS,
         direction=direction,
         driver=driver,
         emit_unmatched=emit_unmatched,
     )
-    left_seq, right_seq, left_unmatched, right_unmatched = _join_parts(make_buffer, keys, (stamps[0].ns, stamps[1].ns))
+    times_by_side = stamps[0].ns, stamps[1].ns
+    left_rows, right_rows, left_unmatched, right_unmatched = _join_parts(make_buffer, keys, times_by_side)
     if emit_unmatched != "none":
-        left_seq = np.concatenate([left_seq, np.sort(left_unmatched), np.full_like(right_unmatched, NO_ROW)])
-        right_seq = np.concatenate([right_seq, np.full_like(left_unmatched, NO_ROW), np.sort(right_unmatched)])
-    rows = _Rows(left_seq, right_seq, len(stamps[0].ns), may_lack=emit_unmatched != "none")
-    return _assembled(kind, sides, rows, suffixes)
+        left_rows = np.concatenate([left_rows, np.sort(left_unmatched), np.full_like(right_unmatched, NO_ROW)])
+        right_rows = np.concatenate([right_rows, np.full_like(left_unmatched, NO_ROW), np.sort(right_unmatched)])
+    rows = Rows(left_rows, right_rows, len(times_by_side[0]), emit_unmatched).ordered(order, times_by_side)
+    joined = _assembled(kind, sides, rows, suffixes)
+    has_labels = order == "left" and not rows.may_lack_left
+    return kind.with_labels(joined, left, rows.left) if has_labels else joined
 
 
 def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] | None) -> tuple[str, ...]:
@@ -125,6 +146,23 @@ def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] 
     if len(names) != len(SIDES):
         raise ArgumentError(f"time must be one column name or (left, right), not {time!r}")
     return names
+
+
+def _keys_by_side(
+    by: str | Sequence[str], left_by: str | Sequence[str], right_by: str | Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the key columns of the left and of the right table."""
+    of_both, left, right = ([names] if isinstance(names, str) else list(names) for names in (by, left_by, right_by))
+    if of_both and (left or right):
+        raise ArgumentError("by names the key columns of both tables; pass either by, or left_by and right_by")
+    if len(left) != len(right):
+        raise ArgumentError(
+            f"left_by = {left_by!r} and right_by = {right_by!r} must name equally many columns, in the same order"
+        )
+    for name, names in (("by", of_both), ("left_by", left), ("right_by", right)):
+        if len(set(names)) < len(names):
+            raise ArgumentError(f"{name} = {names!r} names a column twice")
+    return (left, right) if left else (of_both, of_both)
 
 
 def _join_parts(
@@ -161,34 +199,6 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
 
 
 @dataclass(frozen=True)
-class _Times:
-    """Event times in ns, or in the unit of integer times; shape (n,)."""
-
-    ns: Ints
-    is_datetime: bool
-    has_zone: bool
-
-    @property
-    def what(self) -> str:
-        if not self.is_datetime:
-            return "integers"
-        return "datetimes with a time zone" if self.has_zone else "datetimes without a time zone"
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """For each row of the result, the index of its left and of its right row, shape (n,) each.
-
-    ``lefts``: how many rows the left table has. ``may_lack``: whether the indices may contain `NO_ROW`.
-    """
-
-    left: Ints
-    right: Ints
-    lefts: int
-    may_lack: bool
-
-
-@dataclass(frozen=True)
 class _Side:
     """One of the two tables."""
 
@@ -199,6 +209,9 @@ class _Side:
 
     def check_columns(self, kind: Kind) -> None:
         columns = kind.names(self.table)
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            raise ArgumentError(f"{self.name} has two columns named {twice!r}; rename one of them")
         for column in (self.time, *self.by):
             if column not in columns:
                 raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, columns))}")
@@ -209,69 +222,42 @@ class _Side:
                     "drop these rows, because they cannot have neighbours"
                 )
 
-    def times(self, kind: Kind) -> _Times:
+    def times(self, kind: Kind) -> Times:
         values, has_zone = kind.column(self.table, self.time)
-        if values.dtype.kind == "M":
-            return _Times(_in_ns(f"{self.name}[{self.time!r}]", values), is_datetime=True, has_zone=has_zone)
-        if values.dtype.kind not in "iu" or (values.dtype == np.uint64):
-            raise ArgumentError(
-                f"{self.name}[{self.time!r}] must contain integers that fit int64, or datetimes, not {values.dtype}; "
-                "convert the column"
-            )
-        return _Times(values.astype(np.int64), is_datetime=False, has_zone=False)
+        return times_of(f"{self.name}[{self.time!r}]", values, has_zone=has_zone)
 
     def others(self, kind: Kind) -> list[str]:
         return [name for name in kind.names(self.table) if name not in self.by]
 
 
-def _in_ns(what: str, values: Array) -> Ints:
-    """Convert datetimes of any unit to ns. Raises `ArgumentError` for a time outside the years 1678 to 2261."""
-    low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
-    days = values.astype("datetime64[D]")
-    outside = np.flatnonzero((days < low) | (days > high))
-    if len(outside):
-        raise ArgumentError(f"{what} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
-    return values.astype("datetime64[ns]").view(np.int64)
-
-
-def _tolerance(value: Any, times: _Times) -> int | None:
-    if value is None or not times.is_datetime:
-        # The buffer checks that the tolerance is an integer.
-        return value  # type: ignore[no-any-return] # see above
-    if isinstance(value, str):
-        try:
-            return duration_ns(value)
-        except ValueError as error:
-            raise ArgumentError(f"tolerance = {value!r}: {error}") from error
-    if hasattr(value, "to_timedelta64"):
-        value = value.to_timedelta64()
-    if not isinstance(value, timedelta | np.timedelta64):
-        raise ArgumentError(
-            f"tolerance must be a duration if times are datetimes, such as '10 seconds' or "
-            f"datetime.timedelta(seconds=10), not {value!r}"
-        )
-    return int(np.timedelta64(value).astype("timedelta64[ns]").astype(np.int64))
-
-
 def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints]:
     """Return the keys of the left and right rows as small integers. ``counts``: the number of rows by side."""
-    names = sides[0].by
-    for name in names:
-        types = [kind.key_type(side.table, name) for side in sides]
+    left, right = sides
+    for names in zip(left.by, right.by, strict=True):
+        types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
         if types[0] != types[1] and ANYTHING not in types:
-            raise ArgumentError(f"by: left[{name!r}] contains {types[0]}, right[{name!r}] {types[1]}; cast one of them")
-    left, right = (side.table for side in sides)
-    codes = kind.codes(left, right, names) if names else np.zeros(sum(counts), dtype=np.int64)
+            raise ArgumentError(
+                f"by: left[{names[0]!r}] contains {types[0]}, right[{names[1]!r}] {types[1]}; cast one of them"
+            )
+    codes = kind.codes(*_key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
     return codes[: counts[0]], codes[counts[0] :]
 
 
-def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str, str]) -> Any:
+def _key_tables(kind: Kind, sides: list[_Side]) -> tuple[Any, Any]:
+    """Return the key columns of both tables, under their names in the left table."""
+    left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
+    return left, right
+
+
+def _assembled(kind: Kind, sides: list[_Side], rows: Rows, suffixes: tuple[str, str]) -> Any:
     left, right = sides
     others = left.others(kind), right.others(kind)
     shared = set(others[0]) & set(others[1])
+    # A key column keeps its name, also where the right table has another column of that name.
+    shared_by_side = shared, shared | (set(left.by) & set(others[1]))
     new = [
         [name + suffix if name in shared else name for name in names]
-        for names, suffix in zip(others, suffixes, strict=True)
+        for names, suffix, shared in zip(others, suffixes, shared_by_side, strict=True)
     ]
     columns = [*left.by, *new[0], *new[1]]
     duplicates = sorted({name for name in columns if columns.count(name) > 1})
@@ -279,15 +265,20 @@ def _assembled(kind: Kind, sides: list[_Side], rows: _Rows, suffixes: tuple[str,
         raise ArgumentError(
             f"suffixes = {suffixes!r}: the result would have two columns named {duplicates[0]!r}; choose other suffixes"
         )
-    parts = [
-        (kind.take(left.table, others[0], rows.left, may_lack=rows.may_lack), new[0]),
-        (kind.take(right.table, others[1], rows.right, may_lack=rows.may_lack), new[1]),
+    may_lack = rows.may_lack_left or rows.may_lack_right
+    sources = [
+        kind.nullable(kind.select(side.table, names, names)) if may_lack_here else side.table
+        for side, names, may_lack_here in zip(sides, others, (rows.may_lack_left, rows.may_lack_right), strict=True)
     ]
-    if left.by and not rows.may_lack:
+    parts = [
+        (kind.take(sources[0], others[0], rows.left, may_lack=may_lack), new[0]),
+        (kind.take(sources[1], others[1], rows.right, may_lack=may_lack), new[1]),
+    ]
+    if left.by and not may_lack:
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
         # Take the key from the left row, or from the right row if there is no left one.
-        of_both = kind.stacked(left.table, right.table, left.by)
+        of_both = kind.stacked(*_key_tables(kind, sides))
         at = np.where(rows.left != NO_ROW, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))
     return kind.beside(parts)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,10 +29,15 @@ def pairs(joined: Any) -> list[tuple[int | None, int | None]]:
     """Return the pairs of row numbers, with None for a missing side."""
     columns = [joined[name] for name in ("left", "right")]
     plain = [
-        column.to_list() if hasattr(column, "to_list") else np.ma.masked_array(column).tolist() for column in columns
+        column.to_list()
+        if hasattr(column, "to_list")
+        else column.to_pylist()
+        if hasattr(column, "to_pylist")
+        else np.ma.masked_array(column).tolist()
+        for column in columns
     ]
     return [
-        (None if left != left or left is None else int(left), None if right != right or right is None else int(right))  # noqa: PLR0124 - NaN
+        (None if pd.isna(left) else int(left), None if pd.isna(right) else int(right))
         for left, right in zip(*plain, strict=True)
     ]
 
@@ -56,6 +62,24 @@ def test_the_join_of_two_tables_is_that_of_the_streams_which_bring_their_rows(
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
+class Stream:
+    """An object of which only its Arrow stream is known."""
+
+    def __init__(self, table: dict[str, np.ndarray]) -> None:
+        self._table = pa.table(table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def lazy(table: dict[str, np.ndarray]) -> pl.LazyFrame:
+    return pl.DataFrame(table).lazy()
+
+
+FRAMES: list[Any] = [pd.DataFrame, pl.DataFrame, lazy, pa.table, Stream]
+"""What makes a table of each kind from a mapping of arrays."""
+
+
 @settings(max_examples=50, deadline=None)
 @given(left=RECORDS, right=RECORDS, unmatched=st.sampled_from(["none", "left", "both"]))
 def test_every_kind_of_table_gives_the_same_rows(
@@ -66,11 +90,37 @@ def test_every_kind_of_table_gives_the_same_rows(
     for table in tables:
         table["name"] = np.array(["a", "b", "c"])[table["key"]]
     for by in ("key", ["key", "name"], ["name"]):
-        of_arrays, of_pandas, of_polars = (
-            pairs(join(*map(kind, tables), time="ts", by=by, emit_unmatched=unmatched))
-            for kind in (dict, pd.DataFrame, pl.DataFrame)
+        of_arrays, *of_frames = (
+            sorted(pairs(join(*map(kind, tables), time="ts", by=by, emit_unmatched=unmatched)), key=str)
+            for kind in [dict, *FRAMES]
         )
-        assert sorted(of_arrays, key=str) == sorted(of_pandas, key=str) == sorted(of_polars, key=str)
+        assert of_frames == [of_arrays] * len(FRAMES)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    left=RECORDS,
+    right=RECORDS,
+    unmatched=st.sampled_from(["none", "right", "both"]),
+    kinds=st.tuples(st.sampled_from(FRAMES), st.sampled_from(FRAMES)),
+)
+def test_tables_of_two_kinds_and_with_two_names_for_the_key_give_the_same_rows(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str, kinds: tuple[Any, Any]
+) -> None:
+    tables = arrays(left, "left"), arrays(right, "right")
+    expected = join(*tables, time="ts", by="key", emit_unmatched=unmatched)
+    renamed = {{"key": "number", "ts": "at"}.get(name, name): column for name, column in tables[1].items()}
+    found = join(
+        kinds[0](tables[0]),
+        kinds[1](renamed),
+        time=("ts", "at"),
+        left_by="key",
+        right_by="number",
+        emit_unmatched=unmatched,
+    )
+    assert sorted(pairs(found), key=str) == sorted(pairs(expected), key=str)
+    of_kind = {lazy: pl.DataFrame, pa.table: pa.Table, Stream: pa.Table}.get(kinds[0], kinds[0])
+    assert isinstance(found, of_kind)
 
 
 @pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
@@ -100,3 +150,34 @@ def test_the_order_of_rows_does_not_matter_where_times_differ(
     tables = [pd.DataFrame(arrays(sorted(set(rows)), name)) for rows, name in ((left, "left"), (right, "right"))]
     shuffled = [table.iloc[draw.permutation(len(table))] for table in tables]
     assert sorted(pairs(join(*tables, time="ts", by="key"))) == sorted(pairs(join(*shuffled, time="ts", by="key")))
+
+
+@settings(max_examples=100, deadline=None)
+@given(left=RECORDS, right=RECORDS, unmatched=st.sampled_from(["none", "left", "right", "both"]))
+def test_an_order_changes_nothing_but_the_order(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], unmatched: str
+) -> None:
+    tables = arrays(left, "left"), arrays(right, "right")
+    by_key, by_left, by_time = (
+        pairs(join(*tables, time="ts", by="key", emit_unmatched=unmatched, order=order))
+        for order in ("key", "left", "time")
+    )
+
+    def time(side: int, row: int | None, other: int | None) -> int:
+        return (left, right)[side][row][1] if row is not None else (right, left)[side][other][1]  # type: ignore[index] # one is there
+
+    def by_right(one: int | None, other: int | None) -> tuple[float, float]:
+        return (-1, -1) if other is None else (right[other][1], other)
+
+    last = len(left)
+    assert by_left == sorted(
+        by_key, key=lambda row: (last if row[0] is None else row[0], *(row[::-1] if row[0] is None else by_right(*row)))
+    )
+    assert by_time == sorted(
+        by_key,
+        key=lambda row: (
+            time(0, *row),
+            time(1, *row[::-1]),
+            *(-1 if number is None else number for number in row),
+        ),
+    )

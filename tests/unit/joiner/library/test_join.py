@@ -33,7 +33,9 @@ def test_rows_without_a_partner_come_behind_the_pairs_with_their_key() -> None:
     assert joined["value_right"].to_list() == [1.5, 1.5, None, 2.5]
 
 
-@pytest.mark.parametrize("tolerance", [timedelta(seconds=9), np.timedelta64(9_999, "ms"), pd.Timedelta("9.5s")])
+@pytest.mark.parametrize(
+    "tolerance", [timedelta(seconds=9), np.timedelta64(9_999, "ms"), pd.Timedelta("9.5s"), "9.999s"]
+)
 def test_what_is_farther_apart_than_a_tolerance_of_any_kind_is_no_pair(tolerance: object) -> None:
     for tables in ((SPEED, TORQUE), (pl.from_pandas(SPEED), pl.from_pandas(TORQUE))):
         assert len(join(*tables, time="at", by="machine", tolerance=tolerance)) == 0
@@ -114,6 +116,138 @@ def test_tables_without_rows_are_joined_like_all_others(kind: Any) -> None:
         assert len(unmatched["key"]) == sum(len(table["key"]) for table in tables)
 
 
+@pytest.mark.parametrize("unmatched", ["none", "both"])
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_key_columns_with_different_names_are_joined_as_if_the_right_ones_were_renamed(
+    kind: Any, unmatched: str
+) -> None:
+    left = {"a": np.array([1, 1, 2]), "b": np.array([5, 6, 5]), "at": np.array([1, 2, 3])}
+    right = {"c": np.array([1, 3, 2]), "d": np.array([5, 6, 5]), "at": np.array([4, 5, 6])}
+    renamed = {{"c": "a", "d": "b"}.get(name, name): column for name, column in right.items()}
+    for left_by, right_by in (("a", "c"), (["a", "b"], ("c", "d"))):
+        found = join(kind(left), kind(right), time="at", left_by=left_by, right_by=right_by, emit_unmatched=unmatched)
+        # With one key, the other column of the right table keeps its name.
+        one = kind(renamed if len(left_by) > 1 else {"a": right["c"], "d": right["d"], "at": right["at"]})
+        expected = join(kind(left), one, time="at", by=left_by, emit_unmatched=unmatched)
+        assert list(found) == list(expected) if kind is dict else list(found.columns) == list(expected.columns)
+        for name in ["a", "b", "at_left", "at_right"]:
+            assert str(found[name]) == str(expected[name])
+
+
+@pytest.mark.parametrize("kind", [dict, pd.DataFrame, pl.DataFrame])
+def test_another_column_named_like_the_key_on_the_left_gets_the_suffix(kind: Any) -> None:
+    left = kind({"key": np.array([1]), "at": np.array([1])})
+    right = kind({"number": np.array([1]), "key": np.array([7]), "when": np.array([2])})
+    joined = join(left, right, time=("at", "when"), left_by="key", right_by="number")
+    names = list(joined) if kind is dict else list(joined.columns)
+    assert names == ["key", "at", "key_right", "when"]
+    assert [list(joined[name]) for name in names] == [[1], [1], [7], [2]]
+
+
+VALUES: dict[str, Any] = {
+    "int64": [2**53 + 1, 7],
+    "uint64": [2**64 - 1, 7],
+    "int8": [-128, 7],
+    "bool": [True, False],
+    "float32": [0.5, 1.5],
+    "Int16": [1, None],
+    "boolean": [True, None],
+    "string": ["a", "b"],
+    "object": ["a", "b"],
+    "category": ["a", "b"],
+    "datetime64[ns, UTC]": pd.to_datetime(["2026-01-01", "2026-01-02"], utc=True),
+    "timedelta64[s]": pd.to_timedelta([1, 2], unit="s"),
+}
+NULLABLE = {"int64": "Int64", "uint64": "UInt64", "int8": "Int8", "bool": "boolean"}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", VALUES)
+def test_values_beside_missing_ones_keep_their_type_in_pandas(dtype: str, side: str) -> None:
+    values = pd.Series(VALUES[dtype], dtype=dtype)
+    full = pd.DataFrame({"at": [1, 2], "value": values})
+    other = pd.DataFrame({"at": [1, 2, 9]})
+    tables = (full, other) if side == "left" else (other, full)
+    unmatched = "right" if side == "left" else "left"
+    joined = join(*tables, time="at", tolerance=0, emit_unmatched=unmatched)["value"]
+    assert joined.dtype == NULLABLE.get(dtype, dtype)
+    assert joined.isna().tolist() == [*values.isna(), True]
+    present = joined[:2].dropna()
+    assert present.tolist() == values.dropna().tolist()
+
+
+def test_in_pandas_the_type_depends_on_the_options_alone() -> None:
+    tables = pd.DataFrame({"at": [1], "x": [1]}), pd.DataFrame({"at": [1], "y": [1]})
+    for unmatched, x, y in (
+        ("none", "int64", "int64"),
+        ("left", "int64", "Int64"),
+        ("right", "Int64", "int64"),
+        ("both", "Int64", "Int64"),
+    ):
+        joined = join(*tables, time="at", emit_unmatched=unmatched)
+        assert (str(joined["x"].dtype), str(joined["y"].dtype)) == (x, y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(pl.Int64, 2**53 + 1), (pl.UInt8, 7), (pl.Boolean, True), (pl.Categorical, "a"), (pl.Enum(["a"]), "a")],
+)
+def test_in_polars_every_type_stays(dtype: Any, value: object) -> None:
+    right = pl.DataFrame({"at": [1], "value": pl.Series([value]).cast(dtype)})
+    joined = join(pl.DataFrame({"at": [1, 9]}), right, time="at", tolerance=0, emit_unmatched="left")
+    assert joined["value"].dtype == right["value"].dtype
+    assert joined["value"].to_list() == [right["value"][0], None]
+
+
+def test_arrays_are_masked_and_keep_their_type() -> None:
+    right = {"at": np.array([1]), "value": np.array([2**53 + 1])}
+    joined = join({"at": np.array([1, 9])}, right, time="at", tolerance=0, emit_unmatched="left")
+    assert joined["value"].dtype == np.int64
+    assert joined["value"].tolist() == [2**53 + 1, None]
+
+
+ORDERED = pd.DataFrame({"key": ["b", "a", "a"], "at": [30, 50, 10], "x": [0, 1, 2]}, index=["p", "q", "r"])
+OTHERS = pd.DataFrame({"key": ["a", "b", "c", "b"], "at": [20, 25, 5, 40], "y": [0, 1, 2, 3]})
+PAIRS_BY_ORDER = {
+    # Left and right row of each row of the result.
+    "key": [(0, 1), (0, 3), (2, 0), (1, 0), (None, 2)],
+    "left": [(0, 1), (0, 3), (1, 0), (2, 0), (None, 2)],
+    "time": [(None, 2), (2, 0), (0, 1), (0, 3), (1, 0)],
+}
+
+
+@pytest.mark.parametrize("kind", [None, pl.from_pandas])
+@pytest.mark.parametrize("order", PAIRS_BY_ORDER)
+def test_rows_come_by_key_by_left_row_or_by_time(order: str, kind: Any) -> None:
+    tables = [kind(table) if kind else table for table in (ORDERED, OTHERS)]
+    joined = join(*tables, time="at", by="key", emit_unmatched="both", order=order)
+    rows = [[None if pd.isna(value) else value for value in joined[name].to_list()] for name in "xy"]
+    assert list(zip(*rows, strict=True)) == PAIRS_BY_ORDER[order]
+
+
+def test_an_unmatched_left_row_stays_in_its_place_and_counts_by_its_time() -> None:
+    tables = pd.DataFrame({"at": [30, 10, 20], "x": [0, 1, 2]}), pd.DataFrame({"at": [10, 30]})
+    for order, expected in (("key", [1, 0, 2]), ("left", [0, 1, 2]), ("time", [1, 2, 0])):
+        joined = join(*tables, time="at", tolerance=0, emit_unmatched="left", order=order)
+        assert joined["x"].tolist() == expected
+
+
+@pytest.mark.parametrize("unmatched", ["none", "left"])
+def test_in_the_order_of_the_left_table_its_labels_are_kept(unmatched: str) -> None:
+    joined = join(ORDERED, OTHERS, time="at", by="key", order="left", emit_unmatched=unmatched)
+    assert joined.index.tolist() == ["p", "p", "q", "r"]
+    as_of: dict[str, Any] = {"direction": "backward", "driver": "left", "order": "left", "emit_unmatched": "left"}
+    one_to_one = join(ORDERED.set_index("x", append=True), OTHERS, time="at", by="key", **as_of)
+    assert one_to_one.index.tolist() == [("p", 0), ("q", 1), ("r", 2)]
+    assert ORDERED.index.tolist() == ["p", "q", "r"]
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "time"}, {"order": "left", "emit_unmatched": "right"}])
+def test_otherwise_rows_are_numbered(options: dict[str, Any]) -> None:
+    joined = join(ORDERED, OTHERS, time="at", by="key", **options)
+    assert joined.index.tolist() == list(range(len(joined)))
+
+
 def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None:
     with pytest.warns(DeprecationWarning, match="join: on is now called time") as given:
         joined = join(SPEED, TORQUE, on="at", by="machine")
@@ -168,8 +302,19 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "1600-01-01T00:00:00 in row 1 is outside the years 1678 to 2261",
     ),
     (DATES, DATES, {"time": "at", "tolerance": 5}, "tolerance must be a duration .*, not 5"),
-    (FINE, FINE, {"time": "at", "tolerance": timedelta(1)}, "tolerance_ns must be an integer"),
-    (FINE, FINE, {"time": "at", "tolerance": -1}, "tolerance_ns = -1 is outside"),
+    *(
+        (FINE, FINE, {"time": "at", "tolerance": value}, "tolerance = .* is a duration, but times are integers")
+        for value in (timedelta(1), "20ms", np.timedelta64(1, "s"), pd.Timedelta("1s"))
+    ),
+    (FINE, FINE, {"time": "at", "tolerance": 1.5}, "tolerance must be an integer in the unit of the times, not 1.5"),
+    (FINE, FINE, {"time": "at", "tolerance": True}, "tolerance must be an integer in the unit of the times, not True"),
+    (FINE, FINE, {"time": "at", "tolerance": -1}, "tolerance = -1 is outside 0"),
+    (DATES, DATES, {"time": "at", "tolerance": timedelta(-1)}, "tolerance = .* is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": timedelta(days=200_000)}, "tolerance = .* is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": "200000 days"}, "tolerance = '200000 days' is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(200_000, "D")}, "tolerance = .* is outside 0 .* ns"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(1, "M")}, "tolerance = .* is not a number of ns, us"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64("NaT", "s")}, "tolerance = .* is not a number of ns"),
     (FINE, FINE, {"time": "at", "direction": "up"}, "direction must be one of 'both', .*, not 'up'"),
     (FINE, FINE, {"time": "at", "suffixes": ("", "")}, "the result would have two columns named 'at'"),
     (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame and right is builtins.dict; convert one"),
@@ -194,8 +339,19 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "tolerance = '5': a duration must be numbers with units, such as '10 seconds'",
     ),
     (DATES, DATES, {"time": "at", "tolerance": "2 fortnights"}, "unknown unit 'fortnights'"),
+    (FINE, FINE, {"time": "at", "order": "right"}, "order must be one of 'key', 'left', 'time', not 'right'"),
     (FINE, FINE, {}, "time is required: the column of event times"),
     (FINE, FINE, {"time": ("at", "at", "at")}, "time must be one column name or"),
+    (
+        pd.DataFrame({"at": [1], "key": [1]}),
+        pd.DataFrame({"at": [1], "name": ["1"]}),
+        {"time": "at", "left_by": "key", "right_by": "name"},
+        r"left\['key'\] contains integers, right\['name'\] strings; cast one",
+    ),
+    (FINE, FINE, {"time": "at", "left_by": "at", "right_by": "key"}, "right has no column 'key'"),
+    (FINE, FINE, {"time": "at", "by": "at", "left_by": "at"}, "pass either by, or left_by and right_by"),
+    (FINE, FINE, {"time": "at", "left_by": "at"}, r"left_by = 'at' and right_by = \(\) must name equally many columns"),
+    (FINE, FINE, {"time": "at", "by": ["at", "at"]}, "by = .* names a column twice"),
     (FINE, FINE, {"time": "at", "on": "at"}, "on is the former name of time"),
 ]
 

@@ -1,0 +1,55 @@
+"""Numbers keys from 0, equal keys alike, for the kinds of tables that have no such operation of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Array = NDArray[Any]
+
+_WIDEST_BYTES: Final = 8
+"""The width of the widest integer types of numpy."""
+
+
+def numbered_rows(columns: Iterable[Array]) -> Ints:
+    """Map rows of several columns, shape (n,) each, to integers from 0, equal for equal rows; shape (n,)."""
+    codes: Ints = np.zeros(0, dtype=np.int64)
+    for column in columns:
+        of_one = numbered(column)
+        codes = numbered(codes * (of_one.max(initial=0) + 1) + of_one) if len(codes) else of_one
+    return codes
+
+
+def numbered(values: Array) -> Ints:
+    """Map values to integers from 0, equal for equal values; shape (n,)."""
+    found = dense(values)
+    return np.unique(values, return_inverse=True)[1].astype(np.int64) if found is None else found
+
+
+def dense(values: Array) -> Ints | None:
+    """Do the same as `numbered`, without sorting, for integers in a small range. Return None for any other values."""
+    if values.dtype.kind not in "iu" or not len(values):
+        return None
+    low, high = int(values.min()), int(values.max())
+    if high - low >= 2 * len(values):
+        return None
+    # In a small signed type, the difference could overflow.
+    wide = values if values.dtype.kind == "u" else values.astype(np.int64)
+    return (wide - low).astype(np.int64)
+
+
+def of_one_type(left: Any, right: Any) -> list[Any]:
+    """Convert two columns to Python integers if one is signed and the other uint64. Return others unchanged.
+
+    numpy and pandas would convert such columns to float64, which can make different integers equal.
+    """
+    types = {column.dtype.kind: column.dtype for column in (left, right)}
+    if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST_BYTES:
+        return [left.astype(object), right.astype(object)]
+    return [left, right]

@@ -1,0 +1,70 @@
+"""Recognizes the kind of the tables that a caller passes, and converts the right table to the kind of the left one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from joiner.core.errors import ArgumentError
+from joiner.library.tables.arrays import Arrays
+from joiner.library.tables.arrow_tables import ArrowTables
+from joiner.library.tables.kind import Kind
+from joiner.library.tables.pandas_frames import PandasFrames
+from joiner.library.tables.polars_frames import PolarsFrames
+
+
+def read_tables(left: Any, right: Any) -> tuple[Kind, Any, Any]:
+    """Return the kind of the left table, and both tables in that kind.
+
+    Raises `ArgumentError` if one of them is no table, or if only one of them is a mapping of arrays.
+    """
+    kinds = [_kind_of(name, table) for name, table in (("left", left), ("right", right))]
+    if kinds[0] != kinds[1] and Arrays in kinds:
+        raise ArgumentError(f"left is {_shown(left)} and right is {_shown(right)}; convert one of them")
+    kind = kinds[0]()
+    return kind, _read(kind, "left", left), _read(kind, "right", right)
+
+
+def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames | PolarsFrames]:
+    if isinstance(table, Mapping):
+        return Arrays
+    if _is_of(table, "pandas", "DataFrame"):
+        return PandasFrames
+    if _is_of(table, "polars", "DataFrame", "LazyFrame"):
+        return PolarsFrames
+    if hasattr(table, "__arrow_c_stream__") and not _is_of(table, "pandas", "Series"):
+        return ArrowTables
+    raise ArgumentError(
+        f"{name} is {_shown(table)}; pass a pandas or polars DataFrame, an Arrow table or an object that has "
+        "__arrow_c_stream__, or a mapping of column names to arrays"
+    )
+
+
+def _is_of(table: Any, module: str, *names: str) -> bool:
+    """Return whether a table is of one of these classes. The module is imported already if it is."""
+    return module in sys.modules and isinstance(table, tuple(getattr(sys.modules[module], name) for name in names))
+
+
+def _read(kind: Kind, name: str, table: Any) -> Any:
+    """Return a table in a kind. ``name``: the argument, for messages."""
+    if isinstance(kind, Arrays):
+        return table
+    if _is_of(table, "polars", "LazyFrame"):
+        table = table.collect()
+    if isinstance(kind, PolarsFrames):
+        return table if _is_of(table, "polars", "DataFrame") else kind.from_arrow(_as_arrow(name, table))
+    if isinstance(kind, PandasFrames):
+        return table if _is_of(table, "pandas", "DataFrame") else kind.from_arrow(_as_arrow(name, table))
+    return _as_arrow(name, table)
+
+
+def _as_arrow(name: str, table: Any) -> Any:
+    arrow = ArrowTables()
+    if _is_of(table, "pandas", "DataFrame"):
+        return arrow.from_pandas(table)
+    return table.to_arrow() if _is_of(table, "polars", "DataFrame") else arrow.from_stream(name, table)
+
+
+def _shown(table: Any) -> str:
+    return f"{type(table).__module__.partition('.')[0]}.{type(table).__qualname__}"
