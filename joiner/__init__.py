@@ -5,7 +5,8 @@ To use it as a library, no server is needed::
     from joiner import join                 # two whole tables, in one call
     from joiner import LocalStreamBuffer    # two streams, batch by batch
     from joiner import RecordJoin           # two streams, record by record
-    from joiner import AlignBuffer          # rows: each record with the values of n other streams at its time
+    from joiner import align, column        # each row of a table with the values of other tables at its time
+    from joiner import AlignBuffer          # the same for streams, batch by batch
 
 ``python -m joiner`` starts the process that joins Kafka topics (`joiner.runtime`).
 """
@@ -14,6 +15,7 @@ from joiner.alignment.buffer import AlignBuffer, AlignedRows
 from joiner.alignment.rules import ColumnRule
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError, SnapshotError
+from joiner.library.align import align, column
 from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
@@ -30,5 +32,7 @@ __all__ = [
     "RecordJoin",
     "SnapshotError",
     "Step",
+    "align",
+    "column",
     "join",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,9 +17,10 @@ from joiner.core.arguments import DURATION_MAX_NS, SIDES
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 from joiner.library.rows import ORDERS, Rows
-from joiner.library.tables.kind import ANYTHING, NO_ROW, Kind
+from joiner.library.sides import Side, key_tables, keys_of
+from joiner.library.tables.kind import NO_ROW, Kind
 from joiner.library.tables.reading import read_tables
-from joiner.library.times import Times, duration_of, times_of
+from joiner.library.times import duration_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,13 +107,13 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         raise ArgumentError(f"order must be one of {', '.join(map(repr, ORDERS))}, not {order!r}")
     kind, left, right = read_tables(left, right)
     times, names = _time_columns(time, on), _keys_by_side(by, left_by, right_by)
-    sides = [_Side("left", left, times[0], names[0]), _Side("right", right, times[1], names[1])]
+    sides = [Side("left", left, times[0], names[0]), Side("right", right, times[1], names[1])]
     for side in sides:
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
     if stamps[0].what != stamps[1].what:
         raise ArgumentError(f"time: left has {stamps[0].what}, right has {stamps[1].what}; convert one of them")
-    keys = _keys(kind, sides, [len(at.ns) for at in stamps])
+    keys = keys_of(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
         tolerance_ns=None if tolerance is None else duration_of("tolerance", tolerance, stamps[0].what),
@@ -198,58 +198,7 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
         yield left, right
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One of the two tables."""
-
-    name: str
-    table: Any
-    time: str
-    by: list[str]
-
-    def check_columns(self, kind: Kind) -> None:
-        columns = kind.names(self.table)
-        if len(set(columns)) < len(columns):
-            twice = next(name for name in columns if columns.count(name) > 1)
-            raise ArgumentError(f"{self.name} has two columns named {twice!r}; rename one of them")
-        for column in (self.time, *self.by):
-            if column not in columns:
-                raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, columns))}")
-            missing = np.flatnonzero(kind.lacks(self.table, column))
-            if len(missing):
-                raise ArgumentError(
-                    f"{self.name}[{column!r}] has no value in row {missing[0]} ({len(missing)} such rows in total); "
-                    "drop these rows, because they cannot have neighbours"
-                )
-
-    def times(self, kind: Kind) -> Times:
-        values, has_zone = kind.column(self.table, self.time)
-        return times_of(f"{self.name}[{self.time!r}]", values, has_zone=has_zone)
-
-    def others(self, kind: Kind) -> list[str]:
-        return [name for name in kind.names(self.table) if name not in self.by]
-
-
-def _keys(kind: Kind, sides: list[_Side], counts: list[int]) -> tuple[Ints, Ints]:
-    """Return the keys of the left and right rows as small integers. ``counts``: the number of rows by side."""
-    left, right = sides
-    for names in zip(left.by, right.by, strict=True):
-        types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
-        if types[0] != types[1] and ANYTHING not in types:
-            raise ArgumentError(
-                f"by: left[{names[0]!r}] contains {types[0]}, right[{names[1]!r}] {types[1]}; cast one of them"
-            )
-    codes = kind.codes(*_key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
-    return codes[: counts[0]], codes[counts[0] :]
-
-
-def _key_tables(kind: Kind, sides: list[_Side]) -> tuple[Any, Any]:
-    """Return the key columns of both tables, under their names in the left table."""
-    left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
-    return left, right
-
-
-def _assembled(kind: Kind, sides: list[_Side], rows: Rows, suffixes: tuple[str, str]) -> Any:
+def _assembled(kind: Kind, sides: list[Side], rows: Rows, suffixes: tuple[str, str]) -> Any:
     left, right = sides
     others = left.others(kind), right.others(kind)
     shared = set(others[0]) & set(others[1])
@@ -278,7 +227,7 @@ def _assembled(kind: Kind, sides: list[_Side], rows: Rows, suffixes: tuple[str, 
         parts.insert(0, (kind.take(left.table, left.by, rows.left, may_lack=False), left.by))
     elif left.by:
         # Take the key from the left row, or from the right row if there is no left one.
-        of_both = kind.stacked(*_key_tables(kind, sides))
+        of_both = kind.stacked(*key_tables(kind, sides))
         at = np.where(rows.left != NO_ROW, rows.left, rows.lefts + rows.right)
         parts.insert(0, (kind.take(of_both, left.by, at, may_lack=False), left.by))
     return kind.beside(parts)

@@ -60,6 +60,9 @@ class Arrays(Kind):
     def beside(self, parts: list[tuple[Any, list[str]]]) -> dict[str, Any]:
         return {name: column for part, names in parts for name, column in zip(names, part.values(), strict=True)}
 
+    def of_floats(self, name: str, values: Array, is_missing: Array) -> dict[str, Any]:
+        return {name: np.ma.masked_array(values, mask=is_missing)}
+
 
 def _masked(column: Array, rows: Ints) -> Any:
     """Return a column at ``rows``, with `NO_ROW` masked. If the column is empty, all rows are `NO_ROW`."""

@@ -91,6 +91,9 @@ class ArrowTables(Kind):
         }
         return self._arrow.table(columns)
 
+    def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
+        return self._arrow.table({name: self._arrow.array(values, mask=is_missing)})
+
     def _without_views(self, table: Any) -> Any:
         """Convert string and binary views, because their rows cannot be taken in all versions of pyarrow."""
         plain = {

@@ -62,6 +62,10 @@ class Kind(Protocol):
         """Combine tables of equal length side by side. Each is given with new names for its columns."""
         ...
 
+    def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
+        """Return a table of one column, float64 of shape (n,), without a value where ``is_missing``."""
+        ...
+
     def with_labels(self, joined: Any, _table: Any, _rows: Ints) -> Any:
         """Give the rows of a result the labels that the rows of ``table`` at ``rows`` have. Only pandas has labels."""
         return joined

@@ -101,6 +101,9 @@ class PandasFrames(Kind):
         }
         return self._pandas.DataFrame(columns, index=parts[0][0].index, copy=False)
 
+    def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
+        return self._pandas.DataFrame({name: np.where(is_missing, np.nan, values)}, copy=False)
+
     def with_labels(self, joined: Any, table: Any, rows: Ints) -> Any:
         joined.index = table.index.take(rows)
         return joined

@@ -76,6 +76,10 @@ class PolarsFrames(Kind):
         }
         return self._polars.concat([left.cast(wide), right.cast(wide)], how="vertical_relaxed")
 
+    def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
+        column = self._polars.Series(name, values)
+        return column.set(self._polars.Series(is_missing), None).to_frame()
+
     def _is_text(self, dtype: Any) -> bool:
         return isinstance(dtype, self._polars.String | self._polars.Categorical | self._polars.Enum)
 

@@ -15,15 +15,29 @@ from joiner.library.tables.polars_frames import PolarsFrames
 
 
 def read_tables(left: Any, right: Any) -> tuple[Kind, Any, Any]:
-    """Return the kind of the left table, and both tables in that kind.
+    """Return the kind of the left table, and both tables in that kind. Raises as `read_table` and `read_like`."""
+    kind, first = read_table("left", left)
+    return kind, first, read_like("left", left, "right", right)
 
-    Raises `ArgumentError` if one of them is no table, or if only one of them is a mapping of arrays.
+
+def read_table(name: str, table: Any) -> tuple[Kind, Any]:
+    """Return the kind of a table, and the table. ``name``: the argument, for messages.
+
+    Raises `ArgumentError` if it is no table.
     """
-    kinds = [_kind_of(name, table) for name, table in (("left", left), ("right", right))]
+    kind = _kind_of(name, table)()
+    return kind, _read(kind, name, table)
+
+
+def read_like(first_name: str, first: Any, name: str, table: Any) -> Any:
+    """Return a table in the kind of the table ``first``. ``first_name``, ``name``: the arguments, for messages.
+
+    Raises `ArgumentError` if it is no table, or if only one of the two is a mapping of arrays.
+    """
+    kinds = [_kind_of(first_name, first), _kind_of(name, table)]
     if kinds[0] != kinds[1] and Arrays in kinds:
-        raise ArgumentError(f"left is {_shown(left)} and right is {_shown(right)}; convert one of them")
-    kind = kinds[0]()
-    return kind, _read(kind, "left", left), _read(kind, "right", right)
+        raise ArgumentError(f"{first_name} is {_shown(first)} and {name} is {_shown(table)}; convert one of them")
+    return _read(kinds[0](), name, table)
 
 
 def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames | PolarsFrames]:

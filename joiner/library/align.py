@@ -1,0 +1,222 @@
+"""`align`: each row of a table with the values of other tables at its time, in one call.
+
+docs/alignment.md defines the rows; `AlignBuffer` gives the same ones for streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from joiner.alignment.interpolation import interpolate
+from joiner.alignment.rules import ColumnRule
+from joiner.alignment.tables import Neighbours, distances, in_time_order, nearest, neighbours
+from joiner.core.errors import ArgumentError
+from joiner.library.sides import Side, keys_of
+from joiner.library.tables.kind import NO_ROW, Kind
+from joiner.library.tables.reading import read_like, read_table
+from joiner.library.times import Times, duration_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of the result: the table it is taken from, and how. See `column`."""
+
+    table: Any
+    value: str | None
+    rule: ColumnRule
+    tolerance: object
+    time: str | None
+    by: list[str] | None
+
+
+def column(
+    table: Any,
+    value: str | None = None,
+    *,
+    rule: str = "previous",
+    tolerance: object = None,
+    period: float | None = None,
+    on_missing: str = "null",
+    time: str | None = None,
+    by: str | Sequence[str] | None = None,
+) -> TableColumn:
+    """Describe a column of the result of `align`.
+
+    Args:
+        table: the table from which the values are taken, of any kind that `join` accepts.
+        value: the column of values in ``table``. By default, the one that is named like the column of the result; if
+            there is none, the only one besides time and keys.
+        rule: ``"previous"``, ``"next"``, ``"nearest"`` or ``"linear"``, as in `ColumnRule`.
+        tolerance: how far the row of ``table`` may be away in time or, with ``"linear"``, how far its two rows may be
+            from each other. An integer if times are integers, else a duration such as ``"20ms"`` or a `timedelta`.
+        period: with ``"linear"``, after which the values repeat, such as 360 for angles in degrees.
+        on_missing: whether a row without a value has a ``"null"`` in this column, or is left out (``"drop"``).
+        time: the time column of ``table``, if it has another name than in the driver.
+        by: the key columns of ``table``, if they have other names than in the driver.
+
+    Raises:
+        ArgumentError: naming the option and its permitted values.
+
+    """
+    names = None if by is None else [by] if isinstance(by, str) else list(by)
+    checked = ColumnRule(rule=rule, period=period, on_missing=on_missing)
+    return TableColumn(table, value, checked, tolerance, time, names)
+
+
+def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str | Sequence[str] = ()) -> Any:
+    """Return the rows of ``driver``, each with the values of other tables at its time.
+
+    Rows may be in any order. If rows of a table have equal times, the one further down counts as later.
+
+    Args:
+        driver: a table of any kind that `join` accepts. The result has its kind, its columns, its rows in their order
+            and, in pandas, its index.
+        columns: by name, the columns to add; see `column`.
+        time: the time column. It contains integers in any unit, or datetimes.
+        by: the key columns. By default all rows have the same key.
+
+    Integers and booleans stay what they are: in pandas their columns become nullable (``Int64``, ``boolean``). Columns
+    of rule ``"linear"`` contain float64.
+
+    Raises:
+        ArgumentError: naming the table, the column and the row.
+
+    >>> import numpy as np
+    >>> torque = {"at": np.array([10, 20]), "nm": np.array([4.0, 5.0])}
+    >>> speed = {"at": np.array([5, 15, 25]), "rpm": np.array([100.0, 200.0, 400.0])}
+    >>> rows = align(torque, {"speed": column(speed, rule="linear")}, time="at")
+    >>> list(zip(rows["at"].tolist(), rows["nm"].tolist(), rows["speed"].tolist()))
+    [(10, 4.0, 150.0), (20, 5.0, 300.0)]
+
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+    if not columns:
+        raise ArgumentError("columns must contain at least one column")
+    kind, table = read_table("driver", driver)
+    side = Side("driver", table, time, keys)
+    side.check_columns(kind)
+    names = kind.names(table)
+    if taken := sorted(columns.keys() & set(names)):
+        raise ArgumentError(f"columns: driver has a column named {taken[0]!r} itself; choose another name")
+    stamps = side.times(kind)
+    is_kept = np.ones(len(stamps.ns), dtype=bool)
+    parts = []
+    for name, one in columns.items():
+        if not isinstance(one, TableColumn):
+            raise ArgumentError(f"columns[{name!r}] must be a column(...), not {type(one).__qualname__}")
+        where = f"columns[{name!r}]"
+        other = read_like("driver", driver, where, one.table)
+        of_column = Side(where, other, one.time or time, keys if one.by is None else one.by)
+        found = _found(kind, side, stamps, of_column, name, one)
+        parts.append((found.at, [name]))
+        if one.rule.on_missing == "drop":
+            is_kept &= ~found.is_missing
+    rows = is_kept.nonzero()[0]
+    added = [(values_at(rows), new) for values_at, new in parts]
+    rows_of_driver = kind.take(table, names, rows, may_lack=False), names
+    return kind.with_labels(kind.beside([rows_of_driver, *added]), table, rows)
+
+
+class _Found(NamedTuple):
+    """The values of a column. ``at``: returns a table of those at some of the driver's rows. ``is_missing``: by row."""
+
+    at: Callable[[Ints], Any]
+    is_missing: Flags
+
+
+def _found(kind: Kind, driver: Side, stamps: Times, side: Side, name: str, one: TableColumn) -> _Found:
+    """Find the values of the column ``name`` at the driver's rows, whose times are ``stamps``."""
+    if len(side.by) != len(driver.by):
+        raise ArgumentError(f"{side.name}: by must name {len(driver.by)} columns, as for the driver, not {side.by!r}")
+    side.check_columns(kind)
+    value = _value_column(kind.names(side.table), side, name, one.value)
+    others = side.times(kind)
+    if stamps.what != others.what:
+        raise ArgumentError(f"time: driver has {stamps.what}, {side.name} has {others.what}; convert one of them")
+    tolerance = None
+    if one.tolerance is not None:
+        tolerance = np.uint64(duration_of(f"{side.name}: tolerance", one.tolerance, stamps.what))
+    keys = keys_of(kind, [driver, side], [len(stamps.ns), len(others.ns)])
+    found = neighbours(in_time_order(keys[0], stamps.ns), in_time_order(keys[1], others.ns))
+    if one.rule.rule == "linear":
+        values, is_missing = _interpolated(kind, side, value, found, (stamps.ns, others.ns), tolerance, one.rule.period)
+        return _Found(lambda rows: kind.of_floats(name, values[rows], is_missing[rows]), is_missing)
+    at = {"previous": found.previous, "next": found.next}.get(one.rule.rule)
+    if at is None:
+        at = nearest(stamps.ns, found, others.ns)
+    if tolerance is not None:
+        at = np.where(distances(stamps.ns, at, others.ns) <= tolerance, at, NO_ROW)
+    # A row of the column's table that has no value gives none. The last place is that of `NO_ROW`.
+    has_value = np.append(~kind.lacks(side.table, value), False)
+    of_table = kind.nullable(kind.select(side.table, [value], [value]))
+    return _Found(lambda rows: kind.take(of_table, [value], at[rows], may_lack=True), ~has_value[at])
+
+
+def _value_column(names: list[str], side: Side, name: str, given: str | None) -> str:
+    """Return the name of the column of values in a table."""
+    others = [known for known in names if known not in {side.time, *side.by}]
+    if given is not None and given not in names:
+        raise ArgumentError(f"{side.name} has no column {given!r}; it has {', '.join(map(repr, names))}")
+    if given is not None or name in others:
+        return given or name
+    if len(others) == 1:
+        return others[0]
+    raise ArgumentError(
+        f"{side.name}: name the column of values, as in column(table, {others[0] if others else 'value'!r}); the table "
+        f"has {', '.join(map(repr, names))}"
+    )
+
+
+def _interpolated(
+    kind: Kind,
+    side: Side,
+    value: str,
+    found: Neighbours,
+    times: tuple[Ints, Ints],
+    tolerance: np.uint64 | None,
+    period: float | None,
+) -> tuple[Floats, Flags]:
+    """Return the interpolated values, and where they are missing, shape (n,) each. ``times``: driver, column."""
+    numbers = _numbers(kind, side, value)
+    at_ns, other_ns = times
+    is_there = (found.previous != NO_ROW) & (found.next != NO_ROW)
+    rows = is_there.nonzero()[0]
+    before, after = found.previous[rows], found.next[rows]
+    values = np.full(len(at_ns), np.nan)
+    values[rows] = interpolate(
+        at_ns[rows], other_ns[before], numbers[before], other_ns[after], numbers[after], period or 0.0
+    )
+    if tolerance is not None:
+        is_there[rows] = (other_ns[after] - other_ns[before]).view(np.uint64) <= tolerance
+    # A row of the column's table that has no value gives none.
+    return values, ~is_there | np.isnan(values)
+
+
+def _numbers(kind: Kind, side: Side, value: str) -> Floats:
+    """Return a column as float64, shape (n,), NaN where it has no value."""
+    values, _ = kind.column(side.table, value)
+    there = ~kind.lacks(side.table, value)
+    known = values[there]
+    # A column of Python objects says nothing of their type.
+    is_number = values.dtype.kind in "iuf" or (values.dtype == object and all(map(_is_number, known)))
+    if not is_number:
+        raise ArgumentError(f"{side.name}[{value!r}] must contain numbers for rule 'linear', not {values.dtype}")
+    numbers = np.full(len(values), np.nan)
+    numbers[there] = known.astype(np.float64)
+    return numbers
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,72 @@
+"""`Side`: one of two tables that are matched by key and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joiner.core.errors import ArgumentError
+from joiner.library.tables.kind import ANYTHING, Kind
+from joiner.library.times import Times, times_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two tables, with its time column and its key columns. ``name``: the argument, for messages."""
+
+    name: str
+    table: Any
+    time: str
+    by: list[str]
+
+    def check_columns(self, kind: Kind) -> None:
+        """Raise `ArgumentError` unless the columns are there, each once, and have a value in every row."""
+        columns = kind.names(self.table)
+        if len(set(columns)) < len(columns):
+            twice = next(name for name in columns if columns.count(name) > 1)
+            raise ArgumentError(f"{self.name} has two columns named {twice!r}; rename one of them")
+        for column in (self.time, *self.by):
+            if column not in columns:
+                raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, columns))}")
+            missing = np.flatnonzero(kind.lacks(self.table, column))
+            if len(missing):
+                raise ArgumentError(
+                    f"{self.name}[{column!r}] has no value in row {missing[0]} ({len(missing)} such rows in total); "
+                    "drop these rows, because they cannot have neighbours"
+                )
+
+    def times(self, kind: Kind) -> Times:
+        """Return the event times."""
+        values, has_zone = kind.column(self.table, self.time)
+        return times_of(f"{self.name}[{self.time!r}]", values, has_zone=has_zone)
+
+    def others(self, kind: Kind) -> list[str]:
+        """Return the names of all columns but the key columns."""
+        return [name for name in kind.names(self.table) if name not in self.by]
+
+
+def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Ints]:
+    """Return the keys of the left and right rows as small integers. ``counts``: the number of rows by side."""
+    left, right = sides
+    for names in zip(left.by, right.by, strict=True):
+        types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
+        if types[0] != types[1] and ANYTHING not in types:
+            raise ArgumentError(
+                f"by: {left.name}[{names[0]!r}] contains {types[0]}, {right.name}[{names[1]!r}] {types[1]}; "
+                "cast one of them"
+            )
+    codes = kind.codes(*key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
+    return codes[: counts[0]], codes[counts[0] :]
+
+
+def key_tables(kind: Kind, sides: list[Side]) -> tuple[Any, Any]:
+    """Return the key columns of both tables, under their names in the left table."""
+    left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
+    return left, right

@@ -1,0 +1,129 @@
+"""Does `align` keep what it is given, and say what is wrong with what it cannot use?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from joiner import ArgumentError, align, column
+
+TORQUE = pd.DataFrame({"machine": ["mill", "lathe", "mill"], "at": [20, 21, 10], "nm": [5, 6, 4]}, index=[7, 8, 9])
+SPEED = pd.DataFrame({"machine": ["mill", "mill"], "at": [5, 15], "rpm": [100, 200]})
+
+
+def test_the_driver_keeps_its_rows_their_order_and_their_index() -> None:
+    rows = align(TORQUE, {"speed": column(SPEED, rule="linear")}, time="at", by="machine")
+    assert rows.index.tolist() == [7, 8, 9]
+    assert rows.columns.tolist() == ["machine", "at", "nm", "speed"]
+    assert rows["nm"].tolist() == [5, 6, 4]
+    assert rows["speed"].isna().tolist() == [True, True, False]
+    assert rows["speed"].tolist()[2] == 150.0
+    left = align(TORQUE, {"speed": column(SPEED, rule="linear", on_missing="drop")}, time="at", by="machine")
+    assert left.index.tolist() == [9]
+
+
+def test_integers_booleans_and_words_stay_what_they_are() -> None:
+    speed = SPEED.assign(rpm=[2**62 + 1, 200], is_on=[True, False], mode=["slow", "fast"])
+    columns = {name: column(speed, name) for name in ("rpm", "is_on", "mode")}
+    rows = align(TORQUE, columns, time="at", by="machine")
+    assert rows.dtypes[["rpm", "is_on"]].astype(str).tolist() == ["Int64", "boolean"]
+    assert rows["rpm"].tolist()[2] == 2**62 + 1
+    assert rows["mode"].tolist()[::2] == ["fast", "slow"]
+    polars = align(pl.from_pandas(TORQUE), {"rpm": column(pl.from_pandas(speed), "rpm")}, time="at", by="machine")
+    assert polars["rpm"].to_list() == [200, None, 2**62 + 1]
+    arrow = align(pa.table(pl.from_pandas(TORQUE)), {"rpm": column(speed)}, time="at", by="machine")
+    assert arrow["rpm"].to_pylist() == [200, None, 2**62 + 1]
+
+
+def test_times_and_keys_may_have_other_names_in_a_column_s_table() -> None:
+    speed = SPEED.rename(columns={"machine": "thing", "at": "when"})
+    rows = align(TORQUE, {"speed": column(speed, time="when", by="thing")}, time="at", by="machine")
+    assert rows["speed"].tolist()[0] == 200
+
+
+def test_a_value_without_a_number_is_missing() -> None:
+    speed = SPEED.assign(rpm=pd.array([100, None], dtype="Int64"))
+    for rule in ("linear", "previous"):
+        columns = {"speed": column(speed, rule=rule, on_missing="drop")}
+        assert align(TORQUE.iloc[[0]], columns, time="at", by="machine").empty
+
+
+def test_a_driver_that_can_be_read_only_once_is_read_once() -> None:
+    class Once:
+        """A stream of Arrow batches."""
+
+        def __init__(self) -> None:
+            self._stream: Any = pa.RecordBatchReader.from_batches(
+                pa.schema({"at": pa.int64()}), iter([pa.record_batch({"at": [10, 20]})])
+            )
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            stream, self._stream = self._stream, None
+            return stream.__arrow_c_stream__(requested_schema)
+
+    speed = pa.table({"at": [5, 15], "rpm": [1.0, 2.0]})
+    rows = align(Once(), {"a": column(speed), "b": column(speed, rule="linear")}, time="at")
+    assert rows["a"].to_pylist() == [1.0, 2.0]
+    assert rows["b"].to_pylist() == [1.5, None]
+
+
+def test_tables_without_rows_give_no_values() -> None:
+    empty = {"at": np.array([], dtype=np.int64), "rpm": np.array([], dtype=np.float64)}
+    for rule in ("previous", "linear"):
+        rows = align({"at": np.array([1, 2])}, {"speed": column(empty, rule=rule)}, time="at")
+        assert np.ma.getmaskarray(rows["speed"]).all()
+        assert len(align(empty, {"speed": column(empty, "rpm", rule=rule)}, time="at")["speed"]) == 0
+
+
+DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
+
+
+@pytest.mark.parametrize(
+    ("driver", "columns", "text"),
+    [
+        (TORQUE, {}, "columns must contain at least one column"),
+        (TORQUE, {"speed": SPEED}, r"columns\['speed'\] must be a column\(...\), not DataFrame"),
+        (TORQUE, {"nm": column(SPEED)}, "driver has a column named 'nm' itself; choose another name"),
+        (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] is builtins.list; pass a pandas"),
+        (
+            TORQUE,
+            {"speed": column({"at": np.array([1])})},
+            r"driver is pandas.DataFrame and columns\['speed'\] is builtins.dict",
+        ),
+        (
+            TORQUE,
+            {"speed": column(SPEED, "rps")},
+            r"columns\['speed'\] has no column 'rps'; it has 'machine', 'at', 'rpm'",
+        ),
+        (TORQUE, {"speed": column(SPEED.assign(more=1))}, r"name the column of values, as in column\(table, 'rpm'\)"),
+        (TORQUE, {"speed": column(SPEED, time="when")}, r"columns\['speed'\] has no column 'when'"),
+        (TORQUE, {"speed": column(SPEED, by=[])}, r"columns\['speed'\]: by must name 1 columns, as for the driver"),
+        (
+            TORQUE,
+            {"speed": column(SPEED, tolerance="1s")},
+            r"columns\['speed'\]: tolerance = '1s' is a duration, but times",
+        ),
+        (DATED, {"speed": column(SPEED)}, "driver has datetimes without a time zone, .* has integers"),
+        (TORQUE, {"mode": column(SPEED.assign(rpm="fast"), rule="linear")}, "must contain numbers for rule 'linear'"),
+        (TORQUE, {"mode": column(SPEED.assign(rpm=True), rule="linear")}, "must contain numbers for rule 'linear'"),
+        (TORQUE.drop(columns="at"), {"speed": column(SPEED)}, "driver has no column 'at'"),
+        (TORQUE.assign(machine=[1, 2, 3]), {"speed": column(SPEED)}, r"by: driver\['machine'\] contains integers"),
+    ],
+)
+def test_what_cannot_be_used_is_named(driver: Any, columns: Any, text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        align(driver, columns, time="at", by="machine")
+
+
+def test_a_duration_is_a_tolerance_of_datetimes() -> None:
+    speed = SPEED.assign(at=pd.to_datetime(SPEED["at"]))
+    for tolerance in ("5ns", np.timedelta64(5, "ns"), pd.Timedelta("5ns")):
+        rows = align(DATED, {"speed": column(speed, tolerance=tolerance)}, time="at", by="machine")
+        assert rows["speed"].isna().tolist() == [False, True, False]
+    with pytest.raises(ArgumentError, match="tolerance must be a duration if times are datetimes"):
+        align(DATED, {"speed": column(speed, tolerance=5)}, time="at", by="machine")
