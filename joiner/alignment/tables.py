@@ -17,13 +17,6 @@ NONE: Final = -1
 """The index of a neighbour that does not exist."""
 
 
-class Neighbours(NamedTuple):
-    """For each of n rows, the index of its previous and next neighbour in the other table, or `NONE`; shape (n,)."""
-
-    previous: Ints
-    next: Ints
-
-
 class TimeOrder(NamedTuple):
     """The rows of a table ordered by time, and by their place if the times are equal.
 
@@ -43,23 +36,35 @@ def in_time_order(key: Ints, ts: Ints) -> TimeOrder:
     return TimeOrder(key.take(row), ts.take(row), row)
 
 
-def neighbours(of: TimeOrder, among: TimeOrder) -> Neighbours:
-    """Return the neighbours of the rows of one table among those of another table, in the order of the first table."""
-    keys = 1 + int(max(of.key.max(initial=0), among.key.max(initial=0)))
-    previous, following = np.empty((2, len(of.row)), dtype=np.int64)
-    _find_previous(*of, *among, keys, previous)
-    _find_next(*of, *among, keys, following)
-    return Neighbours(previous, following)
+def previous_of(of: TimeOrder, among: TimeOrder) -> Ints:
+    """Return the index of each row's previous neighbour in another table, or `NONE`, in the order of the first table.
+
+    The result is int64 of shape (n,).
+    """
+    found = np.empty(len(of.row), dtype=np.int64)
+    _find_previous(*of, *among, _count_keys(of, among), found)
+    return found
 
 
-def nearest(ts: Ints, found: Neighbours, other_ts: Ints) -> Ints:
-    """Return the index of the nearer neighbour of each row, the previous one at equal distances; shape (n,).
+def next_of(of: TimeOrder, among: TimeOrder) -> Ints:
+    """Return the same for the next neighbours."""
+    found = np.empty(len(of.row), dtype=np.int64)
+    _find_next(*of, *among, _count_keys(of, among), found)
+    return found
 
-    ``ts``, ``other_ts``: the times of the rows and of the other table in ns, in the order of the tables.
+
+def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Ints:
+    """Return the same for the nearer of both, the previous one at equal distances.
+
+    ``ts``, ``other_ts``: the times in ns of both tables, in their order.
     """
     chosen = np.empty(len(ts), dtype=np.int64)
-    _choose_nearest(ts, found.previous, found.next, other_ts, chosen)
+    _choose_nearest(ts, previous_of(of, among), next_of(of, among), other_ts, chosen)
     return chosen
+
+
+def _count_keys(of: TimeOrder, among: TimeOrder) -> int:
+    return 1 + int(max(of.key.max(initial=0), among.key.max(initial=0)))
 
 
 def distances(ts: Ints, at: Ints, other_ts: Ints) -> NDArray[np.uint64]:

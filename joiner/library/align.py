@@ -14,7 +14,7 @@ import numpy as np
 
 from joiner.alignment.interpolation import interpolate
 from joiner.alignment.rules import ColumnRule
-from joiner.alignment.tables import Neighbours, distances, in_time_order, nearest, neighbours
+from joiner.alignment.tables import TimeOrder, distances, in_time_order, nearest_of, next_of, previous_of
 from joiner.core.errors import ArgumentError
 from joiner.library.sides import Side, keys_of
 from joiner.library.tables.kind import NO_ROW, Kind
@@ -149,13 +149,15 @@ def _found(kind: Kind, driver: Side, stamps: Times, side: Side, name: str, one: 
     if one.tolerance is not None:
         tolerance = np.uint64(duration_of(f"{side.name}: tolerance", one.tolerance, stamps.what))
     keys = keys_of(kind, [driver, side], [len(stamps.ns), len(others.ns)])
-    found = neighbours(in_time_order(keys[0], stamps.ns), in_time_order(keys[1], others.ns))
+    orders = in_time_order(keys[0], stamps.ns), in_time_order(keys[1], others.ns)
+    times = stamps.ns, others.ns
     if one.rule.rule == "linear":
-        values, is_missing = _interpolated(kind, side, value, found, (stamps.ns, others.ns), tolerance, one.rule.period)
+        values, is_missing = _interpolated(orders, times, _numbers(kind, side, value), tolerance, one.rule.period)
         return _Found(lambda rows: kind.of_floats(name, values[rows], is_missing[rows]), is_missing)
-    at = {"previous": found.previous, "next": found.next}.get(one.rule.rule)
-    if at is None:
-        at = nearest(stamps.ns, found, others.ns)
+    if one.rule.rule == "nearest":
+        at = nearest_of(*orders, *times)
+    else:
+        at = previous_of(*orders) if one.rule.rule == "previous" else next_of(*orders)
     if tolerance is not None:
         at = np.where(distances(stamps.ns, at, others.ns) <= tolerance, at, NO_ROW)
     # A row of the column's table that has no value gives none. The last place is that of `NO_ROW`.
@@ -180,28 +182,29 @@ def _value_column(names: list[str], side: Side, name: str, given: str | None) ->
 
 
 def _interpolated(
-    kind: Kind,
-    side: Side,
-    value: str,
-    found: Neighbours,
+    orders: tuple[TimeOrder, TimeOrder],
     times: tuple[Ints, Ints],
+    numbers: Floats,
     tolerance: np.uint64 | None,
     period: float | None,
 ) -> tuple[Floats, Flags]:
-    """Return the interpolated values, and where they are missing, shape (n,) each. ``times``: driver, column."""
-    numbers = _numbers(kind, side, value)
+    """Return the interpolated values at the driver's rows, and where they are missing, shape (n,) each.
+
+    ``orders``, ``times``: of the driver and of the column's table, whose values are ``numbers``.
+    """
+    before, after = previous_of(*orders), next_of(*orders)
     at_ns, other_ns = times
-    is_there = (found.previous != NO_ROW) & (found.next != NO_ROW)
-    rows = is_there.nonzero()[0]
-    before, after = found.previous[rows], found.next[rows]
+    rows = ((before != NO_ROW) & (after != NO_ROW)).nonzero()[0]
+    before, after = before[rows], after[rows]
+    if tolerance is not None:
+        is_near = (other_ns[after] - other_ns[before]).view(np.uint64) <= tolerance
+        rows, before, after = rows[is_near], before[is_near], after[is_near]
     values = np.full(len(at_ns), np.nan)
     values[rows] = interpolate(
         at_ns[rows], other_ns[before], numbers[before], other_ns[after], numbers[after], period or 0.0
     )
-    if tolerance is not None:
-        is_there[rows] = (other_ns[after] - other_ns[before]).view(np.uint64) <= tolerance
     # A row of the column's table that has no value gives none.
-    return values, ~is_there | np.isnan(values)
+    return values, np.isnan(values)
 
 
 def _numbers(kind: Kind, side: Side, value: str) -> Floats:

@@ -42,16 +42,16 @@ def times_of(name: str, values: Array, *, has_zone: bool) -> Times:
         raise ArgumentError(
             f"{name} must contain integers that fit int64, or datetimes, not {values.dtype}; convert the column"
         )
-    return Times(values.astype(np.int64), INTEGERS)
+    return Times(values.astype(np.int64, copy=False), INTEGERS)
 
 
 def _in_ns(name: str, values: Array) -> Ints:
     low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
-    days = values.astype("datetime64[D]")
-    outside = np.flatnonzero((days < low) | (days > high))
-    if len(outside):
-        raise ArgumentError(f"{name} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
-    return values.astype("datetime64[ns]").view(np.int64)
+    if len(values) and not low <= values.min().astype(low.dtype) <= values.max().astype(low.dtype) <= high:
+        days = values.astype("datetime64[D]")
+        if len(outside := np.flatnonzero((days < low) | (days > high))):
+            raise ArgumentError(f"{name} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
+    return values.astype("datetime64[ns]", copy=False).view(np.int64)
 
 
 def duration_of(name: str, value: Any, what: str) -> int:

@@ -40,8 +40,8 @@ def dense(values: Array) -> Ints | None:
     if high - low >= 2 * len(values):
         return None
     # In a small signed type, the difference could overflow.
-    wide = values if values.dtype.kind == "u" else values.astype(np.int64)
-    return (wide - low).astype(np.int64)
+    wide = values if values.dtype.kind == "u" else values.astype(np.int64, copy=False)
+    return (wide - low if low else wide).astype(np.int64, copy=False)
 
 
 def of_one_type(left: Any, right: Any) -> list[Any]:

@@ -78,10 +78,8 @@ class PandasFrames(Kind):
         return self._pandas.factorize(column)[0].astype(np.int64) if found is None else found
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
-        if may_lack:
-            return table[names].reset_index(drop=True).reindex(rows).reset_index(drop=True)
         # Taking rows column by column avoids the extra copies that `DataFrame.take` makes.
-        columns = {name: table[name].array.take(rows) for name in names}
+        columns = {name: table[name].array.take(rows, allow_fill=may_lack) for name in names}
         return self._pandas.DataFrame(columns, index=range(len(rows)), copy=False)
 
     def stacked(self, left: Any, right: Any) -> Any:
