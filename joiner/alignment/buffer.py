@@ -94,12 +94,8 @@ class AlignBuffer:
     def __init__(
         self, columns: Mapping[str, ColumnRule], *, lateness_ns: int = 0, watermark_scope: str = "key"
     ) -> None:
-        if not columns:
-            message = "columns must contain at least one column"
-            raise ArgumentError(message)
-        if DRIVER in columns:
-            message = f"columns: {DRIVER!r} is the name of the driver; choose another name"
-            raise ArgumentError(message)
+        _check_mapping("columns", columns)
+        _check_rules(columns)
         self._rules = dict(columns)
         self._options = {"lateness_ns": check_duration("lateness_ns", lateness_ns), "watermark_scope": watermark_scope}
         self._relations = [
@@ -141,7 +137,7 @@ class AlignBuffer:
     ) -> AlignedRows:
         """Consume the last records and end all streams. All remaining rows come out.
 
-        Takes the same arguments and raises the same errors as `push`. Any later `close` or `push` raises
+        Takes the same records and raises the same errors as `push`. Any later `close` or `push` raises
         `ArgumentError`.
         """
         return self._step(driver, columns or {}, None, {}, ends=True)
@@ -216,13 +212,14 @@ class AlignBuffer:
             message = f"{'close' if ends else 'push'} after close: all streams have ended"
             raise ArgumentError(message)
         for what, given in (("columns", columns), ("column_watermarks", column_watermarks)):
-            if unknown := sorted(given.keys() - self._rules.keys()):
+            _check_mapping(what, given)
+            if unknown := [name for name in given if name not in self._rules]:
                 message = f"{what}: there is no column {unknown[0]!r}; there are {', '.join(map(repr, self._rules))}"
                 raise ArgumentError(message)
         inputs = {DRIVER: Input(driver, driver_watermarks)}
         values: dict[str, Floats] = {}
         for name in self._rules:
-            records, values[name] = columns.get(name, (None, _NO_VALUES))
+            records, values[name] = _pair_of(name, columns.get(name, (None, _NO_VALUES)))
             inputs[name] = Input(records, column_watermarks.get(name))
         checked = {name: self._positions[name].check(name, given) for name, given in inputs.items()}
         values = {name: _check_values(name, values[name], checked[name][0]) for name in self._rules}
@@ -279,6 +276,39 @@ class _Positions:
             message = f"{name}: identities must be present in every batch of a stream, or in none"
             raise ArgumentError(message)
         return records, _Positions(last_seq, has_identities)
+
+
+def _check_mapping(what: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        message = f"{what} must be a mapping by the names of columns, not {type(given).__qualname__}"
+        raise ArgumentError(message)
+
+
+def _check_rules(columns: Mapping[Any, Any]) -> None:
+    if not columns:
+        message = "columns must contain at least one column"
+        raise ArgumentError(message)
+    if DRIVER in columns:
+        message = f"columns: {DRIVER!r} is the name of the driver; choose another name"
+        raise ArgumentError(message)
+    for name, rule in columns.items():
+        # A snapshot stores the names as JSON, in which only text stays what it is.
+        if not isinstance(name, str):
+            message = f"columns: the name {name!r} must be a str"
+            raise ArgumentError(message)
+        if not isinstance(rule, ColumnRule):
+            message = f"columns[{name!r}] must be a ColumnRule, not {type(rule).__qualname__}"
+            raise ArgumentError(message)
+
+
+def _pair_of(name: str, given: Any) -> tuple[Any, Any]:
+    """Return the records and the values of a column's input."""
+    pair = 2
+    if not isinstance(given, Sequence) or len(given) != pair:
+        shown = f"{type(given).__qualname__}" + (f" of length {len(given)}" if isinstance(given, Sequence) else "")
+        message = f"columns[{name!r}] must be a tuple (records, values) with records (keys, ts_ns, seq), not {shown}"
+        raise ArgumentError(message)
+    return given[0], given[1]
 
 
 def _check_values(name: str, values: object, records: Records) -> Floats:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Final
 
 from joiner.core.arguments import check_duration
@@ -59,10 +62,7 @@ class ColumnRule:
         if self.rule != "linear":
             message = f'period is an option of rule "linear", not of {self.rule!r}'
             raise ArgumentError(message)
-        given: object = self.period
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < _MOST:
-            message = f"period must be a positive finite number, not {self.period!r}"
-            raise ArgumentError(message)
+        object.__setattr__(self, "period", _check_period(self.period))
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -70,4 +70,11 @@ class ColumnRule:
         return _DIRECTIONS[self.rule]
 
 
-_MOST: Final = float("inf")
+def _check_period(period: object) -> float:
+    """Return a period as float. Raises `ArgumentError` unless it is a positive finite number."""
+    if not isinstance(period, bool) and isinstance(period, Real):
+        with contextlib.suppress(OverflowError):  # an integer or a fraction above all floats
+            if 0 < (found := float(period)) < math.inf:
+                return found
+    message = f"period must be a positive finite number, not {period!r}"
+    raise ArgumentError(message)

@@ -59,6 +59,11 @@ RECORD = column(0), column(20), column(9)
             {"columns": {"speed": (RECORD, floats(1))}, "column_watermarks": {"speed": RECORD}},
             r"speed_watermarks seq\[0\] = 9 is also the position of a record",
         ),
+        ({"columns": {"speed": RECORD}}, r"columns\['speed'\] must be a tuple \(records, values\)"),
+        ({"columns": {"speed": None}}, r"columns\['speed'\] must be a tuple \(records, values\)"),
+        ({"columns": [(RECORD, floats(1))]}, "columns must be a mapping by the names of columns, not list"),
+        ({"column_watermarks": RECORD}, "column_watermarks must be a mapping by the names of columns, not tuple"),
+        ({"columns": {"speed": (RECORD, floats(1)), 1: (RECORD, floats(1)), "u": RECORD}}, "there is no column"),
         (
             # Only the last column is wrong; nothing of the others may have been consumed.
             {"driver": RECORD, "columns": {"speed": (RECORD, floats(1)), "angle": (RECORD, floats())}},
@@ -86,6 +91,8 @@ def test_an_invalid_argument_is_named_and_changes_nothing(arguments: dict[str, A
         ({"rule": "linear", "period": math.nan}, "period must be a positive finite number"),
         ({"rule": "linear", "period": math.inf}, "period must be a positive finite number"),
         ({"rule": "linear", "period": "360"}, "period must be a positive finite number"),
+        ({"rule": "linear", "period": True}, "period must be a positive finite number"),
+        ({"rule": "linear", "period": 10**400}, "period must be a positive finite number"),
     ],
 )
 def test_an_invalid_rule_is_refused(options: dict[str, Any], text: str) -> None:
@@ -98,6 +105,12 @@ def test_a_buffer_needs_a_column_and_refuses_what_it_cannot_tell_apart() -> None
         AlignBuffer({})
     with pytest.raises(ArgumentError, match="'driver' is the name of the driver"):
         AlignBuffer({"driver": ColumnRule()})
+    with pytest.raises(ArgumentError, match=r"columns\['speed'\] must be a ColumnRule, not str"):
+        AlignBuffer({"speed": "linear"})  # type: ignore[dict-item] # what is tested
+    with pytest.raises(ArgumentError, match="columns: the name 1 must be a str"):
+        AlignBuffer({1: ColumnRule()})  # type: ignore[dict-item] # what is tested
+    with pytest.raises(ArgumentError, match="columns must be a mapping by the names of columns, not list"):
+        AlignBuffer([ColumnRule()])  # type: ignore[arg-type] # what is tested
     with pytest.raises(ArgumentError, match="watermark_scope must be one of"):
         AlignBuffer({"speed": ColumnRule()}, watermark_scope="all")
     with pytest.raises(ArgumentError, match="lateness_ns = -1"):
@@ -112,7 +125,18 @@ def test_a_closed_buffer_stays_closed() -> None:
             call()
 
 
+@pytest.mark.parametrize("period", [360, np.int64(360), np.float32(360), Fraction(360)])
+def test_a_period_may_be_any_number_and_outlives_a_restore(period: Any) -> None:
+    buffer = AlignBuffer({"angle": ColumnRule(rule="linear", period=period)})
+    ends = (column(0, 0), column(0, 10), column(0, 1)), floats(350, 20)
+    restored = AlignBuffer.restore(buffer.snapshot())
+    found = restored.close(driver=(column(0), column(5), column(0)), columns={"angle": ends})
+    assert found.values["angle"].tolist() == [5.0]
+
+
 def test_snapshots_of_the_two_buffers_are_told_apart() -> None:
+    with pytest.raises(SnapshotError, match="not that of a LocalStreamBuffer but of an AlignBuffer"):
+        LocalStreamBuffer.restore(AlignBuffer({"speed": ColumnRule()}).snapshot())
     with pytest.raises(SnapshotError, match="not that of an AlignBuffer"):
         AlignBuffer.restore(LocalStreamBuffer().snapshot())
     with pytest.raises(SnapshotError, match="damaged"):
