@@ -89,7 +89,7 @@ class HeldRecords:
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return the number of records of both sides for each of ``keys``, ascending; shape (k,)."""
+        """Return how many records both sides hold for each of ``keys``, ascending; shape (k,)."""
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 

@@ -1,7 +1,7 @@
 """`join`: the neighbour join of two whole tables in one call.
 
 Tables are pandas or polars DataFrames, or mappings of column names to numpy arrays. pandas and polars are optional:
-each is imported only when it is given tables of its own.
+each is imported only when a table of its kind is passed.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         right: another table of the same kind.
         time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
         by: the key columns, which both tables must have. By default all rows have the same key.
-        tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if the
+            times are integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to append the rows of these sides that are in no pair,
-            with missing values for the other side.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``, to append the rows of that side (or of both) that are in
+            no pair, with missing values for the other side.
         suffixes: appended to the names of columns that both tables have.
         on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 

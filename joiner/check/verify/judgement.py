@@ -52,8 +52,8 @@ class SideJudgement:
 class Entry(NamedTuple):
     """A record or watermark of an input message, at a position; ``content`` is None if it is neither.
 
-    ``value``: what a dead letter of it contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether
-    it is one of the rows of its message.
+    ``value``: what its dead letter contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether it is
+    one of the rows of its message.
     """
 
     message: Message

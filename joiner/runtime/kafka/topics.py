@@ -83,7 +83,7 @@ def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     if str(found.topic_id) != known.topic_id:
         return (
             f"topic {topic} was deleted and recreated while the joiner ran, so its offsets refer to other records: "
-            "start over with `joiner reset` (results of the last seconds may be of the new topic's records)"
+            "start over with `joiner reset` (results of the last seconds may come from the new topic's records)"
         )
     if len(found.partitions) != known.partitions:
         return (

@@ -25,7 +25,7 @@ class Claimant:
     """A release by this site that this claimant may reclaim."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Return whether this runner may claim a unit: it has no owner or is of this site, or by force."""
+        """Return whether this runner may claim a unit: one without an owner, one of its own site, or any by force."""
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back

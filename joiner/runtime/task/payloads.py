@@ -1,8 +1,8 @@
 """The payloads of held records, from which results are composed: columns, in order of their positions.
 
-``shown`` of a record that came as JSON is its form in results. A record that came as Arrow is held in a short form:
-``shown`` is its id, empty if it has none, and, if its side selects any quantity, that quantity and a NUL before it.
-`with_json` turns the short form into the other one where it is needed.
+For a record that came as JSON, ``shown`` is its form in results. A record that came as Arrow is held in a short form:
+``shown`` is its id (empty if it has none), preceded by its quantity and a NUL if its side selects any quantity.
+`with_json` turns the short form into the other one where that is needed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
 
 def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
-    """Return rows in short form with their form in results. ``quantity``: what their side selects (None: any)."""
+    """Convert rows from the short form to their form in results. ``quantity``: what their side selects (None: any)."""
     if not len(rows.seq):
         return rows
     quantities, ids = split_short(rows.shown, quantity)

@@ -164,7 +164,7 @@ class Unit:
             size, _ = room["buffer_bytes_max"]
             message = (
                 f"unit {self.number}: join {join.name!r} holds {join.held()} records (about {size:,} bytes), more than "
-                f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams is silent: "
+                f"application.{beyond[0]}; the keys with the most records are {most}. One of their streams is silent: "
                 "raise the limit and restart the joiner. To prevent it, write watermarks for that stream, or set a "
                 "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "
                 "then continues from its last commit"

@@ -27,7 +27,7 @@ _OLDEST: Final = 2
 
 
 class SavedRows(msgspec.Struct):
-    """n rows. ``times``: the times as JSON; empty if all of them follow from those in ns.
+    """n rows. ``times``: the times as JSON, empty if all of them follow from those in ns.
 
     ``ids`` are concatenated, as JSON without quotes; their lengths are a column. ``is_short``: the rows are in
     short form, so the ids are plain text and the times follow from those in ns.

@@ -78,8 +78,8 @@ class Turn(msgspec.Struct, frozen=True):
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
     """Return how many of the ``waiting`` records of each place to read in a batch of about ``room`` records.
 
-    All records of a place with few are read, so that it need not wait for others. The rest of the room is shared in
-    proportion, so that all workers finish at the same time and no core is idle.
+    Places with few records are read to the end, so that they need not wait for others. The rest of the room is shared
+    in proportion, so that all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])

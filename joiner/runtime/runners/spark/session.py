@@ -118,7 +118,7 @@ class StageFolder:
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
         ):
             raise ForeignFolder(
-                f"the folder {self._name} is not empty and has no file {MARKER}: no stage has made it, so it is not "
+                f"the folder {self._name} is not empty and has no file {MARKER}: no stage has created it, so it is not "
                 "removed. Move it away, or name another spark.checkpoint"
             )
         self._files.mkdirs(self._folder)
