@@ -89,7 +89,7 @@ class ResultReader:
         """Messages that arrived while paused."""
         self._paused = False
         self._results_per_message = 1
-        """How many results a message of the last batch held, so that a batch has about ``batch_records`` results."""
+        """Results per message in the last batch, so that the next one has about ``batch_records`` results."""
         self._consumer = self._make_consumer()
 
     def subscribe(self) -> None:

@@ -28,7 +28,7 @@ _BUFFERS_MAX: Final = 4_096
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
 _VERSION_5: Final = 4
-"""The present version of the metadata. Before it, compression could be announced in a message's own metadata."""
+"""The current version of the metadata. Earlier ones could announce compression in a message's own metadata."""
 
 _IS_PLAIN: Final = -1
 """The size that marks a buffer which is stored as it is in a compressed batch."""
@@ -147,7 +147,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
 
 
 def _expanded(body: memoryview, offset: int, length: int) -> int:
-    """Return the size that a compressed buffer has when it is expanded."""
+    """Return the expanded size of a compressed buffer."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not length:
