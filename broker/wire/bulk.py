@@ -145,7 +145,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         pieces += [b'","left":', left, b',"right":', right]
     tied = (columns.left_ordinal != 0) | (columns.right_ordinal != 0)
     if tied.any():
-        # It identifies a pair among those of equal times.
+        # It distinguishes pairs with equal times.
         pieces.append(glue(b',"tie":"', columns.left_ordinal, b"-", columns.right_ordinal, b'"').where(tied))
     return glue(*pieces, b"}")
 

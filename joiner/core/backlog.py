@@ -171,7 +171,7 @@ class Backlog:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """Return the number of records of each of ``keys``, ascending; shape (k,)."""
+        """Return how many records each of ``keys`` has, ascending; shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
             # The number of a key without records may have been reused for another key.

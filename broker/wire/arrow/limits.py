@@ -14,7 +14,7 @@ from typing import Final
 from broker.wire.records import ROW_BITS, Unreadable
 
 ROWS_MAX: Final = 1 << ROW_BITS
-"""Maximum number of rows of a message, and of values of each of its dictionaries."""
+"""Maximum number of rows in a message, and of values in each of its dictionaries."""
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum size of a message's buffers when expanded."""
@@ -23,7 +23,7 @@ _MESSAGES_MAX: Final = 1_000
 """Maximum number of schemas, dictionaries and batches in one stream."""
 
 _BUFFERS_MAX: Final = 4_096
-"""Maximum number of buffers of one dictionary or batch."""
+"""Maximum number of buffers in one dictionary or batch."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3

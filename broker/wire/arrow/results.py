@@ -44,7 +44,7 @@ _ROW_BYTES: Final = 40
 """The approximate size of a row, without its names."""
 
 _ROWS_MAX: Final = 12_000
-"""Maximum number of rows of a message, so that indices into its dictionaries fit into an int16."""
+"""Maximum number of rows in a message, so that indices into its dictionaries fit into an int16."""
 
 _NAMES_BYTES: Final = 32 * 1024
 """If all names together take at most this many bytes, every message of a batch has the whole dictionary."""
@@ -277,7 +277,7 @@ def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:
-    """Return a message with only these rows of a message of results."""
+    """Return a message of results that is reduced to these rows."""
     with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
         batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
     return _encode(batch.schema, batch.columns)

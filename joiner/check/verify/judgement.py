@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     """A record or watermark of an input message, at a position; ``content`` is None if it is neither.
 
     ``value``: what its dead letter contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether it is
-    one of the rows of its message.
+    one of the rows in its message.
     """
 
     message: Message

@@ -34,7 +34,7 @@ class InputConsumer:
         self._limit = _MessageLimit(application.batch_records_max) if settings.topics.has_rows else None
         self._most = application.batch_records_max
         self.records_max = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
-        """The maximum number of records of a batch; approximate if messages hold many records."""
+        """The maximum number of records in a batch; approximate if messages hold many records."""
         self._consumer = make_consumer(
             settings.kafka,
             application.name,

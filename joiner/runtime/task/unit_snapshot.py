@@ -143,7 +143,7 @@ def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
     try:
         if not saved.is_short or isinstance(saved.ids, list):
             raise ValueError("they are not in short form")
-        # A copy, because those of the held records are changed in place.
+        # A copy, because the columns of held records are changed in place.
         shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
         if quantity is None and len(shown):
             names = StringColumn.of([name.encode() for name in saved.quantities])

@@ -1,4 +1,4 @@
-"""Records in batches, as Arrow, for tests."""
+"""Arrow messages of many records, for tests."""
 
 from __future__ import annotations
 
