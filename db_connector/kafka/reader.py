@@ -121,7 +121,7 @@ class ResultReader:
         self.drain(timeout_s)
 
     def drain(self, timeout_s: float) -> None:
-        """Run the client's callbacks."""
+        """Run the client's callbacks. Messages that arrive meanwhile go into the next batch."""
         self._read_ahead += self._consumer.consume(1, timeout_s)
 
     def owns(self, partition: int | None, batch: Results) -> bool:

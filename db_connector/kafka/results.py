@@ -74,7 +74,7 @@ class ResultRow:
 
 @dataclass
 class Results:
-    """One consumed batch."""
+    """One consumed batch: lines to write, results that have no line, and the offsets that it spans."""
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[Message | ResultRow] = field(default_factory=list)

@@ -75,7 +75,7 @@ class HeldRecords:
         return sum(map(len, self._tables))
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``."""
+        """Allocate state for all keys below ``keys``."""
         for table in self._tables:
             table.grow(keys)
 
@@ -160,7 +160,7 @@ class HeldRecords:
 
 
 class Backlog:
-    """The backlog of one side."""
+    """The backlog of one side: the records that no step needs to evaluate for now."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []

@@ -81,7 +81,7 @@ SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """The records of one side by key."""
+    """The held records of one side, by key, without those in the backlog."""
 
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)

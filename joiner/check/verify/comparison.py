@@ -60,7 +60,7 @@ _ids = msgspec.json.Decoder(_FoundId)
 
 @dataclass
 class Outputs:
-    """The application's late and unmatched records and dead letters that no unit compared so far has expected.
+    """The application's late and unmatched records and dead letters, without those that compared units expect.
 
     ``by_kind``: the late and the unmatched records, by kind and id. ``rejected``: the dead letters, by id.
     ``foreign_rejected``: the dead letters written by other services.

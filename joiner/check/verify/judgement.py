@@ -124,7 +124,7 @@ class UnitJudgement:
     def entries(self, message: Message) -> Iterator[Entry]:
         """Yield the entries of an input message: one, or its rows if messages hold many records.
 
-        A position is then the offset, shifted by `ROW_BITS`, plus the row, and otherwise the offset.
+        A position is the offset or, if messages hold many records, the offset shifted by `ROW_BITS` plus the row.
         """
         value, seq = message.value, message.offset << ROW_BITS if self._has_rows else message.offset
         if self._has_rows and value and not value.startswith(b"{"):

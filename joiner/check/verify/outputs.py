@@ -58,7 +58,7 @@ class FurtherCheck(Protocol):
     """An additional check: of the replayed file, or of the database."""
 
     def add_unit(self, result: UnitResult) -> None:
-        """Check a unit."""
+        """Check the outputs of one unit that has been compared."""
         ...
 
     def conclude(self, outputs: comparison.Outputs, findings: Findings) -> None:

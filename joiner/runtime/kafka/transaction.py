@@ -85,7 +85,7 @@ class Aborted(Exception):
 
 
 class UnitTransactions:
-    """The transactions of one unit."""
+    """Makes the transactions of one unit, under its transactional id."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
         """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""

@@ -224,7 +224,7 @@ class ClaimLost(Fenced):
 
 
 class Claimer:
-    """Claims units for a runner."""
+    """Claims units for a runner. A claim yields the unit's transactions and its checkpoint."""
 
     def __init__(self, settings: JoinerSettings, services: Services) -> None:
         self._settings, self._services = settings, services

@@ -38,7 +38,7 @@ class Effects:
 
     @property
     def joined(self) -> Batch:
-        """The results."""
+        """All results as one batch."""
         if len(self.joined_parts) != 1:
             self.joined_parts = [Batch.concat(self.joined_parts)]
         return self.joined_parts[0]

@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Self:
-        """Concatenate rows."""
+        """Return the rows of all parts, in order."""
         seq, key, ts_ns, result, shown = zip(*parts, strict=True)
         numbers = map(np.concatenate, (seq, key, ts_ns, result))
         return cls._make((*numbers, StringColumn.concat(shown)))
@@ -140,7 +140,7 @@ class Payloads:
         self.size -= int((shown.end.take(at) - shown.start.take(at)).sum()) + len(at) * _RECORD_BYTES
 
     def rows(self) -> Rows:
-        """Return all rows."""
+        """Return all rows that are held."""
         return self._rows.take(np.flatnonzero(self._lives[: self._used]))
 
     def count_later(self, ts_ns: int) -> int:

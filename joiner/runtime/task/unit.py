@@ -30,7 +30,7 @@ _KEYS_MIN: Final = 10_000
 
 
 class Unit:
-    """One unit of an application."""
+    """The state of one unit of an application: its joins, its keys, and the offsets that it has consumed."""
 
     def __init__(
         self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int], things: Sequence[str] = ()

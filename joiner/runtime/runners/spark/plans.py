@@ -101,7 +101,7 @@ _packed = msgspec.msgpack.Decoder(dict[str, tuple[_Packed | None, _Packed]])
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Encode for the way through Spark."""
+    """Return a plan as bytes, as Spark passes it to a worker."""
     return msgspec.msgpack.encode(plan)
 
 
@@ -111,7 +111,7 @@ def decode_plan(data: bytes) -> Plan:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """Encode for the way through Spark."""
+    """Return an outcome as bytes, as Spark passes it to the driver."""
     return msgspec.msgpack.encode(outcome)
 
 

@@ -135,7 +135,7 @@ class StageFolder:
         self._files.delete(self._folder, True)  # noqa: FBT003 - Java's
 
     def remove_part(self, name: str) -> None:
-        """Remove a subfolder."""
+        """Remove a subfolder, if a stage created this folder."""
         if self._files.exists(self._marker):
             self._files.delete(self._path(self._name, name), True)  # noqa: FBT003 - Java's
 
