@@ -137,7 +137,7 @@ class Unit:
         first, last = messages.first, messages.last
         if first < expected or last >= end:
             message = (
-                f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, and {expected} to "
+                f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, but {expected} to "
                 f"{end - 1} should follow: restart the joiner; "
                 "if it happens again, this is a defect to report"
             )
