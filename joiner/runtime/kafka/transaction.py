@@ -1,6 +1,6 @@
 """The transactions of one unit: the effects of a batch become visible together, or not at all.
 
-docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit.
+docs/recovery.md, "A commit", lists steps 1 to 6 of a commit.
 
 A large snapshot follows in separate transactions. If the unit is released, the checkpoint that releases it follows in
 one more.
