@@ -73,7 +73,7 @@ class Load:
 
 @contextmanager
 def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[Load, Receiver]]:
-    """Start a contender and the sender, and wait until results arrive at ``rate`` records/s and it is warm."""
+    """Start the sender and a contender, and wait until results arrive at ``rate`` and the contender is warm."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000), width_ms=WIDTH_MS)

@@ -44,7 +44,7 @@ class Effects:
         return self.joined_parts[0]
 
     def add(self, more: Effects) -> None:
-        """Add the effects of a following batch."""
+        """Add the effects of the next batch."""
         self.records += more.records
         self.pairs += more.pairs
         self.joined_parts += more.joined_parts
