@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from connector.acknowledgement import Ticket, Tickets
 
 RECORDS_MAX: Final = 10_000
-"""A message with this many records is complete. It may have more, because an event is not divided: up to
-`broker.wire.records.QUANTITIES_MAX`, and both together are below what a message may hold."""
+"""A message with this many records is complete. It may have up to `broker.wire.records.QUANTITIES_MAX` more, because an
+event is not divided; the sum of both is below what a message may hold."""
 
 SIZE_BYTES_MAX: Final = 512 * 1024
 """A message whose records take about this many bytes is complete."""
 
 _NUMBERS_BYTES: Final = 24
-"""Bytes of a record besides its names: the time, the result, and the places of its names."""
+"""Bytes of a record besides its names: the time, the result, and the indices of its names."""
 
 
 @dataclass

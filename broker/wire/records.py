@@ -305,7 +305,7 @@ row. Otherwise it is the offset."""
 
 
 def position_text(seq: int, *, has_rows: bool) -> str:
-    """Return a record's position as ids contain it: ``offset``, or ``offset.row`` if messages hold many records."""
+    """Return a record's position as written in ids: ``offset``, or ``offset.row`` if messages hold many records."""
     return f"{seq >> ROW_BITS}.{seq & (1 << ROW_BITS) - 1}" if has_rows else str(seq)
 
 

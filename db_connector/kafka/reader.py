@@ -89,7 +89,7 @@ class ResultReader:
         """Messages that arrived while paused."""
         self._paused = False
         self._results_per_message = 1
-        """How many results a message of the last batch held, so that a batch has about ``batch_records`` results."""
+        """Results per message in the last batch, so that the next one has about ``batch_records`` results."""
         self._consumer = self._make_consumer()
 
     def subscribe(self) -> None:
@@ -121,7 +121,7 @@ class ResultReader:
         self.drain(timeout_s)
 
     def drain(self, timeout_s: float) -> None:
-        """Run the client's callbacks."""
+        """Run the client's callbacks. Messages that arrive meanwhile go into the next batch."""
         self._read_ahead += self._consumer.consume(1, timeout_s)
 
     def owns(self, partition: int | None, batch: Results) -> bool:

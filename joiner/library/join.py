@@ -1,7 +1,7 @@
 """`join`: the neighbour join of two whole tables in one call.
 
 Tables are pandas or polars frames, Arrow tables, or mappings of column names to numpy arrays. pandas, polars and
-pyarrow are optional: each is imported only for tables that need it.
+pyarrow are optional: each is imported only when a table needs it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         by: the key columns, if they have the same names in both tables. By default all rows have the same key.
         left_by: instead of ``by``, the key columns of ``left``.
         right_by: the key columns of ``right``, as many and in the same order.
-        tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if
+            the times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
             `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the

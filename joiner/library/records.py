@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""With up to this many keys, idle keys are not looked for."""
+"""As long as there are at most this many keys, idle ones are not searched for."""
 
 
 class RecordJoin(Generic[Left, Right, Result]):

@@ -14,7 +14,7 @@ from typing import Final
 from broker.wire.records import ROW_BITS, Unreadable
 
 ROWS_MAX: Final = 1 << ROW_BITS
-"""Maximum number of rows of a message, and of values of each of its dictionaries."""
+"""Maximum number of rows in a message, and of values in each of its dictionaries."""
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum size of a message's buffers when expanded."""
@@ -23,12 +23,12 @@ _MESSAGES_MAX: Final = 1_000
 """Maximum number of schemas, dictionaries and batches in one stream."""
 
 _BUFFERS_MAX: Final = 4_096
-"""Maximum number of buffers of one dictionary or batch."""
+"""Maximum number of buffers in one dictionary or batch."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
 _VERSION_5: Final = 4
-"""The present version of the metadata. Before it, compression could be announced in a message's own metadata."""
+"""The current version of the metadata. Earlier ones could announce compression in a message's own metadata."""
 
 _IS_PLAIN: Final = -1
 """The size that marks a buffer which is stored as it is in a compressed batch."""
@@ -147,7 +147,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
 
 
 def _expanded(body: memoryview, offset: int, length: int) -> int:
-    """Return the size that a compressed buffer has when it is expanded."""
+    """Return the expanded size of a compressed buffer."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not length:

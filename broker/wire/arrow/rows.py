@@ -90,7 +90,7 @@ class ArrowRows(NamedTuple):
         for name in ("thing", "quantity", "id"):
             text = shown.get(name)
             if text is not None and not 1 <= len(text) <= NAME_LENGTH_MAX:
-                return f"{name} has {len(text)} characters, and 1 to {NAME_LENGTH_MAX} are allowed"
+                return f"{name} has {len(text)} characters, but must have 1 to {NAME_LENGTH_MAX}"
         if "\0" in shown["quantity"]:
             return "quantity contains a NUL character"
         if not math.isfinite(shown["result"]):
@@ -122,7 +122,7 @@ def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
 
 
 def _check_schema(schema: Any) -> list[str]:
-    """Return the names of the columns to read. Raises `Unreadable` if one is missing, double or of a wrong type."""
+    """Return the names of the columns to read. Raises `Unreadable` if one is missing, repeated or of the wrong type."""
     names: list[str] = schema.names
     for name in _COLUMNS:
         count = names.count(name)
@@ -141,7 +141,7 @@ def _check_schema(schema: Any) -> list[str]:
             text = kind.value_type if pa.types.is_dictionary(kind) else kind
             right, wanted = pa.types.is_string(text) or pa.types.is_large_string(text), "utf8 or a dictionary of utf8"
         if not right:
-            reason = f"the column {name} has the type {kind}, and must have {wanted}"
+            reason = f"the column {name} has the type {kind}, but must have {wanted}"
             raise Unreadable(reason[:500])
     return [name for name in _COLUMNS if name in names]
 

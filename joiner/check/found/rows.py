@@ -57,7 +57,7 @@ def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
 def _check_columns(schema: Any) -> None:
     names = [name for name in schema.names if name in {*_NEEDED, "id"}]
     if len(names) != len(set(names)) or not set(names) >= _NEEDED:
-        raise Unreadable("columns are missing or double")
+        raise Unreadable("columns are missing or duplicated")
     texts = {pa.string(), pa.large_string()}
     allowed: dict[str, Callable[[Any], bool]] = {
         "phenomenonTime": lambda kind: kind == pa.int64() or _timestamp_unit(kind) is not None,
@@ -67,7 +67,7 @@ def _check_columns(schema: Any) -> None:
         kind = schema.field(name).type
         is_text = (kind.value_type if pa.types.is_dictionary(kind) else kind) in texts
         if not (allowed[name](kind) if name in allowed else is_text):
-            message = f"the column {name} has a wrong type"
+            message = f"the column {name} has the wrong type"
             raise Unreadable(message)
 
 
@@ -94,7 +94,7 @@ def _cells(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _texts(column: Any) -> list[str | None]:
-    """Return the cells of a dictionary column. Equal ones are one object, because they may be long."""
+    """Return the cells of a dictionary column. Equal cells share one object, because they may be long."""
     names = column.dictionary.to_pylist()
     return [None if at is None else names[at] for at in column.indices.to_pylist()]
 

@@ -13,16 +13,16 @@ from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _RECORDS_FOR_ONE: Final = 10
-"""A batch may have this many times as many records if they come many in a message, because each costs far less."""
+"""A batch may be larger by this factor if messages hold many records each, because a record then costs far less."""
 
 _RECORD_BYTES: Final = 24
-"""About the size of such a record."""
+"""Approximate size of such a record, in bytes."""
 
 _AT_FIRST: Final = 10
-"""How many messages to read while their size is not known."""
+"""How many messages to read at a time while their size is not known."""
 
 _FORGETTING: Final = 0.9
-"""How much of the largest size seen so far counts after the next read."""
+"""The factor by which the largest size seen so far shrinks with each read."""
 
 
 class InputConsumer:
@@ -34,7 +34,7 @@ class InputConsumer:
         self._limit = _MessageLimit(application.batch_records_max) if settings.topics.has_rows else None
         self._most = application.batch_records_max
         self.records_max = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
-        """The maximum number of records of a batch; approximate if messages hold many records."""
+        """The maximum number of records in a batch; approximate if messages hold many records."""
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
@@ -95,7 +95,7 @@ class InputConsumer:
 
 
 class _MessageLimit:
-    """How many messages to read at a time if each may hold many records: about as many records as a batch may have.
+    """How many messages to read at a time if each may hold many records, so that a batch does not become too large.
 
     The number of records in a message is estimated from its size, because reading decodes nothing.
     """

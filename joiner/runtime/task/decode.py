@@ -290,7 +290,10 @@ class TopicDecoder:
     def _share_out(
         self, intake: Intake, records: Records, keys: Ints, number: Ints, selectors: list[list[tuple[int, int]]]
     ) -> None:
-        """Add the records to the sides that select their quantities; ``selectors`` by the quantities' numbers."""
+        """Add the records to the sides that select their quantities.
+
+        ``number``: the number of each record's quantity. ``selectors``: for each of these numbers, the sides.
+        """
         rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
         for target in sorted({target for sides in selectors for target in sides}):
             wanted = np.array([target in sides for sides in selectors])

@@ -1,4 +1,4 @@
-"""Are the records of many events put into few messages, and events acknowledged once theirs is confirmed?"""
+"""Do the records of many events share few messages, and is an event acknowledged once its message is confirmed?"""
 
 # ruff: noqa: SLF001 - the loop is driven step by step
 

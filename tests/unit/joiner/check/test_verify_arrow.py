@@ -1,4 +1,4 @@
-"""Does the tester find every fault in results and input that come many in a message, as Arrow?"""
+"""Does the tester find every fault in input and results that are Arrow, many in a message?"""
 
 from __future__ import annotations
 
