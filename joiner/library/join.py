@@ -67,8 +67,8 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         left_by: instead of ``by``, the key columns of ``left``.
         right_by: the key columns of ``right``, as many and in the same order.
         tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if
-            the times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
-            `pandas.Timedelta`).
+            the times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
+            `numpy.timedelta64`, `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
