@@ -66,7 +66,8 @@ class PandasFrames(Kind):
         return _INFERRED.get(kind, ANYTHING if values.dtype == object else str(values.dtype))
 
     def select(self, table: Any, names: list[str], new: list[str]) -> Any:
-        return table[names].set_axis(new, axis="columns")
+        columns = {to: table[name] for name, to in zip(names, new, strict=True)}
+        return self._pandas.DataFrame(columns, index=table.index, copy=False)
 
     def codes(self, left: Any, right: Any) -> Ints:
         both = self.stacked(left, right)

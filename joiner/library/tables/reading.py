@@ -23,7 +23,9 @@ def read_tables(left: Any, right: Any) -> tuple[Kind, Any, Any]:
     if kinds[0] != kinds[1] and Arrays in kinds:
         raise ArgumentError(f"left is {_shown(left)} and right is {_shown(right)}; convert one of them")
     kind = kinds[0]()
-    return kind, _read(kind, "left", left), _read(kind, "right", right)
+    read = _read(kind, "left", left)
+    # A stream can be read only once.
+    return kind, read, read if right is left else _read(kind, "right", right)
 
 
 def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames | PolarsFrames]:

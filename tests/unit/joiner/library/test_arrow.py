@@ -131,6 +131,34 @@ def test_what_cannot_be_joined_is_refused_with_table_column_and_row(
         join(left, right, time="at", **options)
 
 
+class Views:
+    """An object with an Arrow stream in which strings, and those of its dictionaries, are views."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        frame = pl.DataFrame({"at": [1, 2], "name": ["a", "b"], "level": pl.Series(["x", None], dtype=pl.Categorical)})
+        return frame.__arrow_c_stream__(requested_schema)
+
+
+def test_views_are_taken_and_compared_like_other_strings() -> None:
+    for by in ("name", ["name"]):
+        joined = join(Views(), Views(), time="at", by=by, tolerance=0, emit_unmatched="both")
+        assert joined.select(["name", "level_left", "level_right"]).to_pydict() == {
+            "name": ["a", "b"],
+            "level_left": ["x", None],
+            "level_right": ["x", None],
+        }
+    with pytest.raises(ArgumentError, match=r"left\['level'\] has no value in row 1"):
+        join(Views(), Views(), time="at", by="level")
+    strings = pa.table({"at": [1], "level": ["x"]})
+    first = pl.DataFrame({"at": [1], "level": ["x"]}).cast({"level": pl.Categorical})
+    assert join(strings, first, time="at", by="level").num_rows == 1
+
+
+def test_one_reader_may_be_both_tables() -> None:
+    both = reader(SPEED)
+    assert join(both, both, time="at", by="machine", tolerance=0)["rpm_left"].to_pylist() == SPEED["rpm"]
+
+
 def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.table({"at": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
