@@ -44,8 +44,8 @@ def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames 
 
 
 def _is_of(table: Any, module: str, *names: str) -> bool:
-    """Return whether a table is of one of these classes. The module is imported already if it is."""
-    return module in sys.modules and isinstance(table, tuple(getattr(sys.modules[module], name) for name in names))
+    """Return whether a table is of one of these classes. If it is, its module is already imported."""
+    return isinstance(table, tuple(getattr(sys.modules.get(module), name, ()) for name in names))
 
 
 def _read(kind: Kind, name: str, table: Any) -> Any:

@@ -105,6 +105,26 @@ def test_dates_of_arrow_may_be_times_beside_pandas() -> None:
     assert len(join(pd.DataFrame({"at": pd.to_datetime(["2026-01-01"])}), right, time="at", tolerance="1 day")) == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "plain"),
+    [
+        ("timestamp[us, tz=Europe/Berlin][pyarrow]", "datetime64[ns, UTC]"),
+        ("timestamp[s][pyarrow]", "datetime64[ns]"),
+        ("date32[day][pyarrow]", "datetime64[ns]"),
+        ("int32[pyarrow]", "int64"),
+    ],
+)
+def test_columns_of_pandas_may_be_kept_by_arrow(dtype: str, plain: str) -> None:
+    days = pd.to_datetime(["2026-01-01", "2026-01-02"], utc="UTC" in plain) if "datetime" in plain else [1, 2]
+    expected = pd.DataFrame({"at": pd.Series(days, dtype=plain), "key": [1, 2]})
+    frame = expected.astype({"at": dtype, "key": "int8[pyarrow]"})
+    for tables in ((frame, frame), (frame, expected), (expected, frame)):
+        joined = join(*tables, time="at", by="key", driver="left", direction="backward")
+        assert joined["key"].tolist() == [1, 2]
+        assert joined["at_left"].dtype == tables[0]["at"].dtype
+        assert joined["at_right"].dtype == tables[1]["at"].dtype
+
+
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (pa.table({"at": [1]}), pa.table({"at": [1.5]}), {}, r"right\['at'\] must contain integers .*, not float64"),
     (pa.table({"at": [1]}), pa.table({"at": [1, None]}), {}, r"right\['at'\] has no value in row 1"),

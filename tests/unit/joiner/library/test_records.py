@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import joiner.library.records
 from joiner import ArgumentError, RecordJoin, SnapshotError
 
 NOON = datetime(2026, 1, 1, 12)  # noqa: DTZ001 - naive on purpose
@@ -169,6 +170,27 @@ def test_a_snapshot_is_taken_of_everything_and_does_not_follow_the_join() -> Non
     )
     with pytest.raises(ArgumentError, match="push after close"):
         closed.left(NOON)
+
+
+def test_numbers_of_forgotten_keys_are_free_after_a_restore_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joiner.library.records, "_KEYS_MIN", 9)
+    functions: dict[str, Any] = {"time": lambda record: record[1], "key": lambda record: record[0]}
+    join = RecordJoin[Any, Any, Any](
+        lambda left, right: (left, right), **functions, watermark_scope="partition", tolerance=5
+    )
+    for number in range(7):
+        join.left((f"old {number}", 10))
+    for key in "abc":
+        join.left((key, 100))
+    # Nothing can pair the old records any more, so that the next new key frees their numbers.
+    join.right_watermark(100)
+    join.left(("new", 100))
+    assert join._free, "the old keys are forgotten"  # noqa: SLF001 - not observable through the public interface
+    restored: RecordJoin[Any, Any, Any] = RecordJoin.restore(join.snapshot(), lambda *pair: pair, **functions)
+    for number in range(8):
+        assert restored.right((f"new {number}", 100)) == []
+    for key in ("a", "b", "c", "new"):
+        assert restored.right((key, 100)) == [((key, 100), (key, 100))]
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
