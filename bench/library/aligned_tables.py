@@ -1,9 +1,9 @@
 """Measures the speed of `joiner.align` on whole tables against as-of joins of pandas and polars with the same result.
 
-``python -m bench.aligned_tables --report docs/evidence/bench_aligned_tables`` writes ``.json`` and ``.md``. A driver
-gets three columns, each from a table of its own. A column of the previous or the nearest row is one as-of join of the
-others, an interpolated one is two as-of joins and the arithmetic on whole columns. All get the same tables in their own
-format, sorted by time as the others require, use one thread, and must give the same values.
+``python -m bench.library.aligned_tables --report docs/evidence/bench_aligned_tables`` writes ``.json`` and ``.md``. A
+driver gets three columns, each from a table of its own. A column of the previous or the nearest row is one as-of join
+of the others, an interpolated one is two as-of joins and the arithmetic on whole columns. All get the same tables in
+their own format, sorted by time as the others require, use one thread, and must give the same values.
 """
 
 from __future__ import annotations
