@@ -27,6 +27,7 @@ import pyarrow as pa
 from numba import types
 
 from broker.wire.arrow.limits import check_limits
+from broker.wire.arrow.names import check_names
 from broker.wire.compiled import INTS, INTS_OUT, compiled
 from broker.wire.records import ROW_BITS, Unreadable, pair_id
 
@@ -236,8 +237,10 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
     check_limits(value)
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            table = reader.read_all().slice(0, count)
+            table = reader.read_all()
         table.validate(full=True)
+        check_names(table)
+        table = table.slice(0, count)
         unit = int((table.schema.metadata or {})[_UNIT])
         names = table.schema.names
         is_both = "result" not in names
