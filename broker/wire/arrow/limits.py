@@ -81,21 +81,21 @@ class _Metadata:
 _BROKEN: Final = "not an Arrow IPC stream: its metadata are damaged"
 
 
-def check_limits(value: bytes) -> None:
-    """Raise `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
+def check_limits(value: bytes | memoryview) -> int:
+    """Return the number of rows. Raises `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
     whole, at, rows, size = memoryview(value), 0, 0, 0
     for _ in range(_MESSAGES_MAX):
         if len(whole) - at < _HEADER_BYTES:
             # A stream may end without its end mark.
             if at == 0 or at != len(whole):
                 raise Unreadable("not an Arrow IPC stream: it is cut off")
-            return
+            return rows
         mark, length = struct.unpack_from("<Ii", whole, at)
         if mark != _CONTINUATION:
             raise Unreadable("not an Arrow IPC stream")
         at += _HEADER_BYTES
         if length == 0:
-            return
+            return rows
         if not 0 < length <= len(whole) - at:
             raise Unreadable("not an Arrow IPC stream: it is cut off")
         metadata = _Metadata(whole[at : at + length])
