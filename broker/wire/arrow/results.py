@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types
 
-from broker.wire.arrow.limits import check_limits
+from broker.wire.arrow.limits import check_limits, with_plain_types
 from broker.wire.arrow.names import check_names
 from broker.wire.compiled import INTS, INTS_OUT, compiled
 from broker.wire.records import ROW_BITS, Unreadable, pair_id
@@ -236,7 +236,7 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
     """Decode a message of results, or only its first ``count``. Raises `Unreadable` with the reason."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+        with pa.ipc.open_stream(pa.py_buffer(with_plain_types(value))) as reader:
             table = reader.read_all()
         table.validate(full=True)
         check_names(table)

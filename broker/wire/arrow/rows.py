@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, mean_text
-from broker.wire.arrow.limits import check_limits
+from broker.wire.arrow.limits import check_limits, with_plain_types
 from broker.wire.arrow.names import NameSizes, bytes_of, indices_of
 from broker.wire.columns import StringColumn
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
@@ -111,7 +111,7 @@ def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
     found: list[ArrowRows] = []
     sizes = {name: NameSizes() for name in ("thing", "quantity", "id")}
     try:
-        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+        with pa.ipc.open_stream(pa.py_buffer(with_plain_types(value))) as reader:
             names = _check_schema(reader.schema)
             for batch in reader:
                 chosen = batch.select(names)

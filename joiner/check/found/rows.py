@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
+from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits, with_plain_types
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
     """Return the rows of a message. Raises `Unreadable` if it has none that can be read."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(value) as stream:
+        with pa.ipc.open_stream(with_plain_types(value)) as stream:
             _check_columns(stream.schema)
             found: list[Row] = []
             sizes: Counter[str] = Counter()

@@ -89,6 +89,38 @@ def test_columns_may_have_any_of_these_types(others: dict[str, Any]) -> None:
     assert read(stream(batch(**others))) == EXPECTED
 
 
+class Fragile(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no annotations
+    """A type whose code raises an error, as those of pandas do for damaged metadata."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.string(), "tests.fragile")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> Fragile:
+        raise KeyError(storage_type)
+
+
+@pytest.mark.parametrize("column", ["thing", "further"])
+@pytest.mark.parametrize("name", ["tests.fragile", "arrow.json", "unknown"])
+def test_extension_types_are_read_as_the_types_that_store_them(column: str, name: str) -> None:
+    whole = batch(further=pa.array(["x", "y"]))
+    at = whole.schema.names.index(column)
+    field = whole.schema.field(at).with_metadata({"ARROW:extension:name": name, "ARROW:extension:metadata": ""})
+    value = stream(pa.RecordBatch.from_arrays(whole.columns, schema=whole.schema.set(at, field)))
+    pa.register_extension_type(Fragile())
+    try:
+        assert read(value) == EXPECTED
+        assert [row.record and row.record.thing for row in rows_of(value, 0, "ms")] == ["a", "a"]
+        for decode in (decode_results, lambda value: results_of(value, "ms")):
+            with pytest.raises(Unreadable):
+                decode(value)
+    finally:
+        pa.unregister_extension_type("tests.fragile")
+
+
 def test_slices_and_several_batches_are_one_message() -> None:
     whole = batch(5, id=pa.array(["v", "w", None, "y", "z"]))
     expected = [
