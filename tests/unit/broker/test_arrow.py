@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from broker.wire.arrow import results
 from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, ROWS_MAX, check_limits
 from broker.wire.arrow.results import ResultColumns, decode_results, encode_results
 from broker.wire.arrow.rows import encode_columns, encode_records, read_rows
@@ -249,6 +250,17 @@ def test_the_names_of_results_are_limited_row_by_row(column: str) -> None:
         for decode in (decode_results, lambda value: results_of(value, "ms")):
             with pytest.raises(Unreadable, match="names of its rows"):
                 decode(long)
+
+
+def test_results_of_any_number_of_units_leave_nothing_behind() -> None:
+    zeros = np.zeros(1, dtype=np.int64)
+    found = ResultColumns(zeros, np.ones(1), zeros, zeros, zeros, zeros, zeros, zeros)
+    (value,) = encode_results(["a"], found, "power", "watts", 10_000, has_rows=False)
+    decode_results(value)
+    before = results._schema.cache_info().currsize  # noqa: SLF001 - what it keeps cannot be seen otherwise
+    for unit in range(10_001, 10_011):
+        assert decode_results(value.replace(b"10000", str(unit).encode())).unit == unit
+    assert results._schema.cache_info().currsize == before  # noqa: SLF001
 
 
 def test_batches_that_share_a_large_dictionary_hold_only_the_names_they_use() -> None:
