@@ -30,7 +30,7 @@ def split(read: Read, records_max: int) -> tuple[Read, Read]:
 
 def _fitting(messages: Messages, left: int) -> tuple[int, int]:
     """Return how many messages to take until ``left`` records are reached, and how many records are left after them."""
-    data, count = memoryview(messages.value.data), 0
+    data, count = messages.value.data.data, 0
     spans = zip(messages.value.start.tolist(), messages.value.end.tolist(), strict=True)
     while left > 0 and count < len(messages):
         begin, end = next(spans)
