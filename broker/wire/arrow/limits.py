@@ -25,6 +25,9 @@ _MESSAGES_MAX: Final = 1_000
 _BUFFERS_MAX: Final = 4_096
 """Maximum number of buffers in one dictionary or batch."""
 
+_EXTENSION, _NO_EXTENSION = b"ARROW:extension:name", b"ARROW_extension_name"
+"""The member of a field's metadata that names its extension type, and one of the same length without a meaning."""
+
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
 _VERSION_5: Final = 4
@@ -81,21 +84,21 @@ class _Metadata:
 _BROKEN: Final = "not an Arrow IPC stream: its metadata are damaged"
 
 
-def check_limits(value: bytes) -> None:
-    """Raise `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
+def check_limits(value: bytes | memoryview) -> int:
+    """Return the number of rows. Raises `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
     whole, at, rows, size = memoryview(value), 0, 0, 0
     for _ in range(_MESSAGES_MAX):
         if len(whole) - at < _HEADER_BYTES:
             # A stream may end without its end mark.
             if at == 0 or at != len(whole):
                 raise Unreadable("not an Arrow IPC stream: it is cut off")
-            return
+            return rows
         mark, length = struct.unpack_from("<Ii", whole, at)
         if mark != _CONTINUATION:
             raise Unreadable("not an Arrow IPC stream")
         at += _HEADER_BYTES
         if length == 0:
-            return
+            return rows
         if not 0 < length <= len(whole) - at:
             raise Unreadable("not an Arrow IPC stream: it is cut off")
         metadata = _Metadata(whole[at : at + length])
@@ -113,6 +116,17 @@ def check_limits(value: bytes) -> None:
             raise Unreadable(reason)
     reason = f"the stream has more than {_MESSAGES_MAX} dictionaries and batches"
     raise Unreadable(reason)
+
+
+def with_plain_types(value: bytes) -> bytes:
+    """Return a stream that has passed `check_limits` with each extension type replaced by the type that stores it.
+
+    Which extension types exist depends on the version of pyarrow, and on what else the process has imported. The code
+    of such a type would run for a column that nobody needs, and may raise anything.
+    """
+    (length,) = struct.unpack_from("<i", value, 4)
+    schema = value[: _HEADER_BYTES + length]
+    return schema.replace(_EXTENSION, _NO_EXTENSION) + value[len(schema) :] if _EXTENSION in schema else value
 
 
 def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:

@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 from numba import types
 
-from broker.wire.arrow.limits import check_limits
+from broker.wire.arrow.limits import check_limits, with_plain_types
+from broker.wire.arrow.names import check_names
 from broker.wire.compiled import INTS, INTS_OUT, compiled
 from broker.wire.records import ROW_BITS, Unreadable, pair_id
 
@@ -235,13 +236,16 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
     """Decode a message of results, or only its first ``count``. Raises `Unreadable` with the reason."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            table = reader.read_all().slice(0, count)
+        with pa.ipc.open_stream(pa.py_buffer(with_plain_types(value))) as reader:
+            table = reader.read_all()
         table.validate(full=True)
+        check_names(table)
+        table = table.slice(0, count)
         unit = int((table.schema.metadata or {})[_UNIT])
         names = table.schema.names
         is_both = "result" not in names
-        wanted = _schema(unit, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
+        # Of any unit, which is not compared: the schemas are cached, and a message may name as many units as it likes.
+        wanted = _schema(0, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
         if not table.schema.equals(wanted):
             raise Unreadable("its columns are not those of results")
         columns = {name: table.column(name) for name in table.schema.names}

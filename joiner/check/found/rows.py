@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
+from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits, with_plain_types
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
     """Return the rows of a message. Raises `Unreadable` if it has none that can be read."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(value) as stream:
+        with pa.ipc.open_stream(with_plain_types(value)) as stream:
             _check_columns(stream.schema)
             found: list[Row] = []
+            sizes: Counter[str] = Counter()
             for batch in stream:
                 known = batch.select([name for name in batch.schema.names if name in {*_NEEDED, "id"}])
                 known.validate(full=True)
-                found += [_row(cells, offset, len(found) + at, time_unit) for at, cells in enumerate(_cells(known))]
+                cells_of = enumerate(_cells(known, sizes), len(found))
+                found += [_row(cells, offset, row, time_unit) for row, cells in cells_of]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
     return found
@@ -76,8 +79,11 @@ def _timestamp_unit(kind: Any) -> str | None:
     return next((unit for unit in _UNITS if pa.types.is_timestamp(kind) and kind.tz and kind.unit == unit), None)
 
 
-def _cells(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the cells of each row by column; a time is an integer, with its unit or None."""
+def _cells(batch: Any, sizes: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield the cells of each row by column; a time is an integer, with its unit or None.
+
+    ``sizes``: the bytes of the names in the batches so far, by column. Raises `Unreadable` if they are too many.
+    """
     columns: dict[str, list[Any]] = {}
     for name in batch.schema.names:
         column = batch.column(name)
@@ -87,7 +93,11 @@ def _cells(batch: Any) -> Iterator[dict[str, Any]]:
             columns[name] = [None if time is None else (time, unit) for time in times]
             continue
         columns[name] = _texts(column) if pa.types.is_dictionary(column.type) else column.to_pylist()
-        if name != "result" and sum(len((text or "").encode()) for text in columns[name]) > EXPANDED_BYTES_MAX:
+        if name == "result":
+            continue
+        bytes_of = {text: len((text or "").encode()) for text in set(columns[name])}
+        sizes[name] += sum(bytes_of[text] for text in columns[name])
+        if sizes[name] > EXPANDED_BYTES_MAX:
             raise Unreadable("its names are too long")
     for at in range(len(batch)):
         yield {name: cells[at] for name, cells in columns.items()}
