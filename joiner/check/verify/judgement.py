@@ -181,7 +181,8 @@ class UnitJudgement:
         self.records[entry.message.topic][seq] = record
         for side in selecting:
             # A side that reads several quantities may select more than one record of an event.
-            identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
+            quantity = record.quantity
+            identity = record.id if side.quantity is not None else f"{len(quantity)}:{quantity}{record.id}"
             verdict = side.judge.judge(key, entry.ts, seq, identity if entry.has_id else None)
             if verdict == ACCEPTED:
                 side.accepted.add(seq)

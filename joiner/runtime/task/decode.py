@@ -14,7 +14,7 @@ import numpy as np
 
 from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire.bulk import encode_sides, read_plain
+from broker.wire.bulk import encode_sides, escape, read_plain
 from broker.wire.columns import StringColumn, glue
 from broker.wire.records import (
     ROW_BITS,
@@ -301,7 +301,10 @@ class TopicDecoder:
             mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
             side = self._side(intake, target)
             if side.mixed:
-                ids = glue(records.quantity if which is None else records.quantity.take(which), b"\0", ids)
+                # As JSON, which has no NUL, so that no two quantities and ids look alike.
+                quantity = records.quantity if which is None else records.quantity.take(which)
+                named, first = quantity.distinct()
+                ids = glue(escape(quantity.take(first)).take(named), b"\0", ids)
             side.parts.append(mine)
             # Compared only among records of one stream, key and time; for each such pair of different ids the
             # probability of a collision is 2**-64.
