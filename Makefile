@@ -115,8 +115,9 @@ bench: setup ## compare with windowed joins and other engines, end to end, about
 	@$(PY) -m bench.contest $(if $(QUICK),--quick --results .lsb/bench/results --page .lsb/bench/benchmarks.md --plots .lsb/bench/plots) $(BENCH)
 
 bench-engine: setup ## compare the join in memory with pandas, polars, DuckDB, about ten minutes: make bench-engine BENCH_REPORTS=folder
-	@$(PY) -m bench.engine --report "$(BENCH_REPORTS)/bench_engine"
-	@$(PY) -m bench.tables --report "$(BENCH_REPORTS)/bench_tables"
+	@$(PY) -m bench.library.engine --report "$(BENCH_REPORTS)/bench_engine"
+	@$(PY) -m bench.library.tables --report "$(BENCH_REPORTS)/bench_tables"
+	@$(PY) -m bench.library.aligned_tables --report "$(BENCH_REPORTS)/bench_aligned_tables"
 
 bench-kafka: setup ## throughput and latency compared with a raw pass-through, recovery, moves, metrics, about 30 minutes: make bench-kafka BENCH_REPORTS=folder
 	@$(PY) -m bench.kafka --report "$(BENCH_REPORTS)/bench_kafka"
@@ -125,6 +126,7 @@ bench-kafka: setup ## throughput and latency compared with a raw pass-through, r
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
 	@$(PY) -m bench.moving --report "$(BENCH_REPORTS)/bench_moving"
 	@$(PY) -m bench.metrics --report "$(BENCH_REPORTS)/bench_metrics"
+	@$(PY) -m bench.growth --report "$(BENCH_REPORTS)/growth"
 
 bench-spark: setup ## the state of the stage in Spark, the operator, moves, about 20 minutes: make bench-spark BENCH_REPORTS=folder
 	@$(PY) -m bench.spark_state --report "$(BENCH_REPORTS)/bench_spark_state"

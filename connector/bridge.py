@@ -182,12 +182,15 @@ class Bridge:
                 sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
             )
             record_count += len(parsed.records)
-            if batches is not None and parsed.records:
-                # All of them are confirmed at once, because they share a message.
-                count, size_bytes = count + 1, size_bytes + RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
+            parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
+            if batches is not None and parts:
+                # The records of a part are confirmed at once, because they share a message.
+                count += len(parts)
+                size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
             ticket = ledger.add(packet_id, size_bytes, count)
-            if batches is not None and parsed.records:
-                batches.add(parsed.thing, parsed.time_ns, parsed.records, ticket)
+            if batches is not None:
+                for part in parts:
+                    batches.add(parsed.thing, parsed.time_ns, part, ticket)
             data += [Outgoing(key, value, ticket) for value in records]
             dead += [Outgoing(None, value, ticket) for value in dead_letters]
             if self._watermarks:

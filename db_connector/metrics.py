@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WriteTimes(Distribution):
-    """How long batch writes take."""
+    """The histogram of how long batch writes take."""
 
     def __init__(self, telemetry: TelemetryServer) -> None:
         meaning = "Time from the start of a batch's write until the database had acknowledged or refused each point."

@@ -37,7 +37,7 @@ _TARGET: Final = "joiner-target"
 
 
 class Demo:
-    """One run of the pipeline."""
+    """One run of the whole pipeline, from starting the servers to the verdict."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -50,7 +50,7 @@ class Wishes(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A checked task."""
+    """What a demo is to do, with all of its settings checked."""
 
     folder: Path
     events: Path

@@ -46,7 +46,7 @@ class _Flux(Dataquery, Builder[Dataquery]):
 
 
 def _points(quantities: str) -> str:
-    """Return the query for the selected machine's points, leaving out those from before the ``join`` tag was added."""
+    """Return the query for the selected machine's points, except those that have no ``join`` tag yet."""
     return (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -56,7 +56,7 @@ def _points(quantities: str) -> str:
 
 
 def _thinned() -> str:
-    """Return the query for the mean, minimum and maximum per interval, each a line per join and field.
+    """Return the query for the mean, minimum and maximum per interval, with one line each per join and field.
 
     The tables have no other tags, so pairs that also have the tag ``tie`` or ``half`` are on the same line.
     """

@@ -339,7 +339,7 @@ _OPTIONS = (
         "REBASE",
         None,
         _choice("now", "end"),
-        "move all times: the first event (now) or the last one (end: nothing in the future) to the start",
+        "shift all times so that the first event (now) or the last (end: none is in the future) is at the start",
         "now|end",
     ),
     _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),

@@ -66,10 +66,10 @@ def _spark_jars() -> str:
 class _Script:
     """A script in bench/peers, and the arguments it takes beyond those that all peers share.
 
-    ``name`` is that of the script, or, after ``jvm/``, the engine of a peer in Java. ``takes_lateness`` says
-    whether it takes the lateness as an argument. ``for_latency`` are its settings for low latency, by name.
-    ``widths``: windows of its grid are this many times as wide as the window to each side of a record. ``guarantee`` is
-    how it delivers results.
+    ``name`` is the script's name or, for a peer in Java, ``jvm/`` and the name of the engine. ``takes_lateness`` says
+    whether it takes the lateness as an argument. ``for_latency`` are its settings for low latency, by name. ``widths``:
+    windows of its grid are this many times as wide as the window to each side of a record. ``guarantee`` is how it
+    delivers results.
     """
 
     name: str

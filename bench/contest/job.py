@@ -24,7 +24,7 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The time limits of a run, and how long it must be quiet to be ended before it has read all of its input."""
+    """The time limits of a run, and how long it may be quiet before it is ended although input is left."""
 
     budget_s: float = 90.0
     start_s: float = 120.0

@@ -74,7 +74,7 @@ class Sizes:
     kinds: tuple[str, ...] = KINDS[:-1]
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
     seed: int = SEED
-    """Of the order in which the contenders run."""
+    """The seed of the order in which the contenders run."""
 
     def of(self, kind: str) -> tuple[int, Limits]:
         """Return the number of records and the limits for a kind."""
@@ -137,7 +137,7 @@ def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Itera
 
 
 def _contender_of(name: str) -> str:
-    """Return the name of a contender without that of a variant."""
+    """Return the name of a contender, without the name of its variant."""
     return BASES.get(name, name)
 
 
@@ -205,7 +205,7 @@ def trials() -> dict[str, Contender]:
 
 
 BASES: Final = {variant.name: one.name for one in CONTENDERS.values() for variant in (*one.variants, *one.for_latency)}
-"""The contender of which each variant is one."""
+"""The contender to which each variant belongs."""
 _LATE: Final = {variant.name: variant for one in CONTENDERS.values() for variant in one.for_latency}
 _LATE_FLINK: Final = f"{FLINK}, checkpoint 200 ms"
 

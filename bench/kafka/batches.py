@@ -48,7 +48,7 @@ _WAIT_S: Final = 600.0
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int, rows: int, *, with_ids: bool) -> None:
-    """Write speed and torque of `THINGS` machines in turn, a millisecond apart, ``rows`` records a message."""
+    """Write speed and torque of `THINGS` machines in turn, a millisecond apart, ``rows`` records per message."""
     producer = make_sender(kafka)
     by_partition: dict[int, list[str]] = {}
     for name, partition in things_over_all_units("machine", THINGS):

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "processes": 1,
     "commit_s": 1.0,
     "ahead": 10_000,
-    # As the joiner's producer, whose library has the same batches.
+    # As in the joiner's producer, whose library uses the same batches.
     "linger_ms": 5,
 }
 

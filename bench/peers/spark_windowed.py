@@ -212,7 +212,7 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
 
 
 def read(session: SparkSession, options: argparse.Namespace, topic: str) -> DataFrame:
-    """Return the values of a topic as strings. A batch of several topics has as many records as one of a single one."""
+    """Return the values of a topic as strings. A batch has as many records from several topics as from a single one."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)

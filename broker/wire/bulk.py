@@ -145,7 +145,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         pieces += [b'","left":', left, b',"right":', right]
     tied = (columns.left_ordinal != 0) | (columns.right_ordinal != 0)
     if tied.any():
-        # It identifies a pair among those of equal times.
+        # It distinguishes pairs with equal times.
         pieces.append(glue(b',"tie":"', columns.left_ordinal, b"-", columns.right_ordinal, b'"').where(tied))
     return glue(*pieces, b"}")
 
@@ -252,8 +252,8 @@ def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
 def _learn_layout(begin: int, stop: int, spans: Ints, layout: Ints) -> None:
     """Store how the fields of a record are laid out: a row for each field in their order, and one for the end.
 
-    Each has the field (`_MISSING` for the end), and where the bytes before its value begin and end. The record is at
-    ``begin`` to ``stop``. ``spans``: where each field's value begins and ends; 0 for a field that it does not have.
+    Each row has the field (`_MISSING` for the end), and where the bytes before its value begin and end. The record lies
+    between ``begin`` and ``stop``. ``spans``: where each field's value begins and ends, 0 for a field that is absent.
     """
     at, count = begin, 0
     while True:

@@ -172,7 +172,7 @@ _CONSTANT, _STRINGS, _INTEGERS = range(3)
 """The kinds of pieces."""
 
 _DIGITS_MAX: Final = 20
-"""Maximum number of characters of an int64."""
+"""Maximum number of characters in an int64."""
 
 _WORD: Final = 8
 

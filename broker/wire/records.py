@@ -231,6 +231,11 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     lines = b"\n".join(whole)
     if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
         return None
+    # The parser reads on across lines, so two values could make up two records between them, and none alone. If every
+    # value is in braces, each line break is between two objects: inside of one it would follow a comma, a colon or an
+    # opening bracket, or be part of a string, where the parser refuses it.
+    if not lines.startswith(b"{") or not lines.endswith(b"}") or lines.count(b"}\n{") != len(whole) - 1:
+        return None
     # Every record has at least one opening bracket, and none may exceed the limit.
     if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
         return None
@@ -305,7 +310,7 @@ row. Otherwise it is the offset."""
 
 
 def position_text(seq: int, *, has_rows: bool) -> str:
-    """Return a record's position as ids contain it: ``offset``, or ``offset.row`` if messages hold many records."""
+    """Return a record's position as written in ids: ``offset``, or ``offset.row`` if messages hold many records."""
     return f"{seq >> ROW_BITS}.{seq & (1 << ROW_BITS) - 1}" if has_rows else str(seq)
 
 

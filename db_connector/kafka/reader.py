@@ -86,10 +86,10 @@ class ResultReader:
         Until then their records are discarded, because after an error the client may continue at any offset.
         """
         self._read_ahead: list[Message] = []
-        """Messages that arrived while paused."""
+        """Messages that arrived while paused, or would have made a batch too large."""
         self._paused = False
         self._results_per_message = 1
-        """How many results a message of the last batch held, so that a batch has about ``batch_records`` results."""
+        """Results per message in the last batch, so that the next one has about ``batch_records`` results."""
         self._consumer = self._make_consumer()
 
     def subscribe(self) -> None:
@@ -98,7 +98,7 @@ class ResultReader:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=lost)
 
     def read(self) -> Results:
-        """Read the next batch: up to ``batch_records`` records, or what arrives within ``linger``.
+        """Read the next batch: about ``batch_records`` results at most, or what arrives within ``linger``.
 
         Resumes the partitions that `keep_alive` has paused. Raises `KafkaFailureError`.
         """
@@ -106,9 +106,11 @@ class ResultReader:
             self._consumer.resume(self._consumer.assignment())
             self._paused = False
         self._retry_failed_partitions()
-        early, self._read_ahead = self._read_ahead, []
-        count = max(1, self._own.batch_records // self._results_per_message)
-        results = self._sort(early + self._consumer.consume(count, self._own.linger / 1e9))
+        count = max(1, self._own.batch_records // self._results_per_message) - len(self._read_ahead)
+        # Also if enough is there, to run the client's callbacks, which may drop some of it.
+        found = self._consumer.consume(max(1, count), self._own.linger / 1e9 if count > 0 else 0.0)
+        found, self._read_ahead = self._read_ahead + found, []
+        results = self._sort(found)
         if results.message_count:
             self._results_per_message = max(1, results.records // results.message_count)
         return results
@@ -121,7 +123,7 @@ class ResultReader:
         self.drain(timeout_s)
 
     def drain(self, timeout_s: float) -> None:
-        """Run the client's callbacks."""
+        """Run the client's callbacks. Messages that arrive meanwhile go into the next batch."""
         self._read_ahead += self._consumer.consume(1, timeout_s)
 
     def owns(self, partition: int | None, batch: Results) -> bool:
@@ -155,7 +157,11 @@ class ResultReader:
 
     def _sort(self, messages: list[Message]) -> Results:
         results = Results()
-        for message in messages:
+        for at, message in enumerate(messages):
+            if results.records >= self._own.batch_records:
+                # Messages of this batch hold more results than those of the last one.
+                self._read_ahead = messages[at:]
+                break
             error = message.error()
             number, offset = message.partition(), message.offset()
             if error is not None and error.code() != _END_OF_PARTITION:

@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One result of a message that holds many. Its value, for a dead letter, is its own form in JSON."""
+    """One result of a message that holds many. Its ``value``, which a dead letter contains, is the result as JSON."""
 
     message: Message
     thing: str
@@ -74,7 +74,7 @@ class ResultRow:
 
 @dataclass
 class Results:
-    """One consumed batch."""
+    """One consumed batch: lines to write, results that have no line, and the offsets that it spans."""
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[Message | ResultRow] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Results:
             self.ids.append(identity)
 
     def _add_many(self, message: Message, value: bytes, measurement: str, time_unit: str) -> None:
-        """Convert a message that is not JSON, but Arrow with many results."""
+        """Convert a message that holds many results, as Arrow."""
         try:
             from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
 

@@ -75,7 +75,7 @@ class HeldRecords:
         return sum(map(len, self._tables))
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``."""
+        """Allocate state for all keys below ``keys``."""
         for table in self._tables:
             table.grow(keys)
 
@@ -89,7 +89,7 @@ class HeldRecords:
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return the number of records of both sides for each of ``keys``, ascending; shape (k,)."""
+        """Return how many records both sides hold for each of ``keys``, ascending; shape (k,)."""
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 
@@ -160,7 +160,7 @@ class HeldRecords:
 
 
 class Backlog:
-    """The backlog of one side."""
+    """The backlog of one side: the records that no step needs to evaluate for now."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -171,7 +171,7 @@ class Backlog:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """Return the number of records of each of ``keys``, ascending; shape (k,)."""
+        """Return how many records each of ``keys`` has, ascending; shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
             # The number of a key without records may have been reused for another key.

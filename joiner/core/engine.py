@@ -101,10 +101,10 @@ class LocalStreamBuffer:
             for both sides, or (left, right).
         direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
-        driver: whose records look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
+        driver: the side whose records look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
         watermark_scope: which frontier a record's time advances: that of its ``"key"``, or that of the whole
-            ``"partition"``, for inputs that are in time order across keys.
+            ``"partition"``, which is for inputs that are in time order across keys.
         emit_unmatched: the sides whose unmatched records are emitted: ``"left"``, ``"right"``, ``"both"`` or
             ``"none"``.
 

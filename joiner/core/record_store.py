@@ -81,7 +81,7 @@ SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """The records of one side by key."""
+    """The held records of one side, by key, without those in the backlog."""
 
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
@@ -104,7 +104,7 @@ class RecordStore:
         return np.flatnonzero(self._count)
 
     def count(self, keys: Ints) -> Ints:
-        """Return the number of records of each of ``keys``, shape (k,)."""
+        """Return how many records each of ``keys`` has, shape (k,)."""
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:

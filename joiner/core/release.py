@@ -1,7 +1,8 @@
-"""Finds the records that the buffer can evict.
+"""Finds the records that can be evicted from the buffer.
 
-A record can be evicted once it can no longer become the neighbour of a future or a pending record. Within a stream and
-key, records are evicted oldest first: without a record in the middle, older records would look like neighbours.
+A record can be evicted once it can no longer become a neighbour of a record that has yet to arrive, or of a held record
+whose neighbours are not certain yet. For each stream and key, the oldest records are evicted first. If one in the
+middle were missing, an older one would be taken for a neighbour in its place.
 """
 
 from __future__ import annotations

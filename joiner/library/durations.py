@@ -20,7 +20,7 @@ _LENGTH_MAX: Final = 100
 
 
 def duration_ns(text: str) -> int:
-    """Parse a duration to ns, rounded down. Raises ValueError unless ``text`` consists of numbers with units."""
+    """Convert a duration to ns, rounding down. Raises ValueError unless ``text`` consists of numbers with units."""
     found, at = Decimal(0), 0
     while match := _PART.match(text[:_LENGTH_MAX].lower(), at):
         if match[2] not in _NS:

@@ -1,13 +1,13 @@
 """`join`: the neighbour join of two whole tables in one call.
 
 Tables are pandas or polars frames, Arrow tables, or mappings of column names to numpy arrays. pandas, polars and
-pyarrow are optional: each is imported only for tables that need it.
+pyarrow are optional: each is imported only when a table needs it.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -66,9 +66,9 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         by: the key columns, if they have the same names in both tables. By default all rows have the same key.
         left_by: instead of ``by``, the key columns of ``left``.
         right_by: the key columns of ``right``, as many and in the same order.
-        tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
-            `pandas.Timedelta`).
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if
+            the times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
+            `numpy.timedelta64`, `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
@@ -133,7 +133,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     return kind.with_labels(joined, left, rows.left) if has_labels else joined
 
 
-def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] | None) -> tuple[str, ...]:
+def _time_columns(time: Any, on: Any) -> tuple[str, ...]:
     """Return the names of the left and the right time column."""
     if on is not None:
         if time is not None:
@@ -142,17 +142,17 @@ def _time_columns(time: str | tuple[str, str] | None, on: str | tuple[str, str] 
         time = on
     if time is None:
         raise ArgumentError("time is required: the column of event times, one name or (left, right)")
-    names = (time, time) if isinstance(time, str) else tuple(time)
-    if len(names) != len(SIDES):
+    names = (time, time) if isinstance(time, str) else time
+    if not isinstance(names, tuple | list) or len(names) != len(SIDES):
         raise ArgumentError(f"time must be one column name or (left, right), not {time!r}")
-    return names
+    return tuple(names)
 
 
 def _keys_by_side(
     by: str | Sequence[str], left_by: str | Sequence[str], right_by: str | Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return the key columns of the left and of the right table."""
-    of_both, left, right = ([names] if isinstance(names, str) else list(names) for names in (by, left_by, right_by))
+    of_both, left, right = map(_column_names, ("by", "left_by", "right_by"), (by, left_by, right_by))
     if of_both and (left or right):
         raise ArgumentError("by names the key columns of both tables; pass either by, or left_by and right_by")
     if len(left) != len(right):
@@ -163,6 +163,14 @@ def _keys_by_side(
         if len(set(names)) < len(names):
             raise ArgumentError(f"{name} = {names!r} names a column twice")
     return (left, right) if left else (of_both, of_both)
+
+
+def _column_names(option: str, names: Any) -> list[str]:
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable):
+        raise ArgumentError(f"{option} must be a column name or a list of column names, not {names!r}")
+    return list(names)
 
 
 def _join_parts(
@@ -198,14 +206,16 @@ def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[
         yield left, right
 
 
-def _assembled(kind: Kind, sides: list[Side], rows: Rows, suffixes: tuple[str, str]) -> Any:
+def _assembled(kind: Kind, sides: list[Side], rows: Rows, suffixes: Any) -> Any:
     left, right = sides
+    if not isinstance(suffixes, tuple | list) or len(suffixes) != len(SIDES):
+        raise ArgumentError(f"suffixes must be (left, right), not {suffixes!r}")
     others = left.others(kind), right.others(kind)
     shared = set(others[0]) & set(others[1])
     # A key column keeps its name, also where the right table has another column of that name.
     shared_by_side = shared, shared | (set(left.by) & set(others[1]))
     new = [
-        [name + suffix if name in shared else name for name in names]
+        [f"{name}{suffix}" if name in shared else name for name in names]
         for names, suffix, shared in zip(others, suffixes, shared_by_side, strict=True)
     ]
     columns = [*left.by, *new[0], *new[1]]

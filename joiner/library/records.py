@@ -7,21 +7,41 @@ pass arrays to `LocalStreamBuffer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Generic, TypeVar
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 
-from joiner.core.engine import LocalStreamBuffer, Step
-from joiner.core.errors import ArgumentError
+from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
+from joiner.core.errors import ArgumentError, NewerSnapshotError, SnapshotError
+from joiner.library.times import INTEGERS, NAIVE, duration_of, is_duration, time_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 Left = TypeVar("Left")
 Right = TypeVar("Right")
 Result = TypeVar("Result")
+Time: TypeAlias = int | datetime | np.datetime64
 
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""With up to this many keys, idle keys are not looked for."""
+"""As long as there are at most this many keys, idle ones are not searched for."""
+_ADVICE: Final = {
+    True: "tolerance and lateness are durations; make times datetimes, or pass integers in the unit of the times",
+    False: "tolerance and lateness are integers; pass durations, such as '10 seconds', or make times integers",
+}
+"""What to do if times do not fit the durations, by whether these are durations or integers."""
+_VERSION: Final = 1
+"""The version of the snapshots."""
+
+
+class _Keys(Enum):
+    EVERY = "every key"
 
 
 class RecordJoin(Generic[Left, Right, Result]):
@@ -30,13 +50,22 @@ class RecordJoin(Generic[Left, Right, Result]):
     Args:
         join_function: called with the left and right record of each pair, once the pair is certain. If it raises, the
             exception reaches the caller and the results of this call are lost, but the join remains usable.
-        time: returns the event time of a record as an integer, in ns or in any other unit, the same for both sides.
+        time: returns the event time of a record: an integer in any unit, or a datetime (`datetime.datetime`,
+            `pandas.Timestamp`, `numpy.datetime64`). All records of a join, on both sides, have integers, or datetimes
+            with a time zone, or datetimes without one. Datetimes with a time zone are compared as points in time, those
+            without as they are: the time zone of the machine is never used.
         key: returns the key of a record, which can be any hashable value. Only records with equal keys are neighbours.
             By default all records have the same key.
         on_late: called with each late record. A late record is below the frontier of its stream and is not joined.
         on_unmatched: called with each record that is in no pair and can no longer be paired, for the sides in
             ``emit_unmatched``.
-        options: those of `LocalStreamBuffer`, such as ``tolerance_ns`` and ``lateness_ns``, in the unit of the times.
+        tolerance: how far apart in time the records of a pair may be; None means no limit. An integer if times are
+            integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
+            `pandas.Timedelta`).
+        lateness: how far a record may be behind the newest one of its stream and key before it is late, as one value or
+            (left, right), like ``tolerance``. By default 0.
+        options: other options of `LocalStreamBuffer`. Instead of the two above, ``tolerance_ns`` and ``lateness_ns``
+            are integers in ns or, if times are integers, in their unit.
 
     Raises:
         ArgumentError: naming the option and its permitted values.
@@ -65,14 +94,19 @@ class RecordJoin(Generic[Left, Right, Result]):
         self,
         join_function: Callable[[Left, Right], Result],
         *,
-        time: Callable[[Any], int],
+        time: Callable[[Any], Time],
         key: Callable[[Any], Hashable] = lambda _record: None,
         on_late: Callable[[Any], None] = lambda _record: None,
         on_unmatched: Callable[[Any], None] | None = None,
+        tolerance: Any = None,
+        lateness: Any = None,
         **options: Any,
     ) -> None:
         self._join_function = join_function
         self._time, self._key, self._on_late = time, key, on_late
+        self._has_durations = _add_durations(options, tolerance, lateness)
+        self._times: str | None = None
+        self._options = options
         self._buffer = LocalStreamBuffer(**options)
         asked = options.get("emit_unmatched", "none")
         if asked != "none" and on_unmatched is None:
@@ -88,14 +122,26 @@ class RecordJoin(Generic[Left, Right, Result]):
     def left(self, record: Left) -> list[Result]:
         """Add a record of the left stream. Return the results of the pairs that became certain.
 
-        Raises `ArgumentError` for an invalid time, and passes on any exception of ``time`` or ``key``. In both cases,
-        the join is unchanged.
+        Raises `ArgumentError` for an invalid time or one of another kind, and passes on any exception of ``time`` or
+        ``key``. In these cases, the join is unchanged.
         """
         return self._push(_LEFT, record)
 
     def right(self, record: Right) -> list[Result]:
         """Add a record of the right stream. See `left`."""
         return self._push(_RIGHT, record)
+
+    def left_watermark(self, time: Time, key: Hashable = _Keys.EVERY) -> list[Result]:
+        """Promise that no left record of a key, by default of any key, will follow with a time below ``time``.
+
+        Return the results of the pairs that became certain. Records that break the promise are late. Raises
+        `ArgumentError` for an invalid time.
+        """
+        return self._advance(_LEFT, time, key)
+
+    def right_watermark(self, time: Time, key: Hashable = _Keys.EVERY) -> list[Result]:
+        """Promise the same for right records. See `left_watermark`."""
+        return self._advance(_RIGHT, time, key)
 
     def close(self) -> list[Result]:
         """End both streams. Return the results of the remaining pairs. A second call raises `ArgumentError`."""
@@ -105,14 +151,90 @@ class RecordJoin(Generic[Left, Right, Result]):
         """Return the total number of records held on both sides."""
         return len(self._buffer)
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return the options and the whole state for `restore`: built-in types, and the records and keys that are held.
+
+        The records are not copied. Serialize the snapshot with what can serialize them, `pickle` for example, before
+        they change.
+        """
+        return {
+            "version": _VERSION,
+            "options": dict(self._options),
+            "has_durations": self._has_durations,
+            "times": self._times,
+            "buffer": self._buffer.snapshot(),
+            "keys": list(self._keys.items()),
+            "numbers": len(self._keys) + len(self._free),
+            "count": self._count,
+            **{side: list(held.items()) for side, held in self._held.items()},
+        }
+
+    @classmethod
+    def restore(
+        cls,
+        snapshot: Any,
+        join_function: Callable[[Left, Right], Result],
+        *,
+        time: Callable[[Any], Time],
+        key: Callable[[Any], Hashable] = lambda _record: None,
+        on_late: Callable[[Any], None] = lambda _record: None,
+        on_unmatched: Callable[[Any], None] | None = None,
+    ) -> Self:
+        """Create a join from a snapshot and the functions of the former join, which continues where that one was.
+
+        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release took the snapshot.
+        """
+        if not isinstance(snapshot, dict) or not isinstance(snapshot.get("version"), int):
+            raise SnapshotError("not a snapshot of a RecordJoin; pass what snapshot() returned")
+        if snapshot["version"] > _VERSION:
+            raise NewerSnapshotError(f"a newer release took this snapshot: its version is {snapshot['version']}")
+        try:
+            join = cls(
+                join_function, time=time, key=key, on_late=on_late, on_unmatched=on_unmatched, **snapshot["options"]
+            )
+            join._load(snapshot)
+        except KeyError as error:
+            raise SnapshotError(f"the snapshot of a RecordJoin lacks {error}") from error
+        return join
+
+    def _load(self, snapshot: dict[str, Any]) -> None:
+        self._buffer = LocalStreamBuffer.restore(snapshot["buffer"])
+        self._has_durations, self._times = snapshot["has_durations"], snapshot["times"]
+        self._held = {side: dict(snapshot[side]) for side in (_LEFT, _RIGHT)}
+        if [sorted(self._held[side]) for side in (_LEFT, _RIGHT)] != [seq.tolist() for seq in self._buffer.held_seq()]:
+            raise SnapshotError("the records in the snapshot are not those that its buffer holds; it is damaged")
+        self._keys = dict(snapshot["keys"])
+        self._free = sorted(set(range(snapshot["numbers"])) - set(self._keys.values()))
+        self._count = snapshot["count"]
+
     def _push(self, side: str, record: Any) -> list[Result]:
-        key, ts = self._key(record), np.array([self._time(record)])
-        number = self._number(key)
-        columns = np.array([number]), ts, np.array([self._count])
-        step = self._buffer.push(left=columns) if side == _LEFT else self._buffer.push(right=columns)
+        key, time = self._key(record), self._time(record)
+        columns = self._columns(key, f"{side}: time(record)", time)
+        step = self._buffer.push(**{side: columns})
         self._held[side][self._count] = record
         self._count += 1
         return self._results(step)
+
+    def _advance(self, side: str, time: Time, key: Hashable) -> list[Result]:
+        columns = self._columns(key, f"{side}_watermark: time", time)
+        step = self._buffer.push(**{f"{side}_watermarks": columns})
+        self._count += 1
+        return self._results(step)
+
+    def _columns(self, key: Hashable, name: str, time: Time) -> tuple[Ints, Ints, Ints]:
+        """Return the next record or watermark for the buffer. ``name``: what has this time, for messages."""
+        number = ALL_KEYS if key is _Keys.EVERY else self._number(key)
+        return np.array([number]), np.array([self._ts(name, time)]), np.array([self._count])
+
+    def _ts(self, name: str, time: Time) -> int:
+        """Return a time in ns, or in the unit of integer times."""
+        ts, what = time_of(name, time)
+        if self._has_durations is not None and self._has_durations != (what != INTEGERS):
+            raise ArgumentError(f"{name} = {time!r}: {_ADVICE[self._has_durations]}")
+        if self._times not in {None, what}:
+            raise ArgumentError(f"{name} = {time!r} is one of {what}, but earlier ones are {self._times}; convert one")
+        self._times = what
+        return ts
 
     def _number(self, key: Hashable) -> int:
         """Return the number of a key. Assign one if the key is new."""
@@ -150,3 +272,26 @@ class RecordJoin(Generic[Left, Right, Result]):
             for record in unmatched:
                 self._on_unmatched(record)
         return [self._join_function(one, other) for one, other in pairs]
+
+
+def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bool | None:
+    """Add ``tolerance_ns`` and ``lateness_ns`` to the options.
+
+    Return whether the arguments are durations, as opposed to integers, or None if both are None.
+
+    Raises `ArgumentError` if an option is present in both forms, or if one is a duration and the other an integer.
+    """
+    by_side = lateness if isinstance(lateness, tuple | list) else (lateness,)
+    given = {"tolerance": (tolerance,), "lateness": tuple(by_side)}
+    given = {name: values for name, values in given.items() if values != (None,)}
+    found = {is_duration(value) for values in given.values() for value in values}
+    if len(found) > 1:
+        raise ArgumentError(
+            f"tolerance = {tolerance!r} and lateness = {lateness!r} must both be durations, or both integers"
+        )
+    for name, values in given.items():
+        if f"{name}_ns" in options:
+            raise ArgumentError(f"{name} and {name}_ns are the same option; pass one of them")
+        checked = tuple(duration_of(name, value, NAIVE if True in found else INTEGERS) for value in values)
+        options[f"{name}_ns"] = checked[0] if len(checked) == 1 else checked
+    return next(iter(found), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,12 +46,49 @@ def times_of(name: str, values: Array, *, has_zone: bool) -> Times:
 
 
 def _in_ns(name: str, values: Array) -> Ints:
-    low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
-    if len(values) and not low <= values.min().astype(low.dtype) <= values.max().astype(low.dtype) <= high:
-        days = values.astype("datetime64[D]")
-        if len(outside := np.flatnonzero((days < low) | (days > high))):
-            raise ArgumentError(f"{name} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
+    outside = _find_outside(values)
+    if len(outside):
+        raise ArgumentError(f"{name} = {values[outside[0]]} in row {outside[0]} is outside the years 1678 to 2261")
     return values.astype("datetime64[ns]", copy=False).view(np.int64)
+
+
+def _find_outside(values: Array) -> Ints:
+    """Return the indices of the datetimes, of any unit, that may not fit int64 in ns."""
+    low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
+    if len(values) and low <= values.min().astype(low.dtype) <= values.max().astype(low.dtype) <= high:
+        return np.empty(0, dtype=np.int64)
+    days = values.astype("datetime64[D]")
+    return np.flatnonzero((days < low) | (days > high))
+
+
+def time_of(name: str, value: Any) -> tuple[int, str]:
+    """Return a single event time in ns or, if it is an integer, as it is, and `INTEGERS`, `AWARE` or `NAIVE`.
+
+    Raises `ArgumentError` unless it is an integer, `datetime.datetime`, `pandas.Timestamp` or `numpy.datetime64`, in
+    the years 1678 to 2261. ``name``: what has this value, for messages.
+    """
+    # A pandas.Timestamp is a datetime with nanoseconds.
+    of_numpy = value.to_datetime64() if hasattr(value, "to_datetime64") else value
+    if isinstance(of_numpy, np.datetime64) and np.isnat(of_numpy):
+        raise ArgumentError(f"{name} = NaT; a record without a time cannot have neighbours")
+    what = INTEGERS
+    if isinstance(value, datetime | np.datetime64):
+        what = NAIVE if isinstance(value, np.datetime64) or value.utcoffset() is None else AWARE
+    if isinstance(of_numpy, np.datetime64):
+        is_outside = len(_find_outside(np.array([of_numpy])))
+        ns = TIME_MAX_NS + 1 if is_outside else int(of_numpy.astype("datetime64[ns]").astype(np.int64))
+    elif isinstance(value, datetime):
+        ns = (value - (_EPOCH if what == AWARE else _EPOCH.replace(tzinfo=None))) // timedelta(microseconds=1) * 1000
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        ns = int(value)
+    else:
+        raise ArgumentError(f"{name} = {value!r} must be an integer or a datetime")
+    if not TIME_MIN_NS <= ns <= TIME_MAX_NS:
+        raise ArgumentError(f"{name} = {value!r} is outside the years 1678 to 2261, in ns since 1970 if an integer")
+    return ns, what
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def duration_of(name: str, value: Any, what: str) -> int:

@@ -267,7 +267,7 @@ class JoinerSettings(ServiceSettings):
 
     @property
     def input_topics(self) -> list[str]:
-        """The topics that the joins read, sorted, each once."""
+        """The topics that the joins read from, sorted and without repetitions."""
         return sorted({str(self.stream(side)["topic"]) for join in self.join for side in (join.left, join.right)})
 
     @property
@@ -279,7 +279,7 @@ class JoinerSettings(ServiceSettings):
         return {name: getattr(self.topics, name) for name in names}
 
     def messages_max(self, records: int) -> int:
-        """Return how many messages to read where about ``records`` records are wanted."""
+        """Return how many messages to read if about ``records`` records are wanted."""
         return max(1, records // MESSAGE_RECORDS) if self.topics.has_rows else records
 
     def needs_arrow(self) -> str | None:

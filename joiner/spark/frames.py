@@ -33,30 +33,30 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 ) -> DataFrame:
     """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
-    Each pair is returned once. For tables, the result is that of `joiner.join`. For streams, it is the same, in append
-    mode: a pair is emitted once no further input can change it, that is, once the frontiers of both streams have passed
-    both rows. The frontier of a side and key is the side's watermark, or the key's largest time minus ``lateness``,
-    whichever is larger. Streams need the RocksDB state store.
+    Each pair is returned once. For tables, the result is the same as that of `joiner.join`. For streams, the same pairs
+    are appended over time: a pair is emitted once no further input can change it, that is, once the frontiers of both
+    streams have passed both rows. The frontier of a side and key is the side's watermark, or the key's largest time
+    minus ``lateness``, whichever is larger. Streams need the RocksDB state store.
 
     Args:
         left: a DataFrame, streaming or not.
         right: another DataFrame, streaming if and only if ``left`` is.
         by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in Spark's own
-            joins, rows with a null in the key match nothing; neither do rows without a time.
-        time: the column of event times, as one name or (left, right). It contains timestamps, timestamps without time
+            joins, a row with a null in its key matches nothing. Neither does a row without a time.
+        time: the column of event times, as one name or (left, right). It contains timestamps, timestamps without a time
             zone, dates, or integers in any unit.
-        order: the columns by which rows with equal key and time are ordered, ascending, nulls first. Each side uses
-            those that it has, followed by all its other columns.
-        tolerance: how far apart in time the two rows of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
+        order: the columns by which rows with equal keys and times are ordered, ascending, with nulls first. Each side
+            uses those that it has, and then all of its other columns.
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if the
+            times are integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
         direction: which neighbours a row looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``, or
             ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
-        driver: whose rows look for neighbours: those of the ``"left"``, of the ``"right"``, or of ``"both"``.
+        driver: the side whose rows look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join.
         lateness: for streams, how far a row may be behind the largest time of its side and key in earlier micro-batches
             before it is late; one value or (left, right). With None, only the watermark advances the frontier.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to emit the rows of these sides that are in no pair, with
-            nulls for the other side. In a stream, a row is emitted once no further input can pair it.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``, to emit the rows of that side (or of both) that are in no
+            pair, with nulls for the other side. In a stream, a row is emitted once no further input can pair it.
         suffixes: appended to the names of columns that both frames have.
         buckets: how many groups the keys are divided into, each with its own state. The default is
             ``spark.sql.shuffle.partitions``. The number cannot be changed while a checkpoint is in use.

@@ -1,4 +1,4 @@
-"""Faults of the machine: a full disk and a wrong clock.
+"""Machine faults: a full disk and a wrong clock.
 
 A disk is a small in-memory file system, which only root may mount. libfaketime (Debian package `faketime`) sets the
 clock of one process. The monotonic clock stays correct, as it does when the clock of a real machine is set.

@@ -66,7 +66,7 @@ def arrow_message(mutator: Mutator) -> bytes:
 
 
 def _damaged(mutator: Mutator, value: bytes) -> bytes:
-    """Return a value with a few bytes changed, mostly of the same length, because another one is noticed at once."""
+    """Return a value with a few bytes changed, mostly without changing its length, which would be noticed at once."""
     chance, found = mutator.draw.random(), bytearray(value)
     if chance < 0.3:
         return value

@@ -31,7 +31,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def in_batches(app: Application, entries: Sequence[Entry], seed: int) -> list[Entry]:
-    """Return the entries with records of one partition together in messages, without changing their order there."""
+    """Return the entries with several records of a partition in each message, in the same order."""
     draw, waiting = random.Random(seed), dict[int, list[dict[str, Any]]]()
     found: list[Entry] = []
 

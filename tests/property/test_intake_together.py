@@ -127,6 +127,28 @@ def test_a_message_becomes_the_same_together_with_others_and_alone(
         assert found == _read(values, joins, partitions)
 
 
+_RECORD = b'{"thing":"a","quantity":"sp\\u0065ed","phenomenonTime":%d,"result":1,"id":"x"}' % BASE_MS
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [_RECORD + b" " + _RECORD, b" "],
+        [b"\r", _RECORD + b"\t" + _RECORD],
+        [_RECORD[:12], _RECORD[12:] + _RECORD],
+        [_RECORD[:-1] + b',"more":', b"{}}" + _RECORD],
+        [_RECORD[:-1] + b',"more":[{}', b",{}]}" + _RECORD],
+        [_RECORD[:-1] + b',"more":"{}', b'{"}' + _RECORD],
+    ],
+)
+def test_messages_that_are_records_only_together_are_refused(values: list[bytes | None]) -> None:
+    _, dead_letters, *_ = found = _read(values, [POWER], 1)
+    assert len(dead_letters) == len(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicDecoder, "_decode_together", lambda *_: False)
+        assert found == _read(values, [POWER], 1)
+
+
 _TIMES = st.integers(TIME_MIN_NS, TIME_MAX_NS) | st.integers(-5, 5) | st.integers(-5, 5).map(lambda ms: ms * 10**6)
 
 

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joiner import LocalStreamBuffer, join
+from joiner.check.model import oracle
+from joiner.check.model.oracle import Rec
 
 RECORDS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), max_size=25)
 TOLERANCES = st.none() | st.integers(0, 6)
@@ -95,6 +97,46 @@ def test_every_kind_of_table_gives_the_same_rows(
             for kind in [dict, *FRAMES]
         )
         assert of_frames == [of_arrays] * len(FRAMES)
+
+
+@pytest.mark.parametrize("kind", [dict, *FRAMES])
+@settings(max_examples=40, deadline=None)
+@given(
+    left=RECORDS,
+    right=RECORDS,
+    tolerance=TOLERANCES,
+    direction=DIRECTIONS,
+    driver=DRIVERS,
+    order=st.sampled_from(["key", "left", "time"]),
+    has_datetimes=st.booleans(),
+)
+def test_on_every_kind_of_table_the_join_is_that_of_the_oracle(
+    kind: Any,
+    left: list[tuple[int, int]],
+    right: list[tuple[int, int]],
+    tolerance: int | None,
+    direction: str,
+    driver: str,
+    order: str,
+    *,
+    has_datetimes: bool,
+) -> None:
+    tables = arrays(left, "left"), arrays(right, "right")
+    if has_datetimes:
+        for table in tables:
+            table["ts"] = table["ts"].astype("datetime64[ms]")
+    length = None if tolerance is None else f"{tolerance}ms" if has_datetimes else tolerance
+    options: dict[str, Any] = {"direction": direction, "driver": driver}
+    found = pairs(
+        join(*map(kind, tables), time="ts", by="key", tolerance=length, order=order, emit_unmatched="both", **options)
+    )
+    streams = [[Rec(key, ts, seq) for seq, (key, ts) in enumerate(rows)] for rows in (left, right)]
+    # No record is late.
+    of_oracle: dict[str, Any] = {"lateness_ns": 30, "tolerance_ns": tolerance, "closed": True, **options}
+    lefts, rights = oracle.unmatched(*streams, **of_oracle)
+    expected: list[Any] = [*oracle.join(*streams, **of_oracle).pairs]
+    expected += [(seq, None) for seq in lefts] + [(None, seq) for seq in rights]
+    assert sorted(found, key=str) == sorted(expected, key=str)
 
 
 @settings(max_examples=50, deadline=None)

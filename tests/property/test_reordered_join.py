@@ -1,4 +1,4 @@
-"""Does the Spark operator emit the certain part of the join of the whole tables, for any split into micro-batches?
+"""Does the Spark operator emit exactly the certain pairs of the whole tables, for any split into micro-batches?
 
 The expected output comes from tests/property/final_rows.py, which is independent of the code under test.
 """

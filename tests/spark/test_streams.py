@@ -1,4 +1,4 @@
-"""Does a stream join in Spark emit the certain part of the table join, for any micro-batches and across restarts?"""
+"""Does a stream join in Spark emit exactly the certain pairs, however its input is batched and across restarts?"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Load:
         self.schedule = Schedule(0.0, 0)
 
     def set_rate(self, rate: int) -> dict[str, float]:
-        """Set the rate. Return what the sender reports of the rate before: how many records it sent, and how late."""
+        """Set the rate. Return the sender's report on the previous rate: how many records it sent, and how late."""
         if self._sender.stdin is None or self._sender.stdout is None or self._sender.poll() is not None:
             return {}
         self._sender.stdin.write(f"{rate}\n".encode())
@@ -73,7 +73,7 @@ class Load:
 
 @contextmanager
 def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[Load, Receiver]]:
-    """Start a contender and the sender, and wait until results arrive at ``rate`` records/s and it is warm."""
+    """Start the sender and a contender, and wait until results arrive at ``rate`` and the contender is warm."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000), width_ms=WIDTH_MS)
@@ -110,7 +110,7 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
 
 
 def steady_load(arena: Arena, contender: Contender, rate: int, seconds: float) -> dict[str, Any]:
-    """Return the figures at one rate for a long time: those of the whole, and each part's quantiles and memory."""
+    """Return the figures at one rate over a long time: for the whole, and quantiles and memory for each part."""
     parts: list[dict[str, Any]] = []
     with under_load(arena, contender, rate) as (load, receiver):
         for _ in range(max(1, round(seconds / _PART_S))):

@@ -2,8 +2,8 @@
 
 The load is open: the time at which a record is due depends only on the rate and on the time at which that rate was set,
 never on how fast earlier records were sent or processed. If the sender or the broker is held up, the records that were
-due meanwhile are sent late with their own times, so the delay counts in the latency of each of them and no record is
-left out. (Stamping with the time of sending would hide it: "coordinated omission".)
+due meanwhile are sent late with their own times, so the delay counts towards the latency of each of them and no record
+is left out. (Stamping with the time of sending would hide it: "coordinated omission".)
 
 ``python -m bench.contest.load.sender BOOTSTRAP TOPIC`` reads rates from standard input, one per line; 0 stops. After
 each rate it writes a JSON line: how many records it sent, how late they were at most, and how far behind it is.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 THINGS: Final = 8
 _TICK_S: Final = 0.001
 _AT_ONCE: Final = 20_000
-"""How many records are sent between two looks at the clock, at most."""
+"""Maximum number of records sent between two looks at the clock."""
 _TIME_DIGITS: Final = 13
 _ID_DIGITS: Final = 19
 _LINGER_MS: Final = 5
@@ -146,7 +146,7 @@ class Records:
         self._partition = np.array([place for _, place in self.things], dtype=np.int64)
 
     def columns(self, number: int, ids: Ints) -> tuple[Ints, StringColumn]:
-        """Return the thing and the value of consecutive records. ``number`` is that of the first."""
+        """Return the things and the values of consecutive records. ``number`` is the number of the first one."""
         at = np.arange(number, number + len(ids), dtype=np.int64)
         which = at // THINGS % 2 * THINGS + at % THINGS
         data = self._template[which]

@@ -47,7 +47,7 @@ def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
 def judged(one: Found) -> Found:
     """Return a measurement without the figures that it does not support, and with the verdict ``withheld``.
 
-    Whether it is through is decided by what it found, and not by how many results it has.
+    Whether it has finished is decided by what it found, and not by how many results it has.
     """
     if "reason" in one or one["kind"] in {"latency", "steady"}:
         return one
@@ -59,7 +59,7 @@ def judged(one: Found) -> Found:
 def is_through(one: Found) -> bool:
     """Return whether a run has read its input to the end.
 
-    Without ``is_quiet``, it was recorded by an earlier version; only its results then show that it is through.
+    Without ``is_quiet``, it was recorded by an earlier version; only its results then show that it has finished.
     """
     if "is_quiet" in one:
         return bool(one["is_through"])

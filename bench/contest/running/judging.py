@@ -1,9 +1,9 @@
 """Judges the output of a run: how far it got, what it found there, how fast it was and what it cost.
 
-A run is through if its results show that it has read its input to the end: in each partition they contain the last pair
-that the contender can find, and either no neighbour is missing, or the run has gone quiet. How many results there are
-proves nothing. A run that is not through was cut off at its time limit, or went quiet early; it is judged by the part
-of the input that it processed, and not compared for completeness.
+A run has finished if its results show that it has read its input to the end: in each partition they contain the last
+pair that the contender can find, and either no neighbour is missing, or the run has gone quiet. How many results there
+are proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
+part of the input that it processed, and not compared for completeness.
 
 By the broker's clock, the steady part of a run begins after a fifth of its results and ends with the last one. This
 excludes start-up by the same rule for all contenders.
@@ -75,7 +75,7 @@ def judge(
 def processed_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> int | None:
-    """Return how many of the first results to judge if the run is not through; None if it is.
+    """Return how many of the first results to judge if the run has not finished; None if it has.
 
     The batch in progress when the run was stopped is incomplete, so the results of the last stretch before the stop,
     somewhat longer than the longest pause between two advances, do not count.

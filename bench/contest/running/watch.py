@@ -77,7 +77,7 @@ class Watch:
         return self.is_quiet or is_late
 
     def _is_at_end_or_stuck(self, progress: _Progress, quiet_s: float) -> bool:
-        """Return whether the last results show the end of the input, or nothing happens any more.
+        """Return whether the last results show the end of the input, or nothing is happening any more.
 
         An engine that is never idle, because it checkpoints or aligns its sources all the time, is given longer.
         """

@@ -61,7 +61,7 @@ class Workload:
     watermark_scope: str = "key"
     partitions: int = PARTITIONS
     padding: int = 0
-    """How many bytes each message has in addition."""
+    """How many bytes of padding each message has."""
 
     def __len__(self) -> int:
         return len(self.thing)
@@ -207,11 +207,11 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 
 
 def like_nexmark(name: str, records: int, seed: int, *, streams: nexmark.Streams) -> Workload:
-    """Make two streams of the Nexmark generator; the rows of an id are a thing.
+    """Make two streams by the rules of the Nexmark generator. Rows with the same id belong to one thing.
 
-    The query is ours: the neighbour join. The first stream sends each id once, so that its row is a neighbour of every
-    row of the second stream with that id, unless others with the same id lie between them. The things come and go, so
-    the watermark scope is the partition.
+    The query is not Nexmark's but the neighbour join. The first stream sends each id once, so that its row is a
+    neighbour of every row of the second stream with that id, unless others with the same id lie between them. The
+    things come and go, so the watermark scope is the partition.
     """
     thing, side, time_ms, about = streams(records, np.random.default_rng(seed))
     return _made(name, about, thing, side, time_ms, watermark_scope="partition")

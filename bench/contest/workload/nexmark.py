@@ -1,4 +1,4 @@
-"""Streams by the rules of the Nexmark generator, for queries of our own: workloads that are *like* Nexmark.
+"""Streams by the rules of the Nexmark generator, for another query: workloads that are *like* Nexmark.
 
 The rules and their constants are those of the generator's default configuration
 (https://github.com/nexmark/nexmark, `nexmark-flink/src/main/java/com/github/nexmark/flink/generator`), reimplemented
@@ -6,11 +6,11 @@ here from their description:
 
 - Of 50 consecutive events, the first is a person, the next 3 are auctions, and the other 46 are bids.
 - A bid is on the hot auction with probability 1/2: the first of the current hundred. Otherwise it is on a random one of
-  the last hundred auctions, or of the ten that follow next, which have not been sent.
+  the last hundred auctions and the next ten, which have not been sent yet.
 - An auction is by the hot seller with probability 3/4: the first of the current hundred persons. Otherwise it is by a
-  random one of the last thousand persons, or of the ten that follow next.
+  random one of the last thousand persons and the next ten.
 
-Not as in Nexmark: the events of the third kind, which a query does not join, are left out; an event comes every
+Unlike in Nexmark, the events of the third kind, which a query does not join, are left out; an event comes every
 millisecond, so that no two have the same time (Nexmark's default are ten per millisecond); the records have the form
 and size of this benchmark's records. Nexmark's queries join or aggregate in their own ways: Q20 joins each bid with its
 auction and keeps one category, Q4 takes the bids while the auction was open, Q8 joins persons and auctions in windows
@@ -35,10 +35,10 @@ AUCTIONS: Final = 3
 BIDS: Final = 46
 EPOCH: Final = PERSONS + AUCTIONS + BIDS
 HOT: Final = 100
-"""One id in so many is hot."""
+"""One id in this many is hot."""
 HOT_AUCTION_RATIO: Final = 2
 HOT_SELLER_RATIO: Final = 4
-"""A hot one is chosen except once in so many cases."""
+"""The hot one is chosen in all but one of this many cases."""
 IN_FLIGHT: Final = 100
 ACTIVE: Final = 1_000
 LEAD: Final = 10
@@ -76,14 +76,14 @@ def persons_and_auctions(records: int, draw: np.random.Generator) -> tuple[Ints,
 
 
 def last_auction(event: Ints) -> Ints:
-    """Return the number of the newest auction at each event, from 0; at an auction, its own."""
+    """Return, for each event, the number from 0 of the newest auction so far, which may be the event itself."""
     epoch, offset = event // EPOCH, event % EPOCH
     # A person comes before the auctions of its epoch.
     return epoch * AUCTIONS + np.clip(offset - PERSONS, -1, AUCTIONS - 1)
 
 
 def last_person(event: Ints) -> Ints:
-    """Return the number of the newest person at each event, from 0; at a person, its own."""
+    """Return, for each event, the number from 0 of the newest person so far, which may be the event itself."""
     return event // EPOCH * PERSONS + np.minimum(event % EPOCH, PERSONS - 1)
 
 

@@ -1,1 +1,1 @@
-"""What Kafka's clients can do at most: exactly-once pass-throughs in C and Java, to compare the joiner with."""
+"""The most that Kafka's clients can do: exactly-once pass-throughs in C and Java, to compare the joiner with."""

@@ -4,9 +4,9 @@ A ``KeyedProcessFunction`` (``flink/ByHand.java``) keeps a state for each thing.
 record waits until the watermark has reached its time; a later one is ignored. ``--order arrival`` is faster and assumes
 that the records of a thing are in order; with a lateness there are always timers.
 
-Settings: those of the interval join that hold here too (parallel collector and 4 GB, object reuse, state in memory,
-a checkpoint every second, lz4); serializers of its own for records and states; a task for each core. With
-timers, the sources are aligned, because what a fast one is ahead of the slowest is held in the state.
+Settings: those of the interval join that apply here too (parallel collector and 4 GB, object reuse, state in memory, a
+checkpoint every second, lz4); serializers of its own for records and states; a task for each core. With timers, the
+sources are aligned, because the records by which a fast one is ahead of the slowest are held in the state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
 }
 
 _OPENS: Final = [
-    # What Flink's own start script opens to itself in Java 17.
+    # The packages that Flink's own start script opens in Java 17.
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.net", "java.io", "java.nio", "java.text", "java.time", "java.util")
 ]

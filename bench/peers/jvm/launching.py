@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 HEAP: Final = ("-Xms2g", "-Xmx4g", "-XX:+UseParallelGC")
-"""As the other peers in Java: with Java's default, the collector of a small heap takes much of two cores."""
+"""The same for all peers in Java: with Java's defaults, collecting a small heap takes up much of two cores."""
 
 
 def make_parser(about: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:

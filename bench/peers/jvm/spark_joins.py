@@ -39,7 +39,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
 }
 
 _OPENS: Final = [
-    # What Spark's own start script opens to it in Java 17.
+    # The packages that Spark's own start script opens in Java 17.
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in (
         *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),

@@ -87,7 +87,7 @@ def path_of_library() -> str:
 def handle_of(client: Consumer | Producer) -> int:
     """Return the address of a client's ``rd_kafka_t``, valid for as long as the client. Raises `Unavailable`."""
     if not isinstance(client, Consumer | Producer):
-        raise Unavailable(f"{type(client).__name__} is no client of confluent_kafka")
+        raise Unavailable(f"{type(client).__name__} is not a client of confluent_kafka")
     loaded = library()
     handle = current_handle(client)
     if handle is None or not _is_mapped(handle) or loaded.rd_kafka_opaque(handle) != id(client):

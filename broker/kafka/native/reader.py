@@ -68,8 +68,9 @@ class NativeReader:
         self._messages = np.empty(count_max, dtype=np.int64)
         self._found = np.empty((self._memory.ROWS, count_max), dtype=np.int64)
         self._kind = np.zeros(1, dtype=np.int64)
-        # librdkafka calls it for partition errors, within `read`. That of confluent_kafka expects to be called
-        # from a method of the consumer, and would abort the process. Without it, the library logs such errors.
+        # librdkafka calls this callback for partition errors, within `read`. The one that confluent_kafka installs
+        # expects to be called from a method of the consumer, and would abort the process. Without a callback, the
+        # library logs such errors.
         self._library.rd_kafka_conf_set_error_cb(self._library.rd_kafka_conf(self._handle), None)
         self._queue: int = self._library.rd_kafka_queue_new(self._handle)
         self._added: set[tuple[str, int]] = set()

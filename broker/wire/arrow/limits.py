@@ -14,7 +14,7 @@ from typing import Final
 from broker.wire.records import ROW_BITS, Unreadable
 
 ROWS_MAX: Final = 1 << ROW_BITS
-"""Maximum number of rows of a message, and of values of each of its dictionaries."""
+"""Maximum number of rows in a message, and of values in each of its dictionaries."""
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum size of a message's buffers when expanded."""
@@ -23,12 +23,15 @@ _MESSAGES_MAX: Final = 1_000
 """Maximum number of schemas, dictionaries and batches in one stream."""
 
 _BUFFERS_MAX: Final = 4_096
-"""Maximum number of buffers of one dictionary or batch."""
+"""Maximum number of buffers in one dictionary or batch."""
+
+_EXTENSION, _NO_EXTENSION = b"ARROW:extension:name", b"ARROW_extension_name"
+"""The member of a field's metadata that names its extension type, and one of the same length without a meaning."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
 _VERSION_5: Final = 4
-"""The present version of the metadata. Before it, compression could be announced in a message's own metadata."""
+"""The current version of the metadata. Earlier ones could announce compression in a message's own metadata."""
 
 _IS_PLAIN: Final = -1
 """The size that marks a buffer which is stored as it is in a compressed batch."""
@@ -81,21 +84,21 @@ class _Metadata:
 _BROKEN: Final = "not an Arrow IPC stream: its metadata are damaged"
 
 
-def check_limits(value: bytes) -> None:
-    """Raise `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
+def check_limits(value: bytes | memoryview) -> int:
+    """Return the number of rows. Raises `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
     whole, at, rows, size = memoryview(value), 0, 0, 0
     for _ in range(_MESSAGES_MAX):
         if len(whole) - at < _HEADER_BYTES:
             # A stream may end without its end mark.
             if at == 0 or at != len(whole):
                 raise Unreadable("not an Arrow IPC stream: it is cut off")
-            return
+            return rows
         mark, length = struct.unpack_from("<Ii", whole, at)
         if mark != _CONTINUATION:
             raise Unreadable("not an Arrow IPC stream")
         at += _HEADER_BYTES
         if length == 0:
-            return
+            return rows
         if not 0 < length <= len(whole) - at:
             raise Unreadable("not an Arrow IPC stream: it is cut off")
         metadata = _Metadata(whole[at : at + length])
@@ -113,6 +116,17 @@ def check_limits(value: bytes) -> None:
             raise Unreadable(reason)
     reason = f"the stream has more than {_MESSAGES_MAX} dictionaries and batches"
     raise Unreadable(reason)
+
+
+def with_plain_types(value: bytes) -> bytes:
+    """Return a stream that has passed `check_limits` with each extension type replaced by the type that stores it.
+
+    Which extension types exist depends on the version of pyarrow, and on what else the process has imported. The code
+    of such a type would run for a column that nobody needs, and may raise anything.
+    """
+    (length,) = struct.unpack_from("<i", value, 4)
+    schema = value[: _HEADER_BYTES + length]
+    return schema.replace(_EXTENSION, _NO_EXTENSION) + value[len(schema) :] if _EXTENSION in schema else value
 
 
 def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
@@ -147,7 +161,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
 
 
 def _expanded(body: memoryview, offset: int, length: int) -> int:
-    """Return the size that a compressed buffer has when it is expanded."""
+    """Return the expanded size of a compressed buffer."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not length:

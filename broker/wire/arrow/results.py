@@ -4,14 +4,14 @@
     quantity          dictionary of utf8: the join's output
     phenomenonTime    timestamp in ns, UTC: the mean time of the pair, rounded down
     half              bool: whether half a nanosecond was cut off
-    result            float64; instead of it left and right, both float64, if the join keeps both values
+    result            float64; replaced by left and right, both float64, if the join keeps both values
     join              dictionary of utf8
     left_offset       dictionary of int64: the offset of the left record's message
     right_offset
     left_row          uint16: the left record's row in its message
-    right_row         both are not there if a message of the input holds one record
+    right_row         both are absent if each message of the input holds one record
     left_tie          int32: the ordinal among equal times of the left stream and key
-    right_tie         both are only there if some result of the message has one that is not 0
+    right_tie         both are absent if they are 0 in all results of the message
 
 The unit, which is also the message's partition, is in the metadata of the schema.
 """
@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 from numba import types
 
-from broker.wire.arrow.limits import check_limits
+from broker.wire.arrow.limits import check_limits, with_plain_types
+from broker.wire.arrow.names import check_names
 from broker.wire.compiled import INTS, INTS_OUT, compiled
 from broker.wire.records import ROW_BITS, Unreadable, pair_id
 
@@ -38,19 +39,19 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MESSAGE_BYTES_MAX: Final = 512 * 1024
-"""About the largest size of a message of results, which is half of what Kafka accepts by default."""
+"""The approximate maximum size of a message of results: half of what Kafka accepts by default."""
 
 _ROW_BYTES: Final = 40
-"""About the size of a row, without its names."""
+"""The approximate size of a row, without its names."""
 
 _ROWS_MAX: Final = 12_000
-"""Maximum number of rows of a message, so that indices into its dictionaries fit into an int16."""
+"""Maximum number of rows in a message, so that indices into its dictionaries fit into an int16."""
 
 _NAMES_BYTES: Final = 32 * 1024
-"""If all names together take at most this much, every message of a batch has the whole dictionary."""
+"""If all names together take at most this many bytes, every message of a batch has the whole dictionary."""
 
 _SPAN_MAX: Final = 256
-"""Offsets that lie within this many are all in the dictionary, whether they occur or not."""
+"""If the offsets span at most this many, all in between are in the dictionary, whether they occur or not."""
 
 _UNIT: Final = b"unit"
 _NAMES: Final = pa.dictionary(pa.int16(), pa.string())
@@ -235,13 +236,16 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
     """Decode a message of results, or only its first ``count``. Raises `Unreadable` with the reason."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
-            table = reader.read_all().slice(0, count)
+        with pa.ipc.open_stream(pa.py_buffer(with_plain_types(value))) as reader:
+            table = reader.read_all()
         table.validate(full=True)
+        check_names(table)
+        table = table.slice(0, count)
         unit = int((table.schema.metadata or {})[_UNIT])
         names = table.schema.names
         is_both = "result" not in names
-        wanted = _schema(unit, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
+        # Of any unit, which is not compared: the schemas are cached, and a message may name as many units as it likes.
+        wanted = _schema(0, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
         if not table.schema.equals(wanted):
             raise Unreadable("its columns are not those of results")
         columns = {name: table.column(name) for name in table.schema.names}
@@ -277,7 +281,7 @@ def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:
-    """Return a message with only these rows of a message of results."""
+    """Return a message of results that is reduced to these rows."""
     with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
         batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
     return _encode(batch.schema, batch.columns)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, mean_text
-from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
+from broker.wire.arrow.limits import check_limits, with_plain_types
+from broker.wire.arrow.names import NameSizes, bytes_of, indices_of
 from broker.wire.columns import StringColumn
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = ("thing", "quantity", "phenomenonTime", "result")
 _COLUMNS: Final = (*_REQUIRED, "id")
+
+_ROW_NAME_BYTES: Final = 256
+"""A dictionary with more bytes per row of a batch is reduced to the names that occur in the batch."""
 
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -90,7 +94,7 @@ class ArrowRows(NamedTuple):
         for name in ("thing", "quantity", "id"):
             text = shown.get(name)
             if text is not None and not 1 <= len(text) <= NAME_LENGTH_MAX:
-                return f"{name} has {len(text)} characters, and 1 to {NAME_LENGTH_MAX} are allowed"
+                return f"{name} has {len(text)} characters, but must have 1 to {NAME_LENGTH_MAX}"
         if "\0" in shown["quantity"]:
             return "quantity contains a NUL character"
         if not math.isfinite(shown["result"]):
@@ -105,13 +109,14 @@ def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
     """
     check_limits(value)
     found: list[ArrowRows] = []
+    sizes = {name: NameSizes() for name in ("thing", "quantity", "id")}
     try:
-        with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
+        with pa.ipc.open_stream(pa.py_buffer(with_plain_types(value))) as reader:
             names = _check_schema(reader.schema)
             for batch in reader:
                 chosen = batch.select(names)
                 chosen.validate(full=True)
-                found.append(_read_batch(chosen, sum(map(len, found)), time_unit))
+                found.append(_read_batch(chosen, sum(map(len, found)), time_unit, sizes))
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, Unreadable):
             raise
@@ -122,7 +127,7 @@ def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
 
 
 def _check_schema(schema: Any) -> list[str]:
-    """Return the names of the columns to read. Raises `Unreadable` if one is missing, double or of a wrong type."""
+    """Return the names of the columns to read. Raises `Unreadable` if one is missing, repeated or of the wrong type."""
     names: list[str] = schema.names
     for name in _COLUMNS:
         count = names.count(name)
@@ -141,13 +146,13 @@ def _check_schema(schema: Any) -> list[str]:
             text = kind.value_type if pa.types.is_dictionary(kind) else kind
             right, wanted = pa.types.is_string(text) or pa.types.is_large_string(text), "utf8 or a dictionary of utf8"
         if not right:
-            reason = f"the column {name} has the type {kind}, and must have {wanted}"
+            reason = f"the column {name} has the type {kind}, but must have {wanted}"
             raise Unreadable(reason[:500])
     return [name for name in _COLUMNS if name in names]
 
 
-def _read_batch(batch: Any, first: int, time_unit: str) -> ArrowRows:
-    thing, quantity = (_labels(batch.column(name)) for name in ("thing", "quantity"))
+def _read_batch(batch: Any, first: int, time_unit: str, sizes: dict[str, NameSizes]) -> ArrowRows:
+    thing, quantity = (_labels(batch.column(name), sizes[name]) for name in ("thing", "quantity"))
     ts_ns, timed = _times(batch.column("phenomenonTime"), time_unit)
     result, results = _numbers(batch.column("result"), np.dtype(np.float64))
     valid = thing.valid() & quantity.valid() & timed & np.isfinite(result)
@@ -159,43 +164,23 @@ def _read_batch(batch: Any, first: int, time_unit: str) -> ArrowRows:
     if "id" in batch.schema.names:
         column = batch.column("id")
         if column.null_count < len(column):
-            ids, fine = _texts(column)
+            ids, fine = _texts(column, sizes["id"])
             valid &= fine
     return ArrowRows(first, thing, quantity, ts_ns, result, ids, valid, batch)
 
 
-def _labels(column: Any) -> Labels:
+def _labels(column: Any, sizes: NameSizes) -> Labels:
     """Return a string column as labels. Raises `Unreadable` if the names would take too much memory row by row."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    number, dictionary = _indices(column), column.dictionary
-    if len(dictionary) > len(number):
+    number, dictionary = indices_of(column), column.dictionary
+    sizes.add(dictionary, number)
+    if len(dictionary) > len(number) or bytes_of(dictionary) > _ROW_NAME_BYTES * len(number):
         # Only the values that occur: all batches of a message may share one large dictionary.
         used, number = np.unique(number, return_inverse=True)
         nulls = int(np.count_nonzero(used < 0))
         dictionary, number = dictionary.take(pa.array(used[nulls:])), number - nulls
-    names = dictionary.to_pylist()
-    longest = max((len(name) for name in names if name), default=0)
-    if longest * len(number) > EXPANDED_BYTES_MAX // 4:
-        _check_expanded(dictionary, number)
-    return Labels(names, number)
-
-
-def _indices(column: Any) -> Ints:
-    """Return each row's index into a column's dictionary, -1 where null."""
-    indices = column.indices
-    if indices.null_count:
-        indices = indices.cast(pa.int64()).fill_null(-1)
-    number: Ints = indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return number
-
-
-def _check_expanded(dictionary: Any, number: Ints) -> None:
-    """Raise `Unreadable` if a dictionary's names would take too much memory row by row."""
-    lengths = pc.fill_null(pc.binary_length(dictionary), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if int(np.append(lengths, 0).take(number).sum()) > EXPANDED_BYTES_MAX:
-        reason = f"the names of its rows have more than {EXPANDED_BYTES_MAX} bytes"
-        raise Unreadable(reason)
+    return Labels(dictionary.to_pylist(), number)
 
 
 def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
@@ -224,13 +209,13 @@ def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
     return np.where(fine, values, 0) * unit_ns, fine
 
 
-def _texts(column: Any) -> tuple[StringColumn, Bools]:
+def _texts(column: Any, sizes: NameSizes) -> tuple[StringColumn, Bools]:
     """Return the ids (empty where the column is null) and which of them are acceptable.
 
     Raises `Unreadable` if they would take too much memory.
     """
     if pa.types.is_dictionary(column.type):
-        _check_expanded(column.dictionary, _indices(column))
+        sizes.add(column.dictionary, indices_of(column))
         column = column.cast(column.type.value_type)
     _, ends, data = column.buffers()
     kind = np.dtype(np.int64 if pa.types.is_large_string(column.type) else np.int32)

@@ -65,7 +65,7 @@ class Evidence(Protocol):
         ...
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:
-        """Return the unit's partition of an input topic from offset ``start`` to ``stop``, exclusive.
+        """Return the unit's partition of an input topic, from offset ``start`` up to ``stop``, exclusive.
 
         Raises `EvidenceError` if the log no longer contains all of it.
         """

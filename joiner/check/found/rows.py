@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits
+from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, check_limits, with_plain_types
 from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
     """Return the rows of a message. Raises `Unreadable` if it has none that can be read."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(value) as stream:
+        with pa.ipc.open_stream(with_plain_types(value)) as stream:
             _check_columns(stream.schema)
             found: list[Row] = []
+            sizes: Counter[str] = Counter()
             for batch in stream:
                 known = batch.select([name for name in batch.schema.names if name in {*_NEEDED, "id"}])
                 known.validate(full=True)
-                found += [_row(cells, offset, len(found) + at, time_unit) for at, cells in enumerate(_cells(known))]
+                cells_of = enumerate(_cells(known, sizes), len(found))
+                found += [_row(cells, offset, row, time_unit) for row, cells in cells_of]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
     return found
@@ -57,7 +60,7 @@ def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
 def _check_columns(schema: Any) -> None:
     names = [name for name in schema.names if name in {*_NEEDED, "id"}]
     if len(names) != len(set(names)) or not set(names) >= _NEEDED:
-        raise Unreadable("columns are missing or double")
+        raise Unreadable("columns are missing or duplicated")
     texts = {pa.string(), pa.large_string()}
     allowed: dict[str, Callable[[Any], bool]] = {
         "phenomenonTime": lambda kind: kind == pa.int64() or _timestamp_unit(kind) is not None,
@@ -67,7 +70,7 @@ def _check_columns(schema: Any) -> None:
         kind = schema.field(name).type
         is_text = (kind.value_type if pa.types.is_dictionary(kind) else kind) in texts
         if not (allowed[name](kind) if name in allowed else is_text):
-            message = f"the column {name} has a wrong type"
+            message = f"the column {name} has the wrong type"
             raise Unreadable(message)
 
 
@@ -76,8 +79,11 @@ def _timestamp_unit(kind: Any) -> str | None:
     return next((unit for unit in _UNITS if pa.types.is_timestamp(kind) and kind.tz and kind.unit == unit), None)
 
 
-def _cells(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the cells of each row by column; a time is an integer, with its unit or None."""
+def _cells(batch: Any, sizes: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield the cells of each row by column; a time is an integer, with its unit or None.
+
+    ``sizes``: the bytes of the names in the batches so far, by column. Raises `Unreadable` if they are too many.
+    """
     columns: dict[str, list[Any]] = {}
     for name in batch.schema.names:
         column = batch.column(name)
@@ -87,14 +93,18 @@ def _cells(batch: Any) -> Iterator[dict[str, Any]]:
             columns[name] = [None if time is None else (time, unit) for time in times]
             continue
         columns[name] = _texts(column) if pa.types.is_dictionary(column.type) else column.to_pylist()
-        if name != "result" and sum(len((text or "").encode()) for text in columns[name]) > EXPANDED_BYTES_MAX:
+        if name == "result":
+            continue
+        bytes_of = {text: len((text or "").encode()) for text in set(columns[name])}
+        sizes[name] += sum(bytes_of[text] for text in columns[name])
+        if sizes[name] > EXPANDED_BYTES_MAX:
             raise Unreadable("its names are too long")
     for at in range(len(batch)):
         yield {name: cells[at] for name, cells in columns.items()}
 
 
 def _texts(column: Any) -> list[str | None]:
-    """Return the cells of a dictionary column. Equal ones are one object, because they may be long."""
+    """Return the cells of a dictionary column. Equal cells share one object, because they may be long."""
     names = column.dictionary.to_pylist()
     return [None if at is None else names[at] for at in column.indices.to_pylist()]
 

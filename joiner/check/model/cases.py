@@ -34,7 +34,7 @@ class Case:
 
 
 def records(*times: int, key: int = 0) -> list[Rec]:
-    """Return records of one key at ``times``. Their seq is their index."""
+    """Return records with the same key at ``times``. The seq of each is its index."""
     return [Rec(key, ts, seq) for seq, ts in enumerate(times)]
 
 

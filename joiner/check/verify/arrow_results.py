@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from broker.times import UNIT_NS
-from broker.wire.arrow.limits import check_limits
+from broker.wire.arrow.limits import check_limits, with_plain_types
+from broker.wire.arrow.names import check_names
 from broker.wire.records import Unreadable
 from joiner.check.verify.pairs import FoundJoined
 
@@ -21,9 +22,10 @@ def results_of(value: bytes, time_unit: str) -> list[FoundJoined]:
     """Return the results in a message, without the two records. Raises `Unreadable`."""
     check_limits(value)
     try:
-        with pa.ipc.open_stream(value) as stream:
+        with pa.ipc.open_stream(with_plain_types(value)) as stream:
             table = stream.read_all()
         table.validate(full=True)
+        check_names(table)
         unit = table.schema.metadata[b"unit"].decode()
         at = table.schema.get_field_index("phenomenonTime")
         if table.schema.field(at).type != pa.timestamp("ns", "UTC"):

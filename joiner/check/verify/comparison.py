@@ -60,7 +60,7 @@ _ids = msgspec.json.Decoder(_FoundId)
 
 @dataclass
 class Outputs:
-    """The application's late and unmatched records and dead letters that no unit compared so far has expected.
+    """The application's late and unmatched records and dead letters, without those that compared units expect.
 
     ``by_kind``: the late and the unmatched records, by kind and id. ``rejected``: the dead letters, by id.
     ``foreign_rejected``: the dead letters written by other services.
@@ -146,7 +146,7 @@ def _pair_id(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
 
 
 def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJoined | None, str]]:
-    """Return what `_decode_result` does, for each result of a message."""
+    """Do the same as `_decode_result` for each result in a message."""
     if not message.value or message.value.startswith(b"{"):
         return [_decode_result(message)]
     try:
@@ -158,7 +158,7 @@ def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJo
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
-    """Return the id of a result, the result, and what is wrong with it, which is empty if nothing is."""
+    """Return the id of a result, the result, and what is wrong with it (empty if nothing is)."""
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""

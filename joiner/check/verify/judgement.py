@@ -52,8 +52,8 @@ class SideJudgement:
 class Entry(NamedTuple):
     """A record or watermark of an input message, at a position; ``content`` is None if it is neither.
 
-    ``value``: what a dead letter of it contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether
-    it is one of the rows of its message.
+    ``value``: what its dead letter contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether it is
+    one of the rows in its message.
     """
 
     message: Message
@@ -124,7 +124,7 @@ class UnitJudgement:
     def entries(self, message: Message) -> Iterator[Entry]:
         """Yield the entries of an input message: one, or its rows if messages hold many records.
 
-        A position is then the offset, shifted by `ROW_BITS`, plus the row, and otherwise the offset.
+        A position is the offset or, if messages hold many records, the offset shifted by `ROW_BITS` plus the row.
         """
         value, seq = message.value, message.offset << ROW_BITS if self._has_rows else message.offset
         if self._has_rows and value and not value.startswith(b"{"):
@@ -181,7 +181,8 @@ class UnitJudgement:
         self.records[entry.message.topic][seq] = record
         for side in selecting:
             # A side that reads several quantities may select more than one record of an event.
-            identity = record.id if side.quantity is not None else f"{record.quantity}\0{record.id}"
+            quantity = record.quantity
+            identity = record.id if side.quantity is not None else f"{len(quantity)}:{quantity}{record.id}"
             verdict = side.judge.judge(key, entry.ts, seq, identity if entry.has_id else None)
             if verdict == ACCEPTED:
                 side.accepted.add(seq)

@@ -58,7 +58,7 @@ class FurtherCheck(Protocol):
     """An additional check: of the replayed file, or of the database."""
 
     def add_unit(self, result: UnitResult) -> None:
-        """Check a unit."""
+        """Check the outputs of one unit that has been compared."""
         ...
 
     def conclude(self, outputs: comparison.Outputs, findings: Findings) -> None:
@@ -215,6 +215,6 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
 
 
 def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """Return the positions of those records of the side that are in at least one pair."""
+    """Return the positions of the side's records that are in at least one pair."""
     pairs = result.pairs[side.join.name].pairs
     return set((pairs.left_seq if side.side == "left" else pairs.right_seq).tolist())

@@ -54,7 +54,7 @@ class ArrowTables(Kind):
         return values.to_numpy(), getattr(values.type, "tz", None) is not None
 
     def lacks(self, table: Any, name: str) -> Array:
-        found: Array = table[name].is_null().to_numpy()
+        found: Array = table[name].is_null(nan_is_null=True).to_numpy()
         return found
 
     def key_type(self, table: Any, name: str) -> str:
@@ -95,15 +95,27 @@ class ArrowTables(Kind):
         return self._arrow.table({name: self._arrow.array(values, mask=is_missing)})
 
     def _without_views(self, table: Any) -> Any:
-        """Convert string and binary views, because their rows cannot be taken in all versions of pyarrow."""
+        """Convert string and binary views, because pyarrow cannot take rows of them."""
+        for place, field in enumerate(table.schema):
+            column = table.column(place)
+            if self._arrow.types.is_dictionary(field.type):
+                chunks = [
+                    self._arrow.DictionaryArray.from_arrays(chunk.indices, self._without_view(chunk.dictionary))
+                    for chunk in column.chunks
+                ]
+                plain = self._arrow.chunked_array(chunks) if chunks else column
+            else:
+                plain = self._without_view(column)
+            if plain.type != field.type:
+                table = table.set_column(place, field.name, plain)
+        return table
+
+    def _without_view(self, values: Any) -> Any:
         plain = {
             self._arrow.string_view(): self._arrow.large_string(),
             self._arrow.binary_view(): self._arrow.large_binary(),
         }
-        for place, field in enumerate(table.schema):
-            if field.type in plain:
-                table = table.set_column(place, field.name, table.column(place).cast(plain[field.type]))
-        return table
+        return values.cast(plain[values.type]) if values.type in plain else values
 
     def _numbered(self, column: Any) -> Ints:
         """Map values to integers from 0, equal for equal values; shape (n,)."""

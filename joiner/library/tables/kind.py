@@ -31,7 +31,7 @@ class Kind(Protocol):
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Return which rows lack a value in a column, bool of shape (n,)."""
+        """Return which rows lack a value in a column, bool of shape (n,). NaN and NaT are no values."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:

@@ -47,6 +47,10 @@ class PandasFrames(Kind):
 
     def column(self, table: Any, name: str) -> tuple[Array, bool]:
         values = table[name]
+        if isinstance(values.dtype, self._pandas.ArrowDtype):
+            # pandas would convert datetimes to objects.
+            in_arrow = values.array.__arrow_array__()
+            return in_arrow.to_numpy(), getattr(in_arrow.type, "tz", None) is not None
         if getattr(values.dtype, "tz", None) is not None:
             return values.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), True
         return values.to_numpy(), False
@@ -66,7 +70,8 @@ class PandasFrames(Kind):
         return _INFERRED.get(kind, ANYTHING if values.dtype == object else str(values.dtype))
 
     def select(self, table: Any, names: list[str], new: list[str]) -> Any:
-        return table[names].set_axis(new, axis="columns")
+        columns = {to: table[name] for name, to in zip(names, new, strict=True)}
+        return self._pandas.DataFrame(columns, index=table.index, copy=False)
 
     def codes(self, left: Any, right: Any) -> Ints:
         both = self.stacked(left, right)

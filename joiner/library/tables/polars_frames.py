@@ -37,8 +37,12 @@ class PolarsFrames(Kind):
         return values.to_numpy(), False
 
     def lacks(self, table: Any, name: str) -> Array:
-        found: Array = table[name].is_null().to_numpy()
-        return found
+        values = table[name]
+        found = values.is_null()
+        if values.dtype.is_float():
+            found |= values.is_nan().fill_null(value=False)
+        lacks: Array = found.to_numpy()
+        return lacks
 
     def key_type(self, table: Any, name: str) -> str:
         dtype = table[name].dtype

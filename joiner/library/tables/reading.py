@@ -17,7 +17,8 @@ from joiner.library.tables.polars_frames import PolarsFrames
 def read_tables(left: Any, right: Any) -> tuple[Kind, Any, Any]:
     """Return the kind of the left table, and both tables in that kind. Raises as `read_table` and `read_like`."""
     kind, first = read_table("left", left)
-    return kind, first, read_like("left", left, "right", right)
+    # A stream can be read only once.
+    return kind, first, first if right is left else read_like("left", left, "right", right)
 
 
 def read_table(name: str, table: Any) -> tuple[Kind, Any]:
@@ -56,8 +57,8 @@ def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames 
 
 
 def _is_of(table: Any, module: str, *names: str) -> bool:
-    """Return whether a table is of one of these classes. The module is imported already if it is."""
-    return module in sys.modules and isinstance(table, tuple(getattr(sys.modules[module], name) for name in names))
+    """Return whether a table is of one of these classes. If it is, its module is already imported."""
+    return isinstance(table, tuple(getattr(sys.modules.get(module), name, ()) for name in names))
 
 
 def _read(kind: Kind, name: str, table: Any) -> Any:

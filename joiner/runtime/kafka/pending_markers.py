@@ -32,7 +32,7 @@ class _Named(msgspec.Struct):
 
 
 def identity_of(value: bytes | None) -> str:
-    """Return a string that identifies a record in a result topic across applications, or an empty string without an id.
+    """Return a string that identifies a record in a result topic across applications; empty if it has no id.
 
     Result ids include the name of the join, and no two applications that share a topic may have a join of the same
     name. A message of many results is identified by its first one.
@@ -47,12 +47,12 @@ def identity_of(value: bytes | None) -> str:
 
 
 def holds_results(value: bytes | None) -> TypeGuard[bytes]:
-    """Return whether a record of a result topic is not JSON, so that it may hold many results, as Arrow."""
+    """Return whether a record of a result topic is not JSON, and so may hold many results as Arrow."""
     return value is not None and not value.startswith(b"{")
 
 
 def identities_in(value: bytes, count: int | None = None) -> list[str]:
-    """Return the identities of the results in a message, or of the first ``count``; empty if it is not of results."""
+    """Return the identities of the results in a message, or of the first ``count``; empty if it holds no results."""
     try:
         from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
     except ImportError:

@@ -83,13 +83,14 @@ def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     if str(found.topic_id) != known.topic_id:
         return (
             f"topic {topic} was deleted and recreated while the joiner ran, so its offsets refer to other records: "
-            "start over with `joiner reset` (results of the last seconds may be of the new topic's records)"
+            "start over with `joiner reset` (results of the last seconds may come from the new topic's records)"
         )
     if len(found.partitions) != known.partitions:
         return (
             f"topic {topic} has {len(found.partitions)} partitions and had {known.partitions} when the joiner began: "
-            "keys change their partition, and their records would not meet. Kafka cannot remove partitions: make new "
-            "topics, all with the same number (section [topics]), and give the application a new name"
+            "keys would move to other partitions, and their records would no longer meet. Kafka cannot remove "
+            "partitions: create new topics, all with the same number of them (section [topics]), and give the "
+            "application a new name"
         )
     return None
 

@@ -1,6 +1,6 @@
 """The transactions of one unit: the effects of a batch become visible together, or not at all.
 
-docs/recovery.md, "A commit", lists the steps 1 to 6 of a commit.
+docs/recovery.md, "A commit", lists steps 1 to 6 of a commit.
 
 A large snapshot follows in separate transactions. If the unit is released, the checkpoint that releases it follows in
 one more.
@@ -85,7 +85,7 @@ class Aborted(Exception):
 
 
 class UnitTransactions:
-    """The transactions of one unit."""
+    """Makes the transactions of one unit, under its transactional id."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
         """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""

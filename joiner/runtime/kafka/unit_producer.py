@@ -143,7 +143,7 @@ class UnitProducer:
                 return
 
     def flush(self) -> None:
-        """Wait until all records are written."""
+        """Wait until Kafka has acknowledged all records of the transaction."""
         if self._client.flush(_COMMIT_S):
             raise timed_out(f"records of unit {self._unit} were not written within {_COMMIT_S:.0f} s")
 

@@ -50,7 +50,7 @@ class Coordinator:
     """The moves of a runner's units. For one thread."""
 
     def __init__(self, claimant: Claimant, runner: MoveActions, control: ControlLog, clock: Clock) -> None:
-        """Any thread may write to ``control``."""
+        """``control``: the control topic, to which other threads may write as well."""
         self.control, self._clock = control, clock
         self._runner = runner
         self._source = Source(claimant.site, claimant.instance)

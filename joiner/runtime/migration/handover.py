@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Serving(Protocol):
-    """A running unit."""
+    """What a move needs to know of a running unit."""
 
     first_commit_s: float
     """Monotonic time at which the first transaction after the claim was found to be written. 0: not yet."""
@@ -131,7 +131,7 @@ class Handover:
 
     @property
     def elsewhere(self) -> AbstractSet[int]:
-        """Units of other sites."""
+        """Units that belong to other sites, and that this runner waits for."""
         return self._elsewhere.keys()
 
     @property

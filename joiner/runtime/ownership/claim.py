@@ -106,7 +106,7 @@ def _to_continue(
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
-    """Return the checkpoint to continue from, with this runner as owner. Raises `UnitStopped` if it may not."""
+    """Return the checkpoint to continue from, owned by this runner. Raises `UnitStopped` if it may not continue."""
     settings = readers.settings
     found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
@@ -224,7 +224,7 @@ class ClaimLost(Fenced):
 
 
 class Claimer:
-    """Claims units for a runner."""
+    """Claims units for a runner. A claim yields the unit's transactions and its checkpoint."""
 
     def __init__(self, settings: JoinerSettings, services: Services) -> None:
         self._settings, self._services = settings, services

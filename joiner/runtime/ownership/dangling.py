@@ -92,7 +92,7 @@ class DanglingTransaction:
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: for each result topic, an offset. Those of the effects that were written are at or after it.
+    ``result_ends``: for each result topic, an offset at or before all of these effects that were written.
     """
 
     effects: Effects
@@ -226,7 +226,7 @@ def resolve(
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:
-    """Keep only the results that are absent. ``absent_in``: returns the identities of those that are.
+    """Keep only the results that are absent. ``absent_in``: returns the absent ones of the identities passed to it.
 
     A replay may divide the results into messages in another way, so each result is looked for by itself.
     """
@@ -245,7 +245,7 @@ def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[
 
 
 def _identities(value: bytes | None) -> list[str]:
-    """Return the identities of what a record of a result topic holds."""
+    """Return the identities of everything that a record of a result topic holds."""
     return identities_in(value) if holds_results(value) else [identity_of(value)]
 
 

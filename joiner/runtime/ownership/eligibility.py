@@ -25,7 +25,7 @@ class Claimant:
     """A release by this site that this claimant may reclaim."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Return whether this runner may claim a unit: it has no owner or is of this site, or by force."""
+        """Return whether this runner may claim a unit: one without an owner, one of its own site, or any by force."""
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
@@ -71,7 +71,7 @@ def check_continues(
     if anew:
         raise UnitStopped(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
-            f"{offsets_as_text(found.offsets)} mean other records: start over with `joiner reset`"
+            f"{offsets_as_text(found.offsets)} refer to other records: start over with `joiner reset`"
         )
 
 
@@ -95,13 +95,13 @@ def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> Non
         at = offsets[topic]
         if low > at:
             raise UnitStopped(
-                f"unit {unit}: the log of {topic} begins at {low} and recovery needs it from {at}: retention has "
+                f"unit {unit}: the log of {topic} begins at {low}, but recovery needs it from {at}: retention has "
                 "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start over "
-                "with `joiner reset` (what was removed cannot be joined)"
+                "with `joiner reset` (the removed input cannot be joined)"
             )
         if high < at:
             raise LogShort(
-                f"unit {unit}: the log of {topic} ends at {high} and {at} was consumed already: Kafka has lost "
+                f"unit {unit}: the log of {topic} ends at {high}, but the unit has consumed up to {at}: Kafka has lost "
                 "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
                 "over with `joiner reset`"
             )

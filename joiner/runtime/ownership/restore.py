@@ -146,8 +146,8 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
         )
     if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(
-            f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)} and its checkpoint only at "
-            f"{offsets_as_text(checkpoint.offsets)}: the state topic has lost records it had acknowledged"
+            f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)}, but its checkpoint only at "
+            f"{offsets_as_text(checkpoint.offsets)}: the state topic has lost acknowledged records"
         )
     return Unit.restore(settings, unit, state.snapshot(manifest))
 

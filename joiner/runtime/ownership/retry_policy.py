@@ -127,7 +127,7 @@ class RetryTracker:
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:
-        """Return the obstacle of a unit that is retried at ``not_before_s`` (None: never); None without a failure."""
+        """Return the obstacle of a unit that is retried at ``not_before_s`` (None: never); None if it never failed."""
         trouble = self._units.get(number)
         if trouble is None or trouble.served_since_s is not None:
             return None

@@ -23,7 +23,7 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 @dataclass(kw_only=True)
 class ActiveTask(RunningTask):
-    """A running unit of a process."""
+    """A running unit of a plain process, with the effects of batches that no commit contains yet."""
 
     unit: Unit
     has_uncommitted: bool = False
@@ -53,7 +53,7 @@ class ActiveTask(RunningTask):
 
     @property
     def why_paused(self) -> str:
-        """Why topics are paused."""
+        """The reason for pausing topics, as text for the log."""
         return "a large snapshot is being written" if self._is_held_up else "its records fill the buffer"
 
     @property
@@ -72,7 +72,7 @@ class ActiveTask(RunningTask):
         return self.unit.offsets != self.snapshot_offsets
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
-        """Return whether a snapshot is due."""
+        """Return whether the next commit should contain a snapshot."""
         return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:

@@ -8,21 +8,22 @@ from typing import Final
 from confluent_kafka import TopicPartition
 
 from joiner.runtime.kafka.batches.messages import Read
+from joiner.runtime.kafka.batches.parts import split
 from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _RECORDS_FOR_ONE: Final = 10
-"""A batch may have this many times as many records if they come many in a message, because each costs far less."""
+"""A batch may be larger by this factor if messages hold many records each, because a record then costs far less."""
 
 _RECORD_BYTES: Final = 24
-"""About the size of such a record."""
+"""Approximate size of such a record, in bytes."""
 
 _AT_FIRST: Final = 10
-"""How many messages to read while their size is not known."""
+"""How many messages to read at a time while their size is not known."""
 
 _FORGETTING: Final = 0.9
-"""How much of the largest size seen so far counts after the next read."""
+"""The factor by which the largest size seen so far shrinks with each read."""
 
 
 class InputConsumer:
@@ -34,7 +35,7 @@ class InputConsumer:
         self._limit = _MessageLimit(application.batch_records_max) if settings.topics.has_rows else None
         self._most = application.batch_records_max
         self.records_max = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
-        """The maximum number of records of a batch; approximate if messages hold many records."""
+        """The maximum number of records in a batch; approximate if messages hold many records."""
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
@@ -45,6 +46,8 @@ class InputConsumer:
             queued_max_messages_kbytes=64 * 1024,
         )
         self._reader = make_batch_reader(self._consumer, self._topics, self._most, native=application.native)
+        self._rest = Read({}, {}, [])
+        """What was read and has not been returned, because it would be too much at once."""
 
     def connect(self, unit: int) -> None:
         """Connect to the leaders of a unit's partitions, so that `add` does not block on that. Thread-safe."""
@@ -62,6 +65,8 @@ class InputConsumer:
         if paused := list(paused):
             # A later claim of the unit must not find its partitions paused.
             self.resume(unit, paused)
+        self._rest.batches.pop(unit, None)
+        self._rest.ends.pop(unit, None)
         places = _places(unit, topics)
         self._consumer.incremental_unassign(places)
         for place in places:
@@ -79,9 +84,11 @@ class InputConsumer:
         """Return available messages, waiting up to ``wait_s`` for them."""
         if self._limit is None:
             return self._reader.read(self._most, wait_s)
-        read = self._reader.read(self._limit.messages, wait_s)
-        self._limit.note(read)
-        return read
+        if not self._rest.batches:
+            self._rest = self._reader.read(self._limit.messages, wait_s)
+            self._limit.note(self._rest)
+        part, self._rest = split(self._rest, self.records_max)
+        return part
 
     def log_ends(self, unit: int) -> dict[str, int]:
         """Return the ends of a unit's logs as last reported by Kafka, without a request."""
@@ -95,9 +102,10 @@ class InputConsumer:
 
 
 class _MessageLimit:
-    """How many messages to read at a time if each may hold many records: about as many records as a batch may have.
+    """How many messages to read at a time if each may hold many records, so that a batch does not become too large.
 
-    The number of records in a message is estimated from its size, because reading decodes nothing.
+    The number of records in a message is estimated from its size, because reading decodes nothing. If there are far
+    more, because the messages are compressed, what was read is divided.
     """
 
     def __init__(self, batch_records_max: int) -> None:

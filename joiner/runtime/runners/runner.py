@@ -47,7 +47,7 @@ class Loop(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving units, within seconds."""
         ...
 
 

@@ -17,7 +17,7 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 @dataclass(kw_only=True)
 class RunningTask:
-    """A running unit."""
+    """A running unit: how far it has been committed, and the transaction in flight."""
 
     transactions: UnitTransactions
     clock: Clock

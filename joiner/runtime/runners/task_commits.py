@@ -68,7 +68,7 @@ class TaskCommits:
         task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def begin_waiting(self, number: int, task: ActiveTask) -> bool:
-        """Finish the last commit and begin that of what was joined since. Return whether the unit is still running."""
+        """Finish the last commit and begin one for what was joined since. Return whether the unit is still running."""
         effects, task.waiting = task.waiting or Effects(), None
         if not self.finish(number, task):
             return False

@@ -30,7 +30,7 @@ class AppendTimes:
         self._used = 0
 
     def add(self, messages: Messages) -> None:
-        """Add the next messages."""
+        """Add the append times of the next messages, which follow all earlier ones."""
         append_ms = messages.append_ms
         last_ms = self._append_ms[self._used - 1] if self._used else -1
         steps = np.flatnonzero(np.diff(append_ms, prepend=last_ms))

@@ -14,7 +14,7 @@ import numpy as np
 
 from broker.partitioner import partition_of
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
-from broker.wire.bulk import encode_sides, read_plain
+from broker.wire.bulk import encode_sides, escape, read_plain
 from broker.wire.columns import StringColumn, glue
 from broker.wire.records import (
     ROW_BITS,
@@ -290,7 +290,10 @@ class TopicDecoder:
     def _share_out(
         self, intake: Intake, records: Records, keys: Ints, number: Ints, selectors: list[list[tuple[int, int]]]
     ) -> None:
-        """Add the records to the sides that select their quantities; ``selectors`` by the quantities' numbers."""
+        """Add the records to the sides that select their quantities.
+
+        ``number``: the number of each record's quantity. ``selectors``: for each of these numbers, the sides.
+        """
         rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
         for target in sorted({target for sides in selectors for target in sides}):
             wanted = np.array([target in sides for sides in selectors])
@@ -298,7 +301,10 @@ class TopicDecoder:
             mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
             side = self._side(intake, target)
             if side.mixed:
-                ids = glue(records.quantity if which is None else records.quantity.take(which), b"\0", ids)
+                # As JSON, which has no NUL, so that no two quantities and ids look alike.
+                quantity = records.quantity if which is None else records.quantity.take(which)
+                named, first = quantity.distinct()
+                ids = glue(escape(quantity.take(first)).take(named), b"\0", ids)
             side.parts.append(mine)
             # Compared only among records of one stream, key and time; for each such pair of different ids the
             # probability of a collision is 2**-64.

@@ -38,13 +38,13 @@ class Effects:
 
     @property
     def joined(self) -> Batch:
-        """The results."""
+        """All results as one batch."""
         if len(self.joined_parts) != 1:
             self.joined_parts = [Batch.concat(self.joined_parts)]
         return self.joined_parts[0]
 
     def add(self, more: Effects) -> None:
-        """Add the effects of a following batch."""
+        """Add the effects of the next batch."""
         self.records += more.records
         self.pairs += more.pairs
         self.joined_parts += more.joined_parts

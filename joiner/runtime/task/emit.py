@@ -96,7 +96,7 @@ class Emitter:
         self._has_sides = settings.application.results == "full"
         self._function = load_function(join.function)
         self.needs_strings = self._has_sides or not _is_built_in(self._function)
-        """Whether `results` needs the strings of all records; if not, it needs those of pairs that fail."""
+        """Whether `results` needs the strings of all records, or only those of pairs that fail."""
         self.failures: Failures | None = None
         """The pairs of the last `results` whose joining function failed."""
 
@@ -126,7 +126,7 @@ class Emitter:
         return self._as_json(self._shown(pairs) if is_short and self._has_sides else pairs, values), failed
 
     def _shown(self, pairs: Pairs) -> Pairs:
-        """Return pairs of records in short form with each record in its form in results."""
+        """Return pairs with their records converted from the short form to the form in results."""
         left, right = (
             with_json(rows, quantity, self._time_unit)
             for rows, quantity in zip((pairs.left, pairs.right), self._quantities, strict=True)
@@ -189,7 +189,7 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
 
 
 def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Pieces:
-    """Return `mean_time` of n pairs of times, as columns whose rows concatenated are JSON (see `glue`)."""
+    """Return the `mean_time` of n pairs, as columns that form the JSON of each when concatenated (see `glue`)."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
     # The mean rounded down, without the sum, which may overflow an int64.
@@ -202,7 +202,7 @@ def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Pieces:
 
 
 EncodePairs = Callable[[Pairs, "NDArray[np.float64]"], Batch]
-"""Encodes n pairs and their values (shape (n,), or (n, 2) of both sides) as messages."""
+"""Encodes n pairs and their values, of shape (n,), or (n, 2) with one value per side, as messages."""
 
 
 class _Reason(NamedTuple):
@@ -215,7 +215,7 @@ class _Reason(NamedTuple):
 def _evaluate(
     function: JoinFunction, pairs: Pairs, *, with_place: bool = True
 ) -> tuple[NDArray[np.float64], dict[int, _Reason]]:
-    """Return the values, and the reasons, by position, of the pairs that have none.
+    """Return the values and, for each pair that has none, the reason by position.
 
     The values have the shape (n,) or, if the function keeps both sides, (n, 2).
 

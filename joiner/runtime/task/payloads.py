@@ -1,8 +1,8 @@
 """The payloads of held records, from which results are composed: columns, in order of their positions.
 
-``shown`` of a record that came as JSON is its form in results. A record that came as Arrow is held in a short form:
-``shown`` is its id, empty if it has none, and, if its side selects any quantity, that quantity and a NUL before it.
-`with_json` turns the short form into the other one where it is needed.
+For a record that came as JSON, ``shown`` is its form in results. A record that came as Arrow is held in a short form:
+``shown`` is its id (empty if it has none), preceded by its quantity and a NUL if its side selects any quantity.
+`with_json` turns the short form into the other one where that is needed.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Rows(NamedTuple):
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Self:
-        """Concatenate rows."""
+        """Return the rows of all parts, in order."""
         seq, key, ts_ns, result, shown = zip(*parts, strict=True)
         numbers = map(np.concatenate, (seq, key, ts_ns, result))
         return cls._make((*numbers, StringColumn.concat(shown)))
 
 
 def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
-    """Return rows in short form with their form in results. ``quantity``: what their side selects (None: any)."""
+    """Convert rows from the short form to their form in results. ``quantity``: what their side selects (None: any)."""
     if not len(rows.seq):
         return rows
     quantities, ids = split_short(rows.shown, quantity)
@@ -140,7 +140,7 @@ class Payloads:
         self.size -= int((shown.end.take(at) - shown.start.take(at)).sum()) + len(at) * _RECORD_BYTES
 
     def rows(self) -> Rows:
-        """Return all rows."""
+        """Return all rows that are held."""
         return self._rows.take(np.flatnonzero(self._lives[: self._used]))
 
     def count_later(self, ts_ns: int) -> int:

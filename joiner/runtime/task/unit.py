@@ -30,7 +30,7 @@ _KEYS_MIN: Final = 10_000
 
 
 class Unit:
-    """One unit of an application."""
+    """The state of one unit of an application: its joins, its keys, and the offsets that it has consumed."""
 
     def __init__(
         self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int], things: Sequence[str] = ()
@@ -137,7 +137,7 @@ class Unit:
         first, last = messages.first, messages.last
         if first < expected or last >= end:
             message = (
-                f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, and {expected} to "
+                f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, but {expected} to "
                 f"{end - 1} should follow: restart the joiner; "
                 "if it happens again, this is a defect to report"
             )
@@ -164,7 +164,7 @@ class Unit:
             size, _ = room["buffer_bytes_max"]
             message = (
                 f"unit {self.number}: join {join.name!r} holds {join.held()} records (about {size:,} bytes), more than "
-                f"application.{beyond[0]}; the keys that hold most are {most}. One of their streams is silent: "
+                f"application.{beyond[0]}; the keys with the most records are {most}. One of their streams is silent: "
                 "raise the limit and restart the joiner. To prevent it, write watermarks for that stream, or set a "
                 "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "
                 "then continues from its last commit"

@@ -38,7 +38,7 @@ _Emitted = TypeVar("_Emitted", Late, Unmatched)
 
 
 class UnitJoin:
-    """A join in a unit."""
+    """One join of a unit: the engine, and the payloads of the records that it holds."""
 
     def __init__(
         self,

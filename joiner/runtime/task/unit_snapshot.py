@@ -27,7 +27,7 @@ _OLDEST: Final = 2
 
 
 class SavedRows(msgspec.Struct):
-    """n rows. ``times``: the times as JSON; empty if all of them follow from those in ns.
+    """n rows. ``times``: the times as JSON, empty if all of them follow from those in ns.
 
     ``ids`` are concatenated, as JSON without quotes; their lengths are a column. ``is_short``: the rows are in
     short form, so the ids are plain text and the times follow from those in ns.
@@ -143,7 +143,7 @@ def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
     try:
         if not saved.is_short or isinstance(saved.ids, list):
             raise ValueError("they are not in short form")
-        # A copy, because those of the held records are changed in place.
+        # A copy, because the columns of held records are changed in place.
         shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
         if quantity is None and len(shown):
             names = StringColumn.of([name.encode() for name in saved.quantities])

@@ -19,7 +19,7 @@ _BOUNDS: Final = (("min", "hindmost"), ("max", "foremost"))
 
 
 class UnitStatus(NamedTuple):
-    """The figures of a running unit."""
+    """The figures of a running unit, from which its gauges are computed."""
 
     checkpoint: Checkpoint
     """The last committed checkpoint."""
@@ -32,7 +32,7 @@ class UnitStatus(NamedTuple):
 
 
 class UnitGauges:
-    """The figures of a runner's units. Thread-safe."""
+    """The gauges of a runner's units. Thread-safe."""
 
     def __init__(
         self,

@@ -276,7 +276,7 @@ def observed(
 ) -> tuple[Watch, float]:
     """Observe a run with these numbers of results over time. Return the watch, and when it stopped looking.
 
-    The last results show the end of the input once there are ``end_at``.
+    The last results show the end of the input once there are ``end_at`` of them.
     """
     clock = Clock()
     tree: Any = Nobody(clock, busy_s)

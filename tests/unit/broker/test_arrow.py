@@ -10,10 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from broker.wire.arrow import results
 from broker.wire.arrow.limits import EXPANDED_BYTES_MAX, ROWS_MAX, check_limits
-from broker.wire.arrow.results import decode_results
+from broker.wire.arrow.results import ResultColumns, decode_results, encode_results
 from broker.wire.arrow.rows import encode_columns, encode_records, read_rows
 from broker.wire.records import Record, Unreadable
+from joiner.check.found.rows import rows_of
+from joiner.check.verify.arrow_results import results_of
 
 BASE_MS = 1_554_096_460_000
 
@@ -85,6 +88,38 @@ def test_a_message_is_read_whatever_its_compression(compression: str | None) -> 
 )
 def test_columns_may_have_any_of_these_types(others: dict[str, Any]) -> None:
     assert read(stream(batch(**others))) == EXPECTED
+
+
+class Fragile(pa.ExtensionType):  # type: ignore[misc] # pyarrow has no annotations
+    """A type whose code raises an error, as those of pandas do for damaged metadata."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.string(), "tests.fragile")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: Any, serialized: bytes) -> Fragile:
+        raise KeyError(storage_type)
+
+
+@pytest.mark.parametrize("column", ["thing", "further"])
+@pytest.mark.parametrize("name", ["tests.fragile", "arrow.json", "unknown"])
+def test_extension_types_are_read_as_the_types_that_store_them(column: str, name: str) -> None:
+    whole = batch(further=pa.array(["x", "y"]))
+    at = whole.schema.names.index(column)
+    field = whole.schema.field(at).with_metadata({"ARROW:extension:name": name, "ARROW:extension:metadata": ""})
+    value = stream(pa.RecordBatch.from_arrays(whole.columns, schema=whole.schema.set(at, field)))
+    pa.register_extension_type(Fragile())
+    try:
+        assert read(value) == EXPECTED
+        assert [row.record and row.record.thing for row in rows_of(value, 0, "ms")] == ["a", "a"]
+        for decode in (decode_results, lambda value: results_of(value, "ms")):
+            with pytest.raises(Unreadable):
+                decode(value)
+    finally:
+        pa.unregister_extension_type("tests.fragile")
 
 
 def test_slices_and_several_batches_are_one_message() -> None:
@@ -167,6 +202,65 @@ def test_long_ids_of_few_values_are_limited_row_by_row() -> None:
     same = pa.DictionaryArray.from_arrays(pa.array(np.zeros(ROWS_MAX, dtype=np.int8)), pa.array(["x" * 300]))
     with pytest.raises(Unreadable, match="names of its rows"):
         list(read_rows(stream(batch(ROWS_MAX, id=same)), "ms"))
+
+
+def _rows_with(name: str, count: int) -> Any:
+    """Return a dictionary column of ``count`` rows that refer to one name, which is not the only one."""
+    return pa.DictionaryArray.from_arrays(pa.array([1] * count, pa.int8()), pa.array(["a", name, None]))
+
+
+@pytest.mark.parametrize("column", ["thing", "quantity", "id"])
+@pytest.mark.parametrize("size", [300, EXPANDED_BYTES_MAX // 4])
+def test_the_names_of_all_batches_of_a_message_are_limited_together(column: str, size: int) -> None:
+    count = EXPANDED_BYTES_MAX // 4 // size
+    quarter, one = (batch(rows, **{column: _rows_with("n" * size, rows)}) for rows in (count, 1))
+    within = stream(*[quarter] * 4, compression="zstd")
+    assert sum(len(rows) for rows in read_rows(within, "ms")) == len(rows_of(within, 0, "ms")) == 4 * count
+    beyond = stream(*[quarter] * 4, one, compression="zstd")
+    with pytest.raises(Unreadable, match="names of its rows"):
+        list(read_rows(beyond, "ms"))
+    with pytest.raises(Unreadable, match="names are too long"):
+        rows_of(beyond, 0, "ms")
+
+
+def test_large_names_that_do_not_occur_are_not_held_for_every_batch() -> None:
+    shared = pa.array(["a", "n" * 1_000_000])
+    part = batch(2, thing=pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int8()), shared))
+    found = list(read_rows(stream(*[part] * 20, compression="zstd"), "ms"))
+    assert [rows.thing.names for rows in found] == [["a"]] * 20
+    assert all(rows.valid.all() for rows in found)
+
+
+@pytest.mark.parametrize("column", ["thing", "quantity", "join"])
+def test_the_names_of_results_are_limited_row_by_row(column: str) -> None:
+    count = 20
+    zeros = np.zeros(count, dtype=np.int64)
+    found = ResultColumns(zeros, np.ones(count), zeros, zeros, zeros, zeros, zeros, zeros)
+    (value,) = encode_results(["a"], found, "power", "watts", 0, has_rows=False)
+    with pa.ipc.open_stream(value) as reader:
+        whole = reader.read_next_batch()
+    at = whole.schema.names.index(column)
+    for size, is_read in ((EXPANDED_BYTES_MAX // count, True), (EXPANDED_BYTES_MAX // count + 1, False)):
+        names = pa.DictionaryArray.from_arrays(whole.column(at).indices, pa.array(["n" * size]))
+        columns = [names if number == at else kept for number, kept in enumerate(whole.columns)]
+        long = stream(pa.RecordBatch.from_arrays(columns, schema=whole.schema), compression="zstd")
+        if is_read:
+            assert len(decode_results(long).thing) == len(results_of(long, "ms")) == count
+            continue
+        for decode in (decode_results, lambda value: results_of(value, "ms")):
+            with pytest.raises(Unreadable, match="names of its rows"):
+                decode(long)
+
+
+def test_results_of_any_number_of_units_leave_nothing_behind() -> None:
+    zeros = np.zeros(1, dtype=np.int64)
+    found = ResultColumns(zeros, np.ones(1), zeros, zeros, zeros, zeros, zeros, zeros)
+    (value,) = encode_results(["a"], found, "power", "watts", 10_000, has_rows=False)
+    decode_results(value)
+    before = results._schema.cache_info().currsize  # noqa: SLF001 - what it keeps cannot be seen otherwise
+    for unit in range(10_001, 10_011):
+        assert decode_results(value.replace(b"10000", str(unit).encode())).unit == unit
+    assert results._schema.cache_info().currsize == before  # noqa: SLF001
 
 
 def test_batches_that_share_a_large_dictionary_hold_only_the_names_they_use() -> None:

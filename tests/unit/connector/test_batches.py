@@ -1,4 +1,4 @@
-"""Are the records of many events put into few messages, and events acknowledged once theirs is confirmed?"""
+"""Do the records of many events share few messages, and is an event acknowledged once its message is confirmed?"""
 
 # ruff: noqa: SLF001 - the loop is driven step by step
 
@@ -23,6 +23,8 @@ from connector.settings import Settings
 from tests.unit.connector.test_bridge import KeepingProducer
 
 PARTITIONS = 3
+KAFKA_BYTES_MAX = 1_000_000
+"""librdkafka's `message.max.bytes`."""
 
 
 def records_in(value: bytes) -> list[tuple[str | None, str | None, int, float, bytes]]:
@@ -88,6 +90,33 @@ def test_a_message_is_limited_in_records_and_in_size(monkeypatch: pytest.MonkeyP
     for ticket in tickets:
         collected.add("a", 1, [Record("a", "q", 1, 1.0, "i" * 100)], ticket)
     assert len(collected.take()) == 4
+
+
+@pytest.mark.parametrize("identity", ["i" * 256, "\U0001f6b2" * 64], ids=["ascii", "four bytes a character"])
+def test_an_event_of_any_size_gives_messages_that_kafka_accepts(identity: str) -> None:
+    found, producer = bridge()
+    quantities = {f"q{number}": number for number in range(9000)}
+    small, large = event("a", 1, speed=1), json.dumps({"Thing": "a", "Timestamp": 2, "id": identity, **quantities})
+    found._accept([Message("t", small, 1), Message("t", large.encode(), 2), Message("t", small, 3)])
+    assert max(len(message.value) for message in producer.sent) < KAFKA_BYTES_MAX
+    sent = [record for message in producer.sent for record in records_in(message.value)]
+    expected = [("a", name, 2 * 10**6, float(value), identity.encode()) for name, value in quantities.items()]
+    one = ("a", "speed", 10**6, 1.0, b"e1")
+    assert sent == [one, *expected, one]
+    for message in producer.sent[:-1]:
+        found._confirm(message.ticket)
+        assert 2 not in found._release(), "its last records are not confirmed"
+    found._confirm(producer.sent[-1].ticket)
+    assert found._release() == [2, 3]
+
+
+def test_many_events_with_names_of_several_bytes_a_character_give_messages_that_kafka_accepts() -> None:
+    found, producer = bridge()
+    identity = b'"' + "\u5ea6".encode() * 250
+    events = [event("a", at, speed=at).replace(b'"e', identity) for at in range(2000)]
+    found._accept([Message("t", payload, at + 1) for at, payload in enumerate(events)])
+    assert sum(len(records_in(message.value)) for message in producer.sent) == len(events)
+    assert max(len(message.value) for message in producer.sent) < KAFKA_BYTES_MAX
 
 
 def test_times_that_are_finer_than_the_unit_stay_exact() -> None:

@@ -78,8 +78,8 @@ class Turn(msgspec.Struct, frozen=True):
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
     """Return how many of the ``waiting`` records of each place to read in a batch of about ``room`` records.
 
-    All records of a place with few are read, so that it need not wait for others. The rest of the room is shared in
-    proportion, so that all workers finish at the same time and no core is idle.
+    Places with few records are read to the end, so that they need not wait for others. The rest of the room is shared
+    in proportion, so that all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])
@@ -101,7 +101,7 @@ _packed = msgspec.msgpack.Decoder(dict[str, tuple[_Packed | None, _Packed]])
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Encode for the way through Spark."""
+    """Return a plan as bytes, as Spark passes it to a worker."""
     return msgspec.msgpack.encode(plan)
 
 
@@ -111,7 +111,7 @@ def decode_plan(data: bytes) -> Plan:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """Encode for the way through Spark."""
+    """Return an outcome as bytes, as Spark passes it to the driver."""
     return msgspec.msgpack.encode(outcome)
 
 

@@ -116,12 +116,12 @@ class Query:
         error: Any = query.exception()
         reason = in_a_line(error) if isinstance(error, StreamingQueryException) else "it was stopped"
         if self._failures >= _FAILURES_MAX:
-            raise StageFailed(f"the query in Spark failed {self._failures} times in a row, at last with: {reason}")
-        _log.warning("the query in Spark has ended (%s); restarting it from what is committed", reason)
+            raise StageFailed(f"the query in Spark failed {self._failures} times in a row, finally with: {reason}")
+        _log.warning("the query in Spark has ended (%s); restarting it from the last commits", reason)
 
 
 def in_a_line(error: BaseException) -> str:
     """Return the first line of a Spark error, without the JVM stack trace."""
     if isinstance(error, ConnectionError) or type(error) is Py4JError:
-        return "Spark's JVM is gone: see its last words above, and start the stage again"
+        return "Spark's JVM is gone: see its last output above, and start the stage again"
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -118,7 +118,7 @@ class StageFolder:
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
         ):
             raise ForeignFolder(
-                f"the folder {self._name} is not empty and has no file {MARKER}: no stage has made it, so it is not "
+                f"the folder {self._name} is not empty and has no file {MARKER}: no stage has created it, so it is not "
                 "removed. Move it away, or name another spark.checkpoint"
             )
         self._files.mkdirs(self._folder)
@@ -135,7 +135,7 @@ class StageFolder:
         self._files.delete(self._folder, True)  # noqa: FBT003 - Java's
 
     def remove_part(self, name: str) -> None:
-        """Remove a subfolder."""
+        """Remove a subfolder, if a stage created this folder."""
         if self._files.exists(self._marker):
             self._files.delete(self._path(self._name, name), True)  # noqa: FBT003 - Java's
 

@@ -39,7 +39,7 @@ class Leaving:
 
 @dataclass(kw_only=True)
 class SparkTask(RunningTask):
-    """A running unit of this driver."""
+    """A running unit of this driver, which workers execute plan by plan."""
 
     number: int
     claim_number: int = 0

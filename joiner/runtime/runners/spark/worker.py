@@ -93,7 +93,7 @@ class WorkerMemory:
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
-        """Return the verifier of this process."""
+        """Return the gap verifier of this process, created on first use."""
         self.gaps = self.gaps or GapVerifier(settings, self.clock)
         return self.gaps
 
@@ -146,7 +146,7 @@ class StateCopy:
         return data if zlib.crc32(data) == head[2] else None
 
     def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
-        """Replace the state."""
+        """Replace the state with a snapshot at ``offsets`` of a unit started at ``start``."""
         before = self._head.get()
         count = -(-len(data) // _CHUNK_BYTES)
         for at in range(count):

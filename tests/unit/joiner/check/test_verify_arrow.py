@@ -1,4 +1,4 @@
-"""Does the tester find every fault in results and input that come many in a message, as Arrow?"""
+"""Does the tester find every fault in input and results that are Arrow, many in a message?"""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.arrow_inputs import (
     GAP_ALL,
+    WHOLE,
     arrow_message,
     as_arrow,
     as_json,
@@ -56,6 +57,37 @@ def pipeline(settings: JoinerSettings, messages: Messages) -> tuple[list[Message
         joins={},
     )
     return found, checkpoint
+
+
+def test_names_with_a_nul_make_no_duplicates_on_a_side_that_takes_all() -> None:
+    settings = settings_of("json", WHOLE)
+    names = {"a": [("q", "e"), ("q", "f")], DATA: [("q\0r", "e"), ("q", "r\0e")]}
+    times = {"a": [BASE_MS - 1, BASE_MS + 1], DATA: [BASE_MS, BASE_MS]}
+    batches = {
+        topic: as_json(
+            [
+                {"thing": "a", "quantity": quantity, "phenomenonTime": time, "result": 1, "id": identity}
+                for (quantity, identity), time in zip(names[topic], times[topic], strict=True)
+            ]
+        )
+        for topic in names
+    }
+    _, checkpoint = pipeline(settings_of("json", POWER), as_json([]))
+    ends = {"a": 2, DATA: 2}
+    replace = {"offsets": ends, "start": dict.fromkeys(ends, 0), "fingerprint": settings.fingerprint()}
+    checkpoint = msgspec.structs.replace(checkpoint, **replace, semantics=settings.semantics())
+    found = [
+        Message(topic, 0, at, BASE_MS, None, value)
+        for topic, batch in batches.items()
+        for at, value in enumerate(batch.values())
+    ]
+    unit = Unit(settings, 0, dict.fromkeys(ends, 0))
+    for topic, batch in unit.apply(batches, ends).messages(settings.topics).items():
+        found += [Message(topic, 0, at, BASE_MS, key, value) for at, (key, value) in enumerate(batch.each())]
+    findings = check(settings, found, checkpoint)
+    assert findings.is_right, findings.examples
+    assert unit.counts["duplicates"] == 0
+    assert findings.tally("results", WHOLE["name"]).found == unit.counts["pairs"] > 1
 
 
 def settings_and_input(data_format: str, results: str) -> tuple[JoinerSettings, Messages]:

@@ -105,6 +105,26 @@ def test_dates_of_arrow_may_be_times_beside_pandas() -> None:
     assert len(join(pd.DataFrame({"at": pd.to_datetime(["2026-01-01"])}), right, time="at", tolerance="1 day")) == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "plain"),
+    [
+        ("timestamp[us, tz=Europe/Berlin][pyarrow]", "datetime64[ns, UTC]"),
+        ("timestamp[s][pyarrow]", "datetime64[ns]"),
+        ("date32[day][pyarrow]", "datetime64[ns]"),
+        ("int32[pyarrow]", "int64"),
+    ],
+)
+def test_columns_of_pandas_may_be_kept_by_arrow(dtype: str, plain: str) -> None:
+    days = pd.to_datetime(["2026-01-01", "2026-01-02"], utc="UTC" in plain) if "datetime" in plain else [1, 2]
+    expected = pd.DataFrame({"at": pd.Series(days, dtype=plain), "key": [1, 2]})
+    frame = expected.astype({"at": dtype, "key": "int8[pyarrow]"})
+    for tables in ((frame, frame), (frame, expected), (expected, frame)):
+        joined = join(*tables, time="at", by="key", driver="left", direction="backward")
+        assert joined["key"].tolist() == [1, 2]
+        assert joined["at_left"].dtype == tables[0]["at"].dtype
+        assert joined["at_right"].dtype == tables[1]["at"].dtype
+
+
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (pa.table({"at": [1]}), pa.table({"at": [1.5]}), {}, r"right\['at'\] must contain integers .*, not float64"),
     (pa.table({"at": [1]}), pa.table({"at": [1, None]}), {}, r"right\['at'\] has no value in row 1"),
@@ -129,6 +149,34 @@ def test_what_cannot_be_joined_is_refused_with_table_column_and_row(
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
         join(left, right, time="at", **options)
+
+
+class Views:
+    """An object with an Arrow stream in which strings, and those of its dictionaries, are views."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        frame = pl.DataFrame({"at": [1, 2], "name": ["a", "b"], "level": pl.Series(["x", None], dtype=pl.Categorical)})
+        return frame.__arrow_c_stream__(requested_schema)
+
+
+def test_views_are_taken_and_compared_like_other_strings() -> None:
+    for by in ("name", ["name"]):
+        joined = join(Views(), Views(), time="at", by=by, tolerance=0, emit_unmatched="both")
+        assert joined.select(["name", "level_left", "level_right"]).to_pydict() == {
+            "name": ["a", "b"],
+            "level_left": ["x", None],
+            "level_right": ["x", None],
+        }
+    with pytest.raises(ArgumentError, match=r"left\['level'\] has no value in row 1"):
+        join(Views(), Views(), time="at", by="level")
+    strings = pa.table({"at": [1], "level": ["x"]})
+    first = pl.DataFrame({"at": [1], "level": ["x"]}).cast({"level": pl.Categorical})
+    assert join(strings, first, time="at", by="level").num_rows == 1
+
+
+def test_one_reader_may_be_both_tables() -> None:
+    both = reader(SPEED)
+    assert join(both, both, time="at", by="machine", tolerance=0)["rpm_left"].to_pylist() == SPEED["rpm"]
 
 
 def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from joiner import ArgumentError, join
@@ -255,6 +256,16 @@ def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None
     pd.testing.assert_frame_equal(joined, join(SPEED, TORQUE, time="at", by="machine"))
 
 
+def test_columns_of_pandas_may_have_names_that_are_not_strings() -> None:
+    frame = pd.DataFrame({0: [1, 2], 1: [5, 6]})
+    joined = join(frame, frame, time=(0, 0), by=[1])  # type: ignore[arg-type, list-item] # pandas allows any name
+    assert {name: column.tolist() for name, column in joined.items()} == {
+        1: [5, 6],
+        "0_left": [1, 2],
+        "0_right": [1, 2],
+    }
+
+
 def test_the_tables_that_come_in_stay_as_they_are() -> None:
     before = SPEED.copy(), TORQUE.copy()
     join(SPEED, TORQUE, time="at", by="machine", emit_unmatched="both")
@@ -339,6 +350,16 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "tolerance = '5': a duration must be numbers with units, such as '10 seconds'",
     ),
     (DATES, DATES, {"time": "at", "tolerance": "2 fortnights"}, "unknown unit 'fortnights'"),
+    (FINE, FINE, {"time": 5}, r"time must be one column name or \(left, right\), not 5"),
+    (FINE, FINE, {"time": "at", "by": 5}, "by must be a column name or a list of column names, not 5"),
+    (FINE, FINE, {"time": "at", "right_by": 5}, "right_by must be a column name or a list of column names, not 5"),
+    (FINE, FINE, {"time": "at", "suffixes": None}, r"suffixes must be \(left, right\), not None"),
+    (FINE, FINE, {"time": "at", "suffixes": ("_l",)}, r"suffixes must be \(left, right\), not \('_l',\)"),
+    *(
+        (kind({"at": np.array([1]), "key": np.array([np.nan])}),) * 2
+        + ({"time": "at", "by": "key"}, r"left\['key'\] has no value in row 0")
+        for kind in (dict, pd.DataFrame, pl.DataFrame, pa.table)
+    ),
     (FINE, FINE, {"time": "at", "order": "right"}, "order must be one of 'key', 'left', 'time', not 'right'"),
     (FINE, FINE, {}, "time is required: the column of event times"),
     (FINE, FINE, {"time": ("at", "at", "at")}, "time must be one column name or"),

@@ -1,4 +1,4 @@
-"""Records in batches, as Arrow, for tests."""
+"""Arrow messages of many records, for tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def arrow_message(rows: Sequence[Row], *, with_ids: bool = True) -> bytes:
 
 
 def as_arrow(rows: Sequence[Row], draw: random.Random, most: int) -> tuple[Messages, list[str]]:
-    """Return the rows in messages of up to ``most``, and the position of each row."""
+    """Return the rows in messages of up to ``most`` rows, and the position of each row."""
     values: list[bytes] = []
     positions: list[str] = []
     waiting: list[Row] = []

@@ -1,4 +1,4 @@
-"""Are the records of the state topic decoded as they were encoded, and is a damaged state topic refused?"""
+"""Do records of the state topic survive encoding and decoding, and is a damaged state topic refused?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do records in batches give what the same records give one by one?"""
+"""Do many records in one message give the same output as in a message each?"""
 
 from __future__ import annotations
 

@@ -166,6 +166,16 @@ def test_quantities_of_one_event_are_no_duplicates_on_a_side_that_takes_all() ->
     assert second == again
 
 
+def test_a_nul_in_a_name_makes_no_duplicate_on_a_side_that_takes_all() -> None:
+    names = [("q\0r", "e"), ("q", "r\0e"), ("q\\u0000r", "e"), ("q", "e"), ("q\0r", "e")]
+    given = [record(at, quantity, BASE_MS, identity=identity) for at, (quantity, identity) in enumerate(names)]
+    columns = read(make_settings(WHOLE), *given, topic="a").sides[0, LEFT].columns()
+    assert columns is not None
+    *different, again = columns[3].tolist()
+    assert len(set(different)) == len(different)
+    assert again == different[0]
+
+
 def test_a_kept_record_is_the_one_that_came() -> None:
     (kept,) = sides_of(read(make_settings(), record(0, "speed", BASE_MS + 0.5, 2.5)).sides[0, LEFT].rows())
     assert (kept.result, kept.id) == (2.5, "e0")

@@ -1,8 +1,8 @@
 """Measures the speed of the in-memory join against the four `pandas.merge_asof` calls whose union it equals.
 
-``python -m bench.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get the same
-data in the same run. Each figure is the median of several runs, which alternate between the two contenders; every run
-is in the JSON. Both use one thread. pandas gets whole tables, sorted by time before the clock starts; the
+``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get
+the same data in the same run. Each figure is the median of several runs, which alternate between the two contenders;
+every run is in the JSON. Both use one thread. pandas gets whole tables, sorted by time before the clock starts; the
 engine gets batches in log order.
 """
 

@@ -1,6 +1,6 @@
 """Measures the speed of `joiner.join` on whole tables against the as-of joins of pandas, polars and DuckDB.
 
-``python -m bench.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. The
+``python -m bench.library.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. The
 previous and next neighbours from either side take one call of `joiner.join`, and four as-of joins of the others, whose
 union has each mutual pair twice. All get the same tables in their own format, sorted by time as the others require, and
 use one thread.

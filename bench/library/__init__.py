@@ -1,0 +1,1 @@
+"""Measures the library in memory, without servers."""

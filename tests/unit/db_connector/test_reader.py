@@ -1,0 +1,97 @@
+"""Which results does a batch hold, if messages hold many?"""
+
+# ruff: noqa: SLF001 - the client's callbacks are called as the client would
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from db_connector.kafka.reader import ResultReader
+from db_connector.kafka.results import Results
+from db_connector.settings import DbConnectorSettings
+from tests.unit.db_connector.test_arrow import arrow
+
+BATCH_RECORDS = 8
+PARTITION = 3
+
+
+def message(offset: int, results: int) -> Any:
+    value = arrow(["a"], [float(at) for at in range(results)])
+    return SimpleNamespace(
+        error=lambda: None, partition=lambda: PARTITION, offset=lambda: offset, value=lambda: value, key=lambda: None
+    )
+
+
+class FakeConsumer:
+    """Returns the messages it was given, as many as are asked for."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = [*given]
+        self.before: Callable[[], None] = lambda: None
+        self.waits_s: list[float] = []
+
+    def consume(self, count: int, wait_s: float) -> list[Any]:
+        self.before()
+        self.waits_s.append(wait_s)
+        found, self.given = self.given[:count], self.given[count:]
+        return found
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return partitions if timeout else []
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        pass
+
+
+@pytest.fixture
+def consumer() -> FakeConsumer:
+    return FakeConsumer()
+
+
+@pytest.fixture
+def reader(consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> ResultReader:
+    monkeypatch.setattr(ResultReader, "_make_consumer", lambda _: consumer)
+    settings = DbConnectorSettings.model_validate({"db_connector": {"batch_records": BATCH_RECORDS}})
+    made = ResultReader(settings, threading.Event(), heartbeat=lambda: None, on_assigned=lambda: None)
+    assign(made, consumer)
+    return made
+
+
+def assign(reader: ResultReader, consumer: Any) -> None:
+    reader._assigned(consumer, [TopicPartition("machine.out", PARTITION)])
+
+
+def offsets(results: Results) -> tuple[int, int] | None:
+    span = results.spans.get(PARTITION)
+    return None if span is None else (span.first, span.next_offset)
+
+
+def test_a_batch_holds_few_results_although_messages_hold_many_more_than_before(
+    reader: ResultReader, consumer: FakeConsumer
+) -> None:
+    consumer.given = [message(0, 1)] + [message(offset, 4) for offset in range(1, 9)]
+    found = [reader.read() for _ in range(5)]
+    assert [results.records for results in found] == [9, 8, 8, 8, 0]
+    assert [offsets(results) for results in found] == [(0, 3), (3, 5), (5, 7), (7, 9), None]
+    assert [wait_s > 0 for wait_s in consumer.waits_s] == [True, False, False, False, True], "while enough is there"
+
+
+def test_what_was_read_ahead_of_a_partition_is_dropped_if_it_was_revoked_before_the_batch(
+    reader: ResultReader, consumer: FakeConsumer
+) -> None:
+    consumer.given = [message(offset, 4) for offset in range(4)]
+    assert offsets(reader.read()) == (0, 2)
+
+    def reassign() -> None:
+        reader._revoked(consumer, [TopicPartition("machine.out", PARTITION)])  # type: ignore[arg-type] # only passed on
+        assign(reader, consumer)
+
+    consumer.before = reassign
+    consumer.given = [message(0, 4)]
+    assert offsets(reader.read()) == (0, 1)
