@@ -18,7 +18,7 @@ from joiner.core import snapshot
 from joiner.core.arguments import check_duration, check_records, check_rising, check_watermarks
 from joiner.core.compiled import compile_declared
 from joiner.core.engine import LocalStreamBuffer
-from joiner.core.errors import ArgumentError, SnapshotError
+from joiner.core.errors import ArgumentError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -179,10 +179,7 @@ class AlignBuffer:
 
         Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot.
         """
-        header, columns = snapshot.unpack(data)
-        if header.get("kind") != _KIND:
-            message = "the snapshot is not that of an AlignBuffer"
-            raise SnapshotError(message)
+        header, columns = snapshot.unpack(data, _KIND)
         restored = cls({name: ColumnRule(**rule) for name, rule in header["columns"].items()}, **header["options"])
         restored._pending.load(np.stack([columns[f"pending.{number}"] for number in range(header["pending"])]))
         restored._relations = [

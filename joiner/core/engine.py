@@ -25,7 +25,7 @@ from joiner.core.arguments import (
 )
 from joiner.core.backlog import HeldRecords, is_backlog
 from joiner.core.compiled import compile_declared, distinct
-from joiner.core.errors import ArgumentError, SnapshotError
+from joiner.core.errors import ArgumentError
 from joiner.core.evaluate import evaluate
 from joiner.core.frontier import NEVER, Frontiers
 from joiner.core.record_store import COLUMNS, SEQ, Side
@@ -255,9 +255,6 @@ class LocalStreamBuffer:
         Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot.
         """
         header, columns = snapshot.unpack(data)
-        if kind := header.get("kind"):
-            message = f"the snapshot is not that of a LocalStreamBuffer but of an {kind}"
-            raise SnapshotError(message)
         buffer = cls(**vars(Options.from_json(header)))
         buffer._frontiers.of_all[:, 0] = header["of_all"]
         buffer._frontiers.by_key = np.stack([columns[f"{name}.frontier"] for name in SIDES])

@@ -46,10 +46,11 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
+def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any], dict[str, Ints]]:
     """Return the options and columns that `pack` serialized.
 
-    Raises `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
+    ``kind``: the expected option ``"kind"``, which the snapshots of a `LocalStreamBuffer` do not have. Raises
+    `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
     """
     if len(data) < _PREFIX.size + _CHECKSUM.size or not data.startswith(_MAGIC):
         message = "the bytes are not a snapshot of a LocalStreamBuffer"
@@ -67,6 +68,9 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Ints]]:
         raise SnapshotError(message)
     at = _PREFIX.size + header_length
     header = json.loads(bytes(body[_PREFIX.size : at]))
+    if (found := header["options"].get("kind", "LocalStreamBuffer")) != kind:
+        message = f"the snapshot is that of another kind of buffer: {found}, not {kind}"
+        raise SnapshotError(message)
     columns = {}
     for name, form in header["columns"].items():
         columns[name] = _unpack_column(form, body[at : at + form["bytes"]])
