@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from joiner.core.compiled import COUNT, GIVEN, INTS, compiled, gap
+from joiner.core.compiled import COUNT, GIVEN, INTS, compile_declared, compiled, gap
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,9 +29,9 @@ class TimeOrder(NamedTuple):
 
 
 def in_time_order(key: Ints, ts: Ints) -> TimeOrder:
-    """Order the rows of a table. A table that is in order already is not copied."""
+    """Order the rows of a table. A table that is in order and contiguous is not copied."""
     if (ts[1:] >= ts[:-1]).all():
-        return TimeOrder(key, ts, np.arange(len(ts)))
+        return TimeOrder(np.ascontiguousarray(key), np.ascontiguousarray(ts), np.arange(len(ts)))
     row = ts.argsort(kind="stable")
     return TimeOrder(key.take(row), ts.take(row), row)
 
@@ -59,7 +59,8 @@ def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Int
     ``ts``, ``other_ts``: the times in ns of both tables, in their order.
     """
     chosen = np.empty(len(ts), dtype=np.int64)
-    _choose_nearest(ts, previous_of(of, among), next_of(of, among), other_ts, chosen)
+    neighbours = previous_of(of, among), next_of(of, among)
+    _choose_nearest(np.ascontiguousarray(ts), *neighbours, np.ascontiguousarray(other_ts), chosen)
     return chosen
 
 
@@ -115,3 +116,6 @@ def _choose_nearest(ts: Ints, previous: Ints, following: Ints, other_ts: Ints, c
         else:
             chosen[at] = after
     return len(ts)
+
+
+compile_declared()
