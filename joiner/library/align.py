@@ -102,6 +102,11 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
 
     """
     keys = [by] if isinstance(by, str) else list(by)
+    if not isinstance(columns, Mapping):
+        raise ArgumentError(
+            "columns must be a mapping of new names to columns, such as {'speed': column(...)}, not "
+            f"{type(columns).__qualname__}"
+        )
     if not columns:
         raise ArgumentError("columns must contain at least one column")
     kind, table = read_table("driver", driver)
@@ -112,13 +117,16 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
         raise ArgumentError(f"columns: driver has a column named {taken[0]!r} itself; choose another name")
     stamps = side.times(kind)
     is_kept = np.ones(len(stamps.ns), dtype=bool)
+    # A stream can be read only once, and may be the table of several columns.
+    read = {id(driver): table}
     parts = []
     for name, one in columns.items():
         if not isinstance(one, TableColumn):
             raise ArgumentError(f"columns[{name!r}] must be a column(...), not {type(one).__qualname__}")
         where = f"columns[{name!r}]"
-        other = read_like("driver", driver, where, one.table)
-        of_column = Side(where, other, one.time or time, keys if one.by is None else one.by)
+        if id(one.table) not in read:
+            read[id(one.table)] = read_like("driver", driver, where, one.table)
+        of_column = Side(where, read[id(one.table)], one.time or time, keys if one.by is None else one.by)
         found = _found(kind, side, stamps, of_column, name, one)
         parts.append((found.at, [name]))
         if one.rule.on_missing == "drop":
@@ -162,8 +170,9 @@ def _found(kind: Kind, driver: Side, stamps: Times, side: Side, name: str, one: 
         at = np.where(distances(stamps.ns, at, others.ns) <= tolerance, at, NO_ROW)
     # A row of the column's table that has no value gives none. The last place is that of `NO_ROW`.
     has_value = np.append(~kind.lacks(side.table, value), False)
+    at = np.where(has_value[at], at, NO_ROW)
     of_table = kind.nullable(kind.select(side.table, [value], [value]))
-    return _Found(lambda rows: kind.take(of_table, [value], at[rows], may_lack=True), ~has_value[at])
+    return _Found(lambda rows: kind.take(of_table, [value], at[rows], may_lack=True), at == NO_ROW)
 
 
 def _value_column(names: list[str], side: Side, name: str, given: str | None) -> str:
@@ -213,9 +222,13 @@ def _numbers(kind: Kind, side: Side, value: str) -> Floats:
     there = ~kind.lacks(side.table, value)
     known = values[there]
     # A column of Python objects says nothing of their type.
-    is_number = values.dtype.kind in "iuf" or (values.dtype == object and all(map(_is_number, known)))
-    if not is_number:
-        raise ArgumentError(f"{side.name}[{value!r}] must contain numbers for rule 'linear', not {values.dtype}")
+    of_type = next((type(one).__qualname__ for one in known if not _is_number(one)), None)
+    others = of_type if values.dtype == object else None if values.dtype.kind in "iuf" else values.dtype
+    if others is not None:
+        raise ArgumentError(
+            f"{side.name}[{value!r}] must contain numbers for rule 'linear', not {others}; "
+            "convert the column to float64"
+        )
     numbers = np.full(len(values), np.nan)
     numbers[there] = known.astype(np.float64)
     return numbers

@@ -9,6 +9,7 @@ import numpy as np
 
 from joiner.core.errors import ArgumentError
 from joiner.library.tables.kind import ANYTHING, Kind
+from joiner.library.tables.reading import check_distinct
 from joiner.library.times import Times, times_of
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ class Side:
     def check_columns(self, kind: Kind) -> None:
         """Raise `ArgumentError` unless the columns are there, each once, and have a value in every row."""
         columns = kind.names(self.table)
-        if len(set(columns)) < len(columns):
-            twice = next(name for name in columns if columns.count(name) > 1)
-            raise ArgumentError(f"{self.name} has two columns named {twice!r}; rename one of them")
+        check_distinct(self.name, columns)
         for column in (self.time, *self.by):
             if column not in columns:
                 raise ArgumentError(f"{self.name} has no column {column!r}; it has {', '.join(map(repr, columns))}")

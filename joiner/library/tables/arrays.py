@@ -31,11 +31,12 @@ class Arrays(Kind):
         return np.asarray(table[name]), False
 
     def lacks(self, table: Mapping[str, Any], name: str) -> Array:
-        values = np.asarray(table[name])
+        column = table[name]
+        values = np.asarray(column)
         found: Array = np.zeros(len(values), dtype=bool)
         if values.dtype.kind in "fcmM":
             found = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
-        return found
+        return found | np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else found
 
     def key_type(self, table: Mapping[str, Any], name: str) -> str:
         kinds = {"i": "integers", "u": "integers", "U": "strings", "S": "bytes", "f": "floats", "b": "booleans"}
@@ -43,19 +44,19 @@ class Arrays(Kind):
         return kinds.get(dtype.kind, str(dtype))
 
     def select(self, table: Mapping[str, Any], names: list[str], new: list[str]) -> dict[str, Any]:
-        return {to: np.asarray(table[name]) for name, to in zip(names, new, strict=True)}
+        return {to: _array(table[name]) for name, to in zip(names, new, strict=True)}
 
     def codes(self, left: Mapping[str, Any], right: Mapping[str, Any]) -> Ints:
         return numbered_rows(self.stacked(left, right).values())
 
     def take(self, table: Mapping[str, Any], names: list[str], rows: Ints, *, may_lack: bool) -> dict[str, Any]:
-        columns = {name: np.asarray(table[name]) for name in names}
+        columns = {name: _array(table[name]) for name in names}
         if not may_lack:
             return {name: column[rows] for name, column in columns.items()}
         return {name: _masked(column, rows) for name, column in columns.items()}
 
     def stacked(self, left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: np.concatenate(of_one_type(left[name], right[name])) for name in left}
+        return {name: np.concatenate(of_one_type(*map(np.asarray, (left[name], right[name])))) for name in left}
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> dict[str, Any]:
         return {name: column for part, names in parts for name, column in zip(names, part.values(), strict=True)}
@@ -64,7 +65,12 @@ class Arrays(Kind):
         return {name: np.ma.masked_array(values, mask=is_missing)}
 
 
+def _array(column: Any) -> Any:
+    """Return a column as an array, which keeps its mask if it has one."""
+    return column if isinstance(column, np.ma.MaskedArray) else np.asarray(column)
+
+
 def _masked(column: Array, rows: Ints) -> Any:
-    """Return a column at ``rows``, with `NO_ROW` masked. If the column is empty, all rows are `NO_ROW`."""
+    """Return a column at ``rows``, with `NO_ROW` masked too. If the column is empty, all rows are `NO_ROW`."""
     values = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
     return np.ma.masked_array(values, mask=rows == NO_ROW)

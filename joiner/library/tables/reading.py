@@ -77,8 +77,18 @@ def _read(kind: Kind, name: str, table: Any) -> Any:
 def _as_arrow(name: str, table: Any) -> Any:
     arrow = ArrowTables()
     if _is_of(table, "pandas", "DataFrame"):
+        check_distinct(name, list(table.columns))
         return arrow.from_pandas(table)
-    return table.to_arrow() if _is_of(table, "polars", "DataFrame") else arrow.from_stream(name, table)
+    found = table.to_arrow() if _is_of(table, "polars", "DataFrame") else arrow.from_stream(name, table)
+    check_distinct(name, found.column_names)
+    return found
+
+
+def check_distinct(name: str, columns: list[str]) -> None:
+    """Raise `ArgumentError` if two columns of a table have the same name. ``name``: the argument, for messages."""
+    if len(set(columns)) < len(columns):
+        twice = next(column for column in columns if columns.count(column) > 1)
+        raise ArgumentError(f"{name} has two columns named {twice!r}; rename one of them")
 
 
 def _shown(table: Any) -> str:

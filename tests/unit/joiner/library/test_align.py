@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from joiner import ArgumentError, align, column
+from joiner.core import compiled
 
 TORQUE = pd.DataFrame({"machine": ["mill", "lathe", "mill"], "at": [20, 21, 10], "nm": [5, 6, 4]}, index=[7, 8, 9])
 SPEED = pd.DataFrame({"machine": ["mill", "mill"], "at": [5, 15], "rpm": [100, 200]})
@@ -53,6 +55,60 @@ def test_a_value_without_a_number_is_missing() -> None:
         assert align(TORQUE.iloc[[0]], columns, time="at", by="machine").empty
 
 
+KINDS = {"arrays": lambda table: table, "pandas": pd.DataFrame, "polars": pl.DataFrame, "arrow": pa.table}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", ["previous", "next", "nearest", "linear"])
+def test_nan_is_a_missing_value_in_every_kind_of_table(kind: str, rule: str) -> None:
+    make = KINDS[kind]
+    driver, other = make({"at": np.array([1, 2])}), make({"at": np.array([1, 2]), "v": np.array([1.0, np.nan])})
+    rows = align(driver, {"v": column(other, rule=rule)}, time="at")
+    left = align(driver, {"v": column(other, rule=rule, on_missing="drop")}, time="at")
+    assert len(left["v"]) == 1
+    values = rows["v"].to_pylist() if kind == "arrow" else list(rows["v"].tolist() if kind == "arrays" else rows["v"])
+    assert values[0] == 1.0
+    assert np.isnan(values[1]) if kind == "pandas" else values[1] is None
+
+
+@pytest.mark.parametrize("rule", ["previous", "next", "nearest", "linear"])
+def test_a_masked_value_of_an_array_is_missing(rule: str) -> None:
+    ones = np.ma.masked_array([1, 7, 3], mask=[False, True, False])
+    other = {"at": np.array([1, 2, 3]), "v": ones}
+    rows = align({"at": np.array([1, 2, 3])}, {"v": column(other, rule=rule)}, time="at")
+    assert rows["v"].tolist() == [1, None, 3]
+
+
+def test_the_result_can_be_the_driver_of_another_call() -> None:
+    first, other = {"at": np.array([0, 2])}, {"at": np.array([1, 2]), "v": np.array([1, 2])}
+    rows = align(align(first, {"a": column(other)}, time="at"), {"b": column(other)}, time="at")
+    assert rows["a"].tolist() == rows["b"].tolist() == [None, 2]
+
+
+def test_a_masked_time_is_named() -> None:
+    times = np.ma.masked_array([1, 2], mask=[False, True])
+    with pytest.raises(ArgumentError, match=r"driver\['at'\] has no value in row 1"):
+        align({"at": times}, {"v": column({"at": np.array([1]), "v": np.array([1])})}, time="at")
+
+
+def test_a_stream_may_be_driver_and_column_at_once() -> None:
+    batch = pa.record_batch({"at": [10, 20], "v": [1, 2]})
+    stream = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    rows = align(stream, {"a": column(stream, "v"), "b": column(stream, "v")}, time="at")
+    assert rows["a"].to_pylist() == rows["b"].to_pylist() == [1, 2]
+
+
+def test_no_loop_waits_for_its_first_call_to_be_compiled() -> None:
+    assert not compiled._declared  # noqa: SLF001 - it has no effect that a caller sees
+
+
+@pytest.mark.parametrize("rule", ["previous", "next", "nearest", "linear"])
+def test_arrays_may_be_views_with_gaps(rule: str) -> None:
+    wide = np.arange(12).reshape(6, 2)
+    rows = align({"at": wide[:, 0]}, {"v": column({"at": wide[:, 0], "v": wide[:, 1]}, rule=rule)}, time="at")
+    assert rows["v"].tolist() == wide[:, 1].tolist()
+
+
 def test_a_driver_that_can_be_read_only_once_is_read_once() -> None:
     class Once:
         """A stream of Arrow batches."""
@@ -80,6 +136,7 @@ def test_tables_without_rows_give_no_values() -> None:
         assert len(align(empty, {"speed": column(empty, "rpm", rule=rule)}, time="at")["speed"]) == 0
 
 
+TWICE = SPEED.set_axis(["at", "rpm", "rpm"], axis="columns")
 DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
 
 
@@ -87,6 +144,10 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
     ("driver", "columns", "text"),
     [
         (TORQUE, {}, "columns must contain at least one column"),
+        (TORQUE, [column(SPEED)], r"columns must be a mapping .* such as {'speed': column\(...\)}, not list"),
+        (TORQUE, column(SPEED), "columns must be a mapping .* not TableColumn"),
+        (pl.from_pandas(TORQUE), {"speed": column(TWICE)}, r"columns\['speed'\] has two columns named 'rpm'; rename"),
+        (pa.table(TORQUE), {"speed": column(TWICE)}, r"columns\['speed'\] has two columns named 'rpm'; rename"),
         (TORQUE, {"speed": SPEED}, r"columns\['speed'\] must be a column\(...\), not DataFrame"),
         (TORQUE, {"nm": column(SPEED)}, "driver has a column named 'nm' itself; choose another name"),
         (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] is builtins.list; pass a pandas"),
@@ -111,6 +172,7 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
         (DATED, {"speed": column(SPEED)}, "driver has datetimes without a time zone, .* has integers"),
         (TORQUE, {"mode": column(SPEED.assign(rpm="fast"), rule="linear")}, "must contain numbers for rule 'linear'"),
         (TORQUE, {"mode": column(SPEED.assign(rpm=True), rule="linear")}, "must contain numbers for rule 'linear'"),
+        (TORQUE, {"mode": column(SPEED.assign(rpm=Decimal(1)), rule="linear")}, "not Decimal; convert the column to"),
         (TORQUE.drop(columns="at"), {"speed": column(SPEED)}, "driver has no column 'at'"),
         (TORQUE.assign(machine=[1, 2, 3]), {"speed": column(SPEED)}, r"by: driver\['machine'\] contains integers"),
     ],

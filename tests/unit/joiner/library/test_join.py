@@ -200,6 +200,14 @@ def test_in_polars_every_type_stays(dtype: Any, value: object) -> None:
     assert joined["value"].to_list() == [right["value"][0], None]
 
 
+def test_masked_values_of_arrays_stay_masked() -> None:
+    values = np.ma.masked_array([7, 8], mask=[True, False])
+    left = {"at": np.array([1, 3]), "a": values}
+    for emit_unmatched in ("none", "both"):
+        rows = join(left, {"at": np.array([2]), "b": np.array([5])}, time="at", emit_unmatched=emit_unmatched)
+        assert rows["a"].tolist() == [None, 8]
+
+
 def test_arrays_are_masked_and_keep_their_type() -> None:
     right = {"at": np.array([1]), "value": np.array([2**53 + 1])}
     joined = join({"at": np.array([1, 9])}, right, time="at", tolerance=0, emit_unmatched="left")
