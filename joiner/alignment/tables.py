@@ -28,11 +28,15 @@ class TimeOrder(NamedTuple):
     row: Ints
 
 
-def in_time_order(key: Ints, ts: Ints) -> TimeOrder:
-    """Order the rows of a table. A table that is in order and contiguous is not copied."""
-    if (ts[1:] >= ts[:-1]).all():
+def order_of(ts: Ints) -> Ints | None:
+    """Return the rows of a table in the order of their times, or None if they are in order already."""
+    return None if (ts[1:] >= ts[:-1]).all() else ts.argsort(kind="stable")
+
+
+def in_time_order(key: Ints, ts: Ints, row: Ints | None) -> TimeOrder:
+    """Order the rows of a table. ``row``: from `order_of`; without it, contiguous columns are not copied."""
+    if row is None:
         return TimeOrder(np.ascontiguousarray(key), np.ascontiguousarray(ts), np.arange(len(ts)))
-    row = ts.argsort(kind="stable")
     return TimeOrder(key.take(row), ts.take(row), row)
 
 

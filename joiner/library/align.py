@@ -14,9 +14,9 @@ import numpy as np
 
 from joiner.alignment.interpolation import interpolate
 from joiner.alignment.rules import ColumnRule
-from joiner.alignment.tables import TimeOrder, distances, in_time_order, nearest_of, next_of, previous_of
+from joiner.alignment.tables import TimeOrder, distances, in_time_order, nearest_of, next_of, order_of, previous_of
 from joiner.core.errors import ArgumentError
-from joiner.library.sides import Side, keys_of
+from joiner.library.sides import Side, column_names, keys_of
 from joiner.library.tables.kind import NO_ROW, Kind
 from joiner.library.tables.reading import read_like, read_table
 from joiner.library.times import Times, duration_of
@@ -70,7 +70,7 @@ def column(
         ArgumentError: naming the option and its permitted values.
 
     """
-    names = None if by is None else [by] if isinstance(by, str) else list(by)
+    names = None if by is None else column_names("by", by)
     checked = ColumnRule(rule=rule, period=period, on_missing=on_missing)
     return TableColumn(table, value, checked, tolerance, time, names)
 
@@ -101,14 +101,8 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     [(10, 4.0, 150.0), (20, 5.0, 300.0)]
 
     """
-    keys = [by] if isinstance(by, str) else list(by)
-    if not isinstance(columns, Mapping):
-        raise ArgumentError(
-            "columns must be a mapping of new names to columns, such as {'speed': column(...)}, not "
-            f"{type(columns).__qualname__}"
-        )
-    if not columns:
-        raise ArgumentError("columns must contain at least one column")
+    keys = column_names("by", by)
+    _check_columns(columns)
     kind, table = read_table("driver", driver)
     side = Side("driver", table, time, keys)
     side.check_columns(kind)
@@ -116,6 +110,7 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     if taken := sorted(columns.keys() & set(names)):
         raise ArgumentError(f"columns: driver has a column named {taken[0]!r} itself; choose another name")
     stamps = side.times(kind)
+    order = order_of(stamps.ns)
     is_kept = np.ones(len(stamps.ns), dtype=bool)
     # A stream can be read only once, and may be the table of several columns.
     read = {id(driver): table}
@@ -127,7 +122,7 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
         if id(one.table) not in read:
             read[id(one.table)] = read_like("driver", driver, where, one.table)
         of_column = Side(where, read[id(one.table)], one.time or time, keys if one.by is None else one.by)
-        found = _found(kind, side, stamps, of_column, name, one)
+        found = _found(kind, side, stamps, order, of_column, name, one)
         parts.append((found.at, [name]))
         if one.rule.on_missing == "drop":
             is_kept &= ~found.is_missing
@@ -137,6 +132,16 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     return kind.with_labels(kind.beside([rows_of_driver, *added]), table, rows)
 
 
+def _check_columns(columns: object) -> None:
+    if not isinstance(columns, Mapping):
+        raise ArgumentError(
+            "columns must be a mapping of new names to columns, such as {'speed': column(...)}, not "
+            f"{type(columns).__qualname__}"
+        )
+    if not columns:
+        raise ArgumentError("columns must contain at least one column")
+
+
 class _Found(NamedTuple):
     """The values of a column. ``at``: returns a table of those at some of the driver's rows. ``is_missing``: by row."""
 
@@ -144,8 +149,10 @@ class _Found(NamedTuple):
     is_missing: Flags
 
 
-def _found(kind: Kind, driver: Side, stamps: Times, side: Side, name: str, one: TableColumn) -> _Found:
-    """Find the values of the column ``name`` at the driver's rows, whose times are ``stamps``."""
+def _found(
+    kind: Kind, driver: Side, stamps: Times, order: Ints | None, side: Side, name: str, one: TableColumn
+) -> _Found:
+    """Find the values of the column ``name`` at the driver's rows, whose times are ``stamps``, in this order."""
     if len(side.by) != len(driver.by):
         raise ArgumentError(f"{side.name}: by must name {len(driver.by)} columns, as for the driver, not {side.by!r}")
     side.check_columns(kind)
@@ -157,8 +164,8 @@ def _found(kind: Kind, driver: Side, stamps: Times, side: Side, name: str, one: 
     if one.tolerance is not None:
         tolerance = np.uint64(duration_of(f"{side.name}: tolerance", one.tolerance, stamps.what))
     keys = keys_of(kind, [driver, side], [len(stamps.ns), len(others.ns)])
-    orders = in_time_order(keys[0], stamps.ns), in_time_order(keys[1], others.ns)
     times = stamps.ns, others.ns
+    orders = in_time_order(keys[0], times[0], order), in_time_order(keys[1], times[1], order_of(times[1]))
     if one.rule.rule == "linear":
         values, is_missing = _interpolated(orders, times, _numbers(kind, side, value), tolerance, one.rule.period)
         return _Found(lambda rows: kind.of_floats(name, values[rows], is_missing[rows]), is_missing)
@@ -221,9 +228,10 @@ def _numbers(kind: Kind, side: Side, value: str) -> Floats:
     values, _ = kind.column(side.table, value)
     there = ~kind.lacks(side.table, value)
     known = values[there]
-    # A column of Python objects says nothing of their type.
-    of_type = next((type(one).__qualname__ for one in known if not _is_number(one)), None)
-    others = of_type if values.dtype == object else None if values.dtype.kind in "iuf" else values.dtype
+    others = None if values.dtype.kind in "iuf" else str(values.dtype)
+    if values.dtype == object:
+        # The dtype says nothing of the type of the values, so each is looked at.
+        others = next((type(one).__qualname__ for one in known if not _is_number(one)), None)
     if others is not None:
         raise ArgumentError(
             f"{side.name}[{value!r}] must contain numbers for rule 'linear', not {others}; "

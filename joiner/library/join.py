@@ -7,7 +7,7 @@ pyarrow are optional: each is imported only when a table needs it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ from joiner.core.arguments import DURATION_MAX_NS, SIDES
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 from joiner.library.rows import ORDERS, Rows
-from joiner.library.sides import Side, key_tables, keys_of
+from joiner.library.sides import Side, column_names, key_tables, keys_of
 from joiner.library.tables.kind import NO_ROW, Kind
 from joiner.library.tables.reading import read_tables
 from joiner.library.times import duration_of
@@ -152,7 +152,7 @@ def _keys_by_side(
     by: str | Sequence[str], left_by: str | Sequence[str], right_by: str | Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return the key columns of the left and of the right table."""
-    of_both, left, right = map(_column_names, ("by", "left_by", "right_by"), (by, left_by, right_by))
+    of_both, left, right = map(column_names, ("by", "left_by", "right_by"), (by, left_by, right_by))
     if of_both and (left or right):
         raise ArgumentError("by names the key columns of both tables; pass either by, or left_by and right_by")
     if len(left) != len(right):
@@ -163,14 +163,6 @@ def _keys_by_side(
         if len(set(names)) < len(names):
             raise ArgumentError(f"{name} = {names!r} names a column twice")
     return (left, right) if left else (of_both, of_both)
-
-
-def _column_names(option: str, names: Any) -> list[str]:
-    if isinstance(names, str):
-        return [names]
-    if not isinstance(names, Iterable):
-        raise ArgumentError(f"{option} must be a column name or a list of column names, not {names!r}")
-    return list(names)
 
 
 def _join_parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,15 @@ class Side:
     def others(self, kind: Kind) -> list[str]:
         """Return the names of all columns but the key columns."""
         return [name for name in kind.names(self.table) if name not in self.by]
+
+
+def column_names(option: str, names: Any) -> list[str]:
+    """Return the names that an option gives as one name or several. Raises `ArgumentError`."""
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable):
+        raise ArgumentError(f"{option} must be a column name or a list of column names, not {names!r}")
+    return list(names)
 
 
 def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Ints]:
