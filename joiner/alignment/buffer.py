@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from joiner.alignment.pending_rows import PendingRows
-from joiner.alignment.relations import Answers, Input, RelationBuffer, relation_of
+from joiner.alignment.relations import HELD_COLUMNS, Answers, Input, RelationBuffer, relation_of
 from joiner.alignment.rules import ColumnRule
 from joiner.core import snapshot
-from joiner.core.arguments import check_duration, check_records, check_rising, check_watermarks
+from joiner.core.arguments import check_duration, check_identity, check_records, check_rising, check_watermarks
 from joiner.core.compiled import compile_declared
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
@@ -187,7 +187,7 @@ class AlignBuffer:
                 name,
                 RelationBuffer(
                     LocalStreamBuffer.restore(_as_bytes(columns[f"{number}.buffer"], header[f"{number}.bytes"])),
-                    np.stack([columns[f"{number}.{column}"] for column in range(3)]),
+                    np.stack([columns[f"{number}.{column}"] for column in range(HELD_COLUMNS)]),
                 ),
             )
             for number, (name, _) in enumerate(restored._relations)
@@ -266,13 +266,7 @@ class _Positions:
         records = check_records(name, given.records)
         watermarks = check_watermarks(f"{name} watermarks", given.watermarks)
         last_seq = check_rising(name, records, watermarks, self.last_seq)
-        if not len(records.key):
-            return records, _Positions(last_seq, self.has_identities)
-        has_identities = records.identity is not None
-        if self.has_identities not in {None, has_identities}:
-            message = f"{name}: identities must be present in every batch of a stream, or in none"
-            raise ArgumentError(message)
-        return records, _Positions(last_seq, has_identities)
+        return records, _Positions(last_seq, check_identity(f"{name}: identities", records, self.has_identities))
 
 
 def _check_mapping(what: str, given: object) -> None:

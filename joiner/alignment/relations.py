@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_COLUMNS: Final = 3
+HELD_COLUMNS: Final = 3
 """Position, time in ns, and value."""
 
 
@@ -49,34 +49,31 @@ class RelationBuffer:
     def __init__(self, buffer: LocalStreamBuffer, held: Ints | None = None) -> None:
         """``buffer``: see `relation_of`. ``held``: the column's records in it, as `save` returns them."""
         self._buffer = buffer
-        self._held = PositionTable(_COLUMNS)
+        self._held = PositionTable(HELD_COLUMNS)
         if held is not None:
             self._held.append(held)
 
     def push(self, driver: Input, column: Input, values: Ints, *, ends: bool) -> tuple[Answers, Step]:
-        """Consume the next records and watermarks. ``values``: those of the column's records, shape (n,)."""
+        """Consume the next records and watermarks. ``values``: those of the column's records, shape (n,).
+
+        ``ends``: both streams end with these records; there are no watermarks then.
+        """
         if column.records is not None and len(values):
             _, ts, seq, *_ = column.records
             self._held.append(np.stack([np.asarray(seq), np.asarray(ts), values]))
-        step = self._buffer.push(
-            left=driver.records,
-            right=column.records,
-            left_watermarks=driver.watermarks,
-            right_watermarks=column.watermarks,
-        )
-        found = [self._answers(step)]
-        gone = [step.right_late_seq, step.right_duplicate_seq, step.right_released_seq]
         if ends:
-            last = self._buffer.close()
-            found.append(self._answers(last))
-            gone.append(last.right_released_seq)
-        self._held.remove(self._held.find(np.concatenate(gone)))
-        return Answers(*map(np.concatenate, zip(*found, strict=True))), step
-
-    def _answers(self, step: Step) -> Answers:
-        at = self._held.find(step.right_seq)
-        _, ts, value = self._held.take(at)
-        return Answers(step.left_seq, ts, value, step.left_unmatched_seq)
+            step = self._buffer.close(left=driver.records, right=column.records)
+        else:
+            step = self._buffer.push(
+                left=driver.records,
+                right=column.records,
+                left_watermarks=driver.watermarks,
+                right_watermarks=column.watermarks,
+            )
+        _, ts, value = self._held.take(self._held.find(step.right_seq))
+        gone = np.concatenate((step.right_late_seq, step.right_duplicate_seq, step.right_released_seq))
+        self._held.remove(self._held.find(gone))
+        return Answers(step.left_seq, ts, value, step.left_unmatched_seq), step
 
     def held(self) -> int:
         """Return the number of records of the column that are held."""

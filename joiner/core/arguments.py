@@ -233,16 +233,21 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
     Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
     distinguished from a different record with the same time.
     """
-    found = list(known)
-    for side, batch in enumerate(batches):
-        if not len(batch.key):
-            continue
-        has_identity = batch.identity is not None
-        if found[side] not in {None, has_identity}:
-            message = f"{SIDES[side]} identity must be present in every batch of a side, or in none"
-            raise ArgumentError(message)
-        found[side] = has_identity
-    return found
+    return [
+        check_identity(f"{name} identity", batch, has_identity)
+        for name, batch, has_identity in zip(SIDES, batches, known, strict=True)
+    ]
+
+
+def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
+    """Do the same as `check_identities` for one stream. ``what``: its identities, for messages."""
+    if not len(batch.key):
+        return known
+    has_identity = batch.identity is not None
+    if known not in {None, has_identity}:
+        message = f"{what} must be present in every batch of a side, or in none"
+        raise ArgumentError(message)
+    return has_identity
 
 
 def check_duration(name: str, value: object) -> int:

@@ -66,8 +66,8 @@ ALIGNMENT_MUTATIONS: Final = (
     Mutation(
         "released records of a column are dropped",
         "relations.py",
-        "gone.append(last.right_released_seq)",
-        "gone.append(last.right_late_seq)",
+        "step.right_duplicate_seq, step.right_released_seq))",
+        "step.right_duplicate_seq))",
         ALIGNMENT,
     ),
 )
