@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from bench.contest.load.sender import Records
-from bench.harness.pipeline import PARTITIONS, Application, about, make_topic, own_kafka
+from bench.harness.pipeline import PARTITIONS, Application, about, make_sender, make_topic, own_kafka
 from bench.harness.report import table, write
 from broker.kafka.native.writer import NativeWriter
 from broker.settings import KafkaSettings
@@ -47,7 +47,7 @@ def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> lis
     """Join ``records`` records. Return the memory in bytes and the seconds since the start after each ``every``."""
     make_topic(kafka, _DATA, PARTITIONS)
     application = Application(kafka, folder, "growth", PARTITIONS, data=_DATA)
-    producer = Producer(kafka.producer_config(linger_ms=50, compression_type="lz4"))
+    producer = make_sender(kafka)
     native, source = NativeWriter(producer), Records()
     process, group = application.start(), make_consumer(kafka, application.settings.application.name)
     began_s = moved_s = time.monotonic()
@@ -59,12 +59,15 @@ def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> lis
                 source.write(native, _DATA, sent, np.arange(sent, sent + count, dtype=np.int64))
                 producer.poll(0)
                 sent += count
-            producer.flush() if sent == records else producer.poll(_LOOK_S)
+            if sent == records:
+                producer.flush()
+            else:
+                producer.poll(_LOOK_S)
             if process.poll() is not None or time.monotonic() - moved_s > _STALLED_S:
                 raise RuntimeError(f"the joiner ended or stands still after {done:,} records")
             before, done = done, joined(group)
             moved_s = time.monotonic() if done > before else moved_s
-            if done // every > before // every or (done == records and done > before):
+            if done // every > before // every or done == records:
                 took_s = time.monotonic() - began_s
                 found.append({"records": done, "memory_bytes": memory_of(process.pid), "seconds": took_s})
                 print(f"{done / MILLION:.0f} million: {found[-1]['memory_bytes'] / MILLION:.0f} MB", flush=True)

@@ -1,7 +1,7 @@
 """Draws the picture of docs/alignment.md: what each rule gives at the same twelve points.
 
-``python docs/plots/alignment.py`` writes ``alignment.svg`` next to this file. `joiner.AlignBuffer` computes the rows.
-The background is unknown, so all colours have enough contrast on both white and black.
+``python -m docs.plots.alignment`` writes ``alignment.svg`` next to this file. `joiner.AlignBuffer` computes the rows.
+The colours and the font are those of the picture in the README.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from docs.plots.neighbours import FONT, GAP, MISSING, SPEED, TEXT, TORQUE, WIDTH
 from joiner import AlignBuffer, ColumnRule
 from joiner.alignment.rules import RULES
 
@@ -24,17 +25,10 @@ PAUSE_S: Final = (4.8, 8.0)
 """Speed is not sampled during this interval."""
 TOLERANCE_S: Final = 2.0
 
-WIDTH: Final = 480
 HEIGHT: Final = 190
-GAP: Final = 40
 MIDDLE_Y: Final = 100
 SWING: Final = 46
 
-FONT: Final = 'font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif"'
-TEXT: Final = "#7d8590"
-SPEED: Final = "#2f81f7"
-ROW: Final = "#db6d28"
-MISSING: Final = "#e5484d"
 NO_VALUE: Final = "✕"
 
 CAPTIONS: Final = {
@@ -106,10 +100,10 @@ def _panel(rule: str) -> list[str]:
         if value is None:
             lines.append(f'<text x="{x - 4:.1f}" y="{MIDDLE_Y + 5}" font-size="15" fill="{MISSING}">{NO_VALUE}</text>')
         else:
-            lines.append(f'<rect x="{x - 4:.1f}" y="{_y(value) - 4:.1f}" width="8" height="8" fill="{ROW}"/>')
-        lines.append(f'<line x1="{x:.1f}" y1="{HEIGHT - 22}" x2="{x:.1f}" y2="{HEIGHT - 14}" stroke="{ROW}"/>')
+            lines.append(f'<rect x="{x - 4:.1f}" y="{_y(value) - 4:.1f}" width="8" height="8" fill="{TORQUE}"/>')
+        lines.append(f'<line x1="{x:.1f}" y1="{HEIGHT - 22}" x2="{x:.1f}" y2="{HEIGHT - 14}" stroke="{TORQUE}"/>')
     words = (
-        f'<tspan fill="{SPEED}">● speed</tspan> <tspan fill="{ROW}" dx="8">■ value in the row</tspan> '
+        f'<tspan fill="{SPEED}">● speed</tspan> <tspan fill="{TORQUE}" dx="8">■ value in the row</tspan> '
         f'<tspan fill="{MISSING}" dx="8">{NO_VALUE} missing</tspan>'
     )
     return [*lines, f'<text x="0" y="{HEIGHT}" font-size="12">{words}</text>']

@@ -85,11 +85,8 @@ def columns_of(kind: Any, others: list[Table], chosen: list[Any]) -> dict[str, A
 def as_lists(table: Any, name: str) -> list[float | None]:
     if isinstance(table, pd.DataFrame):
         return [None if math.isnan(value) else value for value in table[name].tolist()]
-    values: list[float | None] = (
-        (table[name].to_pylist() if isinstance(table, pa.Table) else table[name].to_list())
-        if (not isinstance(table, dict))
-        else table[name].tolist()
-    )
+    to_list = {pa.Table: "to_pylist", pl.DataFrame: "to_list", dict: "tolist"}[type(table)]
+    values: list[float | None] = getattr(table[name], to_list)()
     return values
 
 

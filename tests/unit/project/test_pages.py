@@ -86,7 +86,7 @@ def test_the_output_in_the_readme_has_the_lines_of_the_commands() -> None:
 
 def test_the_pictures_are_what_their_programs_draw() -> None:
     assert read(neighbours.FILE) == neighbours.drawn(), "redraw it: python docs/plots/neighbours.py"
-    assert read(alignment.FILE) == alignment.drawn(), "redraw it: python docs/plots/alignment.py"
+    assert read(alignment.FILE) == alignment.drawn(), "redraw it: python -m docs.plots.alignment"
 
 
 def with_examples() -> list[Path]:
