@@ -143,5 +143,5 @@ def test_only_clients_have_a_handle(kafka: str) -> None:
     settings = KafkaSettings(bootstrap_servers=kafka)
     for client in (make_consumer(settings, uuid.uuid4().hex), make_producer(settings)):
         assert handle_of(client)
-    with pytest.raises(Unavailable, match="object is no client"):
+    with pytest.raises(Unavailable, match="object is not a client"):
         handle_of(object())  # type: ignore[arg-type] # as a fake is

@@ -38,7 +38,7 @@ def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> set[tuple[int, int]]:
 def found_pairs(joined: Any) -> list[tuple[Any, Any]]:
     rows = joined.collect() if isinstance(joined, DataFrame) else joined.itertuples()
     pairs = [(row.left, row.right) for row in rows]
-    return sorted(((None if i != i else i, None if j != j else j) for i, j in pairs), key=str)  # noqa: PLR0124 - NaN
+    return sorted(((None if pd.isna(i) else int(i), None if pd.isna(j) else int(j)) for i, j in pairs), key=str)
 
 
 @pytest.mark.parametrize(
