@@ -102,7 +102,7 @@ class Expected:
         return np.cumsum(grown)
 
     def needed_rows(self, at: int) -> int:
-        """Return how many of the first ``at`` rows must still be held then, because they are in a pair with a later row."""
+        """Return how many of the first ``at`` rows must still be held, because they are in a pair with a later row."""
         earlier = np.minimum(*np.divmod(self.pairs, len(self.workload)))
         return len(np.unique(earlier[(earlier < at) & (self.later >= at)]))
 
