@@ -65,7 +65,7 @@ def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> lis
             else:
                 producer.poll(_LOOK_S)
             if process.poll() is not None or time.monotonic() - moved_s > _STALLED_S:
-                raise RuntimeError(f"the joiner has exited or makes no more progress, after {done:,} records")
+                raise RuntimeError(f"the joiner has exited or stopped making progress after {done:,} records")
             before, done = done, joined(group)
             moved_s = time.monotonic() if done > before else moved_s
             if done // every > before // every or done == records:

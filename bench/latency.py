@@ -142,7 +142,11 @@ def _lines(found: list[dict[str, Any]], rates: list[int]) -> list[str]:
         (f"{one['rate']:,}", f"{one['contender']}, run {one['run']}", *(f"{ms:.0f}" for ms in one["ms"]))
         for one in found
     ]
-    return ["Minimum / median / maximum of the runs, and each run:", *table(heads, rows), *table(heads, every)]
+    return [
+        "The first table has the minimum / median / maximum of the runs, the second one each run:",
+        *table(heads, rows),
+        *table(heads, every),
+    ]
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         every = list(plan(sizes, kinds, chosen))
         todo = [(place, one) for place, one in enumerate(every, 1) if not kept.has(one)]
-        # Handled like Ctrl-C, so that contenders and servers are stopped.
+        # Handle SIGTERM like Ctrl-C, so that contenders and servers are stopped.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         print(f"making {len(todo)} of {len(every)} measurements, in random order (seed {sizes.seed})", flush=True)
         try:
@@ -58,7 +58,7 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
 
 
 def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
-    """Return the sizes of the run, with those overridden that were given on the command line."""
+    """Return the sizes of the run, after applying the options that override them."""
     records = options.records or sizes.records
     turns = dict.fromkeys(KINDS, options.turns) if options.turns else sizes.turns
     return replace(sizes, records=records, turns=turns, seed=sizes.seed if options.seed is None else options.seed)
@@ -104,10 +104,10 @@ def warm_up(arena: Arena, sizes: Sizes) -> None:
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
-    """Make one measurement. Return its figures as a list with one entry, or with one entry per rate for a latency."""
+    """Make one measurement and return its figures: one entry, or one per rate if the latency is measured."""
     records, limits = _records_of(one, sizes), sizes.of(one.kind)[1]
     if one.curve:
-        # With many keys, it takes a slow contender a while to reach the second record of any key, and so a result.
+        # With many keys, a slow contender needs a while to reach the second record of a key and thus a first result.
         limits = replace(limits, start_s=limits.start_s + records / 20_000)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]
@@ -155,11 +155,13 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="records of the alternating workload")
     parser.add_argument("--turns", type=int, help="runs of each contender that a headline names (default 5)")
-    parser.add_argument("--seed", type=int, help=f"seed of the order of the contenders (default {FULL.seed})")
+    parser.add_argument("--seed", type=int, help=f"seed for the random order of the contenders (default {FULL.seed})")
     parser.add_argument(
         "--minutes", type=float, default=600.0, help="start no measurement after this many minutes (default 600)"
     )
-    parser.add_argument("--resume", action="store_true", help="keep existing measurements and make the missing ones")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep existing measurements and make only the missing ones"
+    )
     parser.add_argument("--report-only", action="store_true", help="only write the report")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="page with the figures")

@@ -86,7 +86,10 @@ class _Script:
         return self.name.removeprefix("jvm/").startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:
-        """Return the command. Raises `NotHereError` if the script's environment is not available on this machine."""
+        """Return the command that runs the script for a job.
+
+        Raises `NotHereError` if the script's environment is not available on this machine.
+        """
         start = self._start()
         more: list[str] = []
         if self.takes_lateness:

@@ -24,7 +24,7 @@ class NotHereError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The time limits of a run: for its results (``budget_s``), until the first one, and for pauses between them."""
+    """The time limits of a run: from its first result to its end, until the first result, and without new results."""
 
     budget_s: float = 90.0
     start_s: float = 120.0

@@ -37,7 +37,7 @@ ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many records, runs and rates a run of the benchmark has.
+    """The extent of a benchmark run: how many records, turns and rates it covers.
 
     ``turns`` is how often each kind of measurement is made for the contenders that a headline names; all other
     measurements are made once. The alternating workload is large enough to fill several batches of every contender,
@@ -179,7 +179,7 @@ def _of_curves(turn: int, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
-    """Return a measurement with the narrowest window that finds ``share`` of the neighbours, if there is a window."""
+    """Return a measurement. A window, if there is one, is the narrowest that finds ``share`` of the neighbours."""
     return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
 
 

@@ -140,7 +140,7 @@ def summarise(
 
 
 def _known(states: Sequence[State], name: str, at_s: float) -> float | None:
-    """Return the newest value of a figure that was sampled by ``at_s``, summed over the parts of the state."""
+    """Return the newest value of a figure sampled up to ``at_s``, summed over the parts of the state."""
     newest: dict[int, State] = {}
     for one in states:
         if one.at_s <= at_s and getattr(one, name) is not None and one.at_s >= newest.get(one.part, one).at_s:

@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 
 def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
-    """Write a PNG to ``path`` with a bar per contender, whose length is its median; the longest bar comes first."""
+    """Write a PNG to ``path`` with a bar per contender, as long as the median of its runs. The longest comes first."""
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + _ROW_INCHES * len(bars)), layout="constrained")
     ordered = sorted(bars, key=lambda bar: -statistics.median(bar.values))
     largest = max(max(bar.values) for bar in ordered)

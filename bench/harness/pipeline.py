@@ -39,7 +39,7 @@ FIRST_MS: Final = 1_554_096_460_000
 
 _LOOK_S: Final = 0.5
 KAFKAS_OWN: Final = {
-    # The local stack has small log segments, to start fast. Hundreds of transactions a second would fill one in 20 s.
+    # The local stack has small log segments to start fast. Hundreds of transactions per second fill one in 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
@@ -156,7 +156,7 @@ class Application:
         self.settings = load_settings(JoinerSettings, self._config)
 
     def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
-        """Start a process that runs the joiner, or another command of its command line."""
+        """Start a process that runs the joiner, or another command of its command-line interface."""
         return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
 
     def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
@@ -191,7 +191,7 @@ class Application:
 def changed_settings(folder: Path) -> list[tuple[str, str, str]]:
     """Return the settings of the joiner that differ from their defaults: the name, the value and the default.
 
-    Those that name a topic, a server or the application are left out, because they have no useful default.
+    Settings that name a topic, a server or the application are left out, because they have no useful default.
     """
     application = Application(KafkaSettings(), folder, "name", PARTITIONS, data="data")
     given, defaults = application.settings.application, ApplicationSettings.model_fields

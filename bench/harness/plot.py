@@ -64,8 +64,8 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
 class Panel:
     """One of several plots side by side, each with its own axes; the x axis is logarithmic.
 
-    ``ends`` maps the name of a line to the x position at which it could not be continued, such as the rate at which a
-    contender is saturated. A cross marks this position.
+    ``ends`` maps the name of a line to the x position at which it ends, such as the rate at which a contender is
+    saturated. A cross marks this position.
     """
 
     x_label: str

@@ -48,7 +48,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
-    """Write the figures to ``path`` with the suffix ``.json``, and a page with ``lines`` to ``path`` with ``.md``."""
+    """Write two files: the figures to ``path`` with the suffix ``.json``, and a page to ``path`` with ``.md``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json_text({"machine": about, "figures": figures}) + "\n")
     head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]
@@ -56,7 +56,7 @@ def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Se
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Return JSON in which every value that fits has a line of its own, so that a diff shows which runs changed."""
+    """Return JSON in which every value that fits on a line is on one line, so that a diff shows which runs changed."""
     text = json.dumps(value)
     if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
         return text

@@ -52,7 +52,7 @@ def tables_of(rows: int, keys: int) -> Tables:
 
 
 def contenders(tables: Tables, rules: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    """Return a function for each contender, by name. It aligns the tables and returns the result in its own format."""
+    """Return a function for each contender, by name, which aligns the tables in the contender's own format."""
     of_pandas = [pd.DataFrame(one) for one in tables]
     of_polars = [pl.DataFrame(one) for one in tables]
 

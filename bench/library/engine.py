@@ -1,9 +1,9 @@
 """Compares the speed of the in-memory join with that of four `pandas.merge_asof` calls, which find the same pairs.
 
-``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get
-the same data in the same run. Each figure is the median of several runs, which alternate between the two contenders;
-every run is in the JSON. Both use one thread. pandas gets whole tables, sorted by time before the clock starts; the
-engine gets batches in log order.
+``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both
+contenders get the same data in the same run and use one thread. Each figure is the median of several runs, which
+alternate between the two contenders; every run is in the JSON. pandas gets whole tables, sorted by time before the
+clock starts; the engine gets batches in log order.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def measure(case: Case, runs: int) -> dict[str, Any]:
     run_engine(warm, *streams_of(warm, seed=1))
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()
-    # Short cases are repeated, because otherwise the first access to new memory would dominate.
+    # Short cases are repeated, because otherwise the first access to newly allocated memory would dominate.
     turns = max(1, _RECORDS_MIN // case.records)
 
     def engine() -> None:
@@ -174,7 +174,7 @@ def main() -> int:
             )
     lines = _lines(curves)
     write(
-        options.report, "The join in memory, against four pandas.merge_asof", machine("numpy", "pandas"), curves, lines
+        options.report, "The in-memory join and four pandas.merge_asof calls", machine("numpy", "pandas"), curves, lines
     )
     plot_panels(options.report, {name: _panel(name, found) for name, found in curves.items()}, "million records/s")
     return 0

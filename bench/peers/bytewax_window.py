@@ -54,7 +54,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 JOIN_LATENESS_MS = 60_000
-"""Lateness for ``join-window``: longer than the event time of a batch, in which one side's records all come first."""
+"""Lateness for ``join-window``. After the branch, all records of one side come before those of the other, so it must
+exceed the event time of a batch."""
 
 
 def main() -> None:

@@ -131,7 +131,7 @@ _PART_S: Final = 60.0
 def drain_s(waits_ms: int, rate: int) -> float:
     """Return how many seconds to wait for results after a step has ended.
 
-    Event times are 1 ms apart, so that ``waits_ms`` of event time is also a number of records.
+    Event times are 1 ms apart, so ``waits_ms`` of event time is also the number of records to wait for.
     """
     return _DRAIN_S + waits_ms / rate
 
@@ -202,7 +202,7 @@ _MISSING: Final = 0.01
 
 
 _EXACT: Final = 1e-6
-"""Subtracted before a rank is rounded up, so that a rounding error does not raise a rank that is a whole number."""
+"""Subtracted from a rank before it is rounded up, so that a floating-point error cannot raise a whole number."""
 
 
 def quantiles_ms(took_ms: NDArray[np.float64], missing: int = 0) -> list[float | None] | None:

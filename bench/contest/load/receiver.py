@@ -1,4 +1,4 @@
-"""Receives a contender's results with their arrival times. It uses little CPU time, because both share one machine."""
+"""Receives a contender's results with their arrival times. It uses little CPU time, as both share a machine."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def writer_of(producer: Producer, topics: list[str]) -> Callable[[int, Ints], No
 class Records:
     """Generates the records of the alternating workload as columns, without a Python object for each record.
 
-    There is a template for each thing and side. A record is a copy of one, into which its time, value and id are
-    written, each with a fixed number of digits.
+    There is a template for each thing and side. A record is a copy of its template, into which the time, value and id
+    are written, each with a fixed number of digits.
     """
 
     def __init__(self) -> None:

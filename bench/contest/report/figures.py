@@ -77,7 +77,7 @@ def is_ours(name: str) -> bool:
 
 
 def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list[Found]]:
-    """Group successful measurements by their values of ``names``; groups are in the order of first occurrence."""
+    """Group successful measurements by the values of the fields ``names``, in the order of first occurrence."""
     groups: dict[tuple[Any, ...], list[Found]] = {}
     for one in measurements:
         if "reason" not in one:

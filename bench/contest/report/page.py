@@ -54,7 +54,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
     withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
-        "Three figures are the minimum / median / maximum of the runs; a single figure is the same for all runs.",
+        "Where there are three figures, they are the minimum / median / maximum of the runs; otherwise all runs agree.",
         _ROUGH,
         *(f"\n{text}" for verdict, text in VERDICTS.items() if verdict in withheld),
         *_machine(found),

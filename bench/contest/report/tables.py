@@ -124,10 +124,10 @@ def states(measurements: list[Found]) -> list[str]:
         )
     heads = ["", "positions", "records that must be held", "records held", "at most of the batch in progress"]
     words = (
-        "Figures are the median / largest of nine positions in the input, a tenth of it apart; a run that was cut off "
-        "reached fewer. *Records that must be held*: their neighbours are among the records that follow. *At most of "
-        "the batch in progress*: the share of the held records that are perhaps held only because their batch has not "
-        "ended. The joiner stores snapshots; after a restart, it reads the input after the newest snapshot again."
+        "Figures are the median / maximum over nine positions, which are a tenth of the input apart; a run that was "
+        "cut off reached fewer of them. *Records that must be held*: a later record is their neighbour. *At most of "
+        "the batch in progress*: the largest share of the held records that may be held only because their batch has "
+        "not ended. The joiner stores snapshots; after a restart, it re-reads the input after the newest snapshot."
     )
     return ["", words, *table([*heads, "bytes stored"], rows)] if rows else []
 
@@ -242,6 +242,6 @@ def curves(measurements: list[Found]) -> list[str]:
     heads = ["what changes", "to", "", "thousand records/s", "neighbours found", "CPU s/million records", "memory, MB"]
     words = (
         "Each curve varies one property of the alternating workload. Each window is just wide enough to find all "
-        "neighbours. *Cores*: how many of them the contender may use; Kafka may use all of them."
+        "neighbours. *Cores*: how many the contender may use; Kafka may always use all of them."
     )
     return ["", words, *table([*heads, "input processed"], rows)] if rows else []

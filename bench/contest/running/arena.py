@@ -27,7 +27,7 @@ class FailedError(Exception):
 
 @dataclass
 class Arena:
-    """A Kafka broker, a folder for the contenders' files, and the workloads that are in the broker so far."""
+    """A Kafka broker, a folder for the contenders' files, and the workloads written to the broker so far."""
 
     stack: LocalStack
     folder: Path
@@ -46,7 +46,10 @@ class Arena:
         return self._known[name, records]
 
     def data(self, name: str, records: int, topics: int) -> str:
-        """Return the topic of a workload, or two topics separated by a comma, one per side. Write missing workloads."""
+        """Return the topic that holds a workload, or two topics separated by a comma, one per side.
+
+        The workload is written first if it is missing.
+        """
         if (name, records, topics) not in self._written:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics, workload.partitions)
@@ -113,7 +116,7 @@ def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
 
 @contextmanager
 def tidy(arena: Arena, job: Job) -> Iterator[None]:
-    """Remove the topics and the folder of a run on exit."""
+    """Remove the topics and the folder of a run when the block ends."""
     try:
         yield
     finally:

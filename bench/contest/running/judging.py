@@ -78,7 +78,7 @@ def processed_of(
     """Return how many of the first results show how far an unfinished run got, or None if the run has finished.
 
     The batch that was in progress when the run was stopped is incomplete. The results written just before the stop are
-    therefore left out: those of a time somewhat longer than the longest pause in the run's progress.
+    therefore left out: all those written within 1.2 times the longest pause in the run's progress.
     """
     if results.is_joined:
         comparison = compare(expected, results.left, results.right, window=window)

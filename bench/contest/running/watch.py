@@ -32,7 +32,7 @@ _DONE_S: Final = 1.5
 
 
 class Watch:
-    """Observes a run. ``shows_end`` takes left and right rows, and says whether they show that the input was read."""
+    """Observes a run. ``shows_end`` returns whether given left and right rows show that the whole input was read."""
 
     def __init__(self, arena: Arena, job: Job, limits: Limits, shows_end: Callable[[Ints, Ints], bool]) -> None:
         self.began_s = time.time()

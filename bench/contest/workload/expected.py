@@ -1,4 +1,4 @@
-"""Computes the expected results of a workload, and counts which of them an output has, lacks, adds or repeats.
+"""Computes the expected results of a workload, and counts found, missing, unexpected and duplicate results.
 
 The pairs are those defined in docs/semantics.md, computed without the engine under test as the union of four
 `pandas.merge_asof` calls. A pair is expected if it would become certain in an endless stream; pairs that only the end

@@ -135,7 +135,7 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
 
 
 def bursts(name: str, records: int, seed: int) -> Workload:
-    """Make bursts of 5,000 rows, a minute apart. A quarter of the things, in turn, sends no torque for minutes."""
+    """Make bursts of 5,000 rows, a minute apart. By turns, a quarter of the things sends no torque for minutes."""
     del seed
     at = np.arange(records * 5 // 4)
     thing, side = at % 8, at // 8 % 2
@@ -241,7 +241,7 @@ CURVES: Final[dict[str, Callable[[int], Callable[[str, int, int], Workload]]]] =
     "ms of disorder": lambda at: partial(disorder, late_ms=at) if at else alternating,
     "cores": lambda _: alternating,
 }
-"""For each curve, named after the property that it varies: a function from a value to the maker of its workload."""
+"""For each curve, named after the property that it varies: a function that returns a workload's generator."""
 _BYTES: Final = 105
 """The approximate size of a message without padding."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 HEAP: Final = ("-Xms2g", "-Xmx4g", "-XX:+UseParallelGC")
-"""JVM options of all Java peers. With the defaults, garbage collection of a small heap takes up much of two cores."""
+"""JVM options of the Java peers. With the defaults, garbage collection of a small heap takes up much of two cores."""
 
 
 def make_parser(about: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:

@@ -40,7 +40,7 @@ def command(engine: str, folder: Path, say: Say) -> list[str]:
 
 
 def sources(engine: str) -> list[Path]:
-    """Return the Java files of an engine's program, with those that all programs share."""
+    """Return the Java files of an engine's program, including those that all programs share."""
     return [path for name in ("common", engine) for path in sorted((HERE / name).glob("*.java"))]
 
 
