@@ -1,6 +1,6 @@
-"""Compiled loops over librdkafka's messages, which are structures in its memory.
+"""Compiled loops that read and write librdkafka's message structures in memory.
 
-A message is a ``rd_kafka_message_t`` (rdkafka.h). On every 64-bit platform its members are at the offsets below.
+A message is an ``rd_kafka_message_t`` (rdkafka.h). Its members have the offsets below on every 64-bit platform.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _WORD: Final = 8
 
 @compiled(types.void, INTS, types.Array(types.int64, 2, "C"), INTS_OUT)
 def describe(messages: Ints, found: Ints, kind: Ints) -> None:
-    """Store the members of the messages at these addresses in ``found``, one column per message.
+    """Copy the members of the messages at the given addresses to ``found``, one column per message.
 
-    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word of scratch space, which the library overwrites.
+    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word, to which librdkafka writes the kind of timestamp.
     """
     for at in range(len(messages)):
         message = messages[at]
@@ -57,13 +57,13 @@ def describe(messages: Ints, found: Ints, kind: Ints) -> None:
 
 @compiled(types.void, INTS, INTS, INTS, BYTES_OUT)
 def gather(address: Ints, start: Ints, end: Ints, data: Bytes) -> None:
-    """Copy the bytes at each address to ``data[start:end]``."""
+    """For each address i, copy the bytes found there to ``data[start[i]:end[i]]``."""
     for at in range(len(address)):
         copy_bytes(data.ctypes.data + start[at], address[at], end[at] - start[at])
 
 
 @compiled(types.void, INTS)
 def destroy(messages: Ints) -> None:
-    """Return messages to the library. Their addresses become invalid."""
+    """Destroy the messages at the given addresses, which gives their memory back to librdkafka."""
     for message in messages:
         _destroy(message)
