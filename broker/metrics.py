@@ -206,7 +206,7 @@ class TelemetryServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens; 0 before it listens."""
+        """The port on which the server listens, or 0 if it is not listening."""
         return int(self._server.server_address[1]) if self._server is not None else 0
 
     def __enter__(self) -> Self:

@@ -256,7 +256,7 @@ class KafkaSettings(Section):
     sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """Return the settings of a librdkafka client. ``more``, with ``_`` for ``.`` in names, overrides all others."""
+        """Return a librdkafka client's settings. Those in ``more`` (named with ``_`` for ``.``) take precedence."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, **self.client}
         if self.sasl_password_file is not None:
             config["sasl.password"] = read_secret(self.sasl_password_file)
@@ -340,7 +340,7 @@ def _address(given: object) -> str:
 
 
 class MetricsSettings(Section):
-    """How a service serves its metrics and health over HTTP. No default port: the services would share the same one."""
+    """Metrics and health over HTTP. There is no default port, because services that share it could not run together."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")

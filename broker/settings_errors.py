@@ -97,7 +97,7 @@ def _shown(found: Any) -> str:
 
 
 def lacking_arrow(path: Path, setting: str | None) -> list[str]:
-    """Return an error line if ``setting`` (None: no setting) needs pyarrow and pyarrow is not installed."""
+    """Return an error line for a setting that needs pyarrow, or no lines if pyarrow is installed or there is none."""
     if setting is None or find_spec("pyarrow") is not None:
         return []
     return [f"{path}: {setting}: {describe_missing('pyarrow', 'arrow')}"]

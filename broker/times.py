@@ -2,7 +2,7 @@
 
 Event times are parsed and formatted only in this module. It does not use floats, which are not exact enough: a current
 time in milliseconds already takes 41 of a double's 53 bits, and the mean of two times may end in half a unit. The unit
-of a time without a unit is configured, never guessed from its magnitude.
+of times that are plain numbers is configured, never guessed from their magnitude.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
     whole, rest = divmod(total, 2 * UNIT_NS[time_unit])
     if not rest:
         return f"{sign}{whole}"
-    # rest / (2 unit) = 5 rest / (10 unit), and 10 units of nanoseconds are a power of ten: its exponent is the
-    # number of decimals.
+    # rest / (2 * unit) equals 5 * rest / (10 * unit). Since 10 * unit in nanoseconds is a power of ten, the fraction is
+    # a decimal whose number of digits is the exponent.
     decimals = len(str(UNIT_NS[time_unit]))
     return f"{sign}{whole}.{str(rest * 5).zfill(decimals).rstrip('0')}"
 

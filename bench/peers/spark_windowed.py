@@ -9,8 +9,9 @@ however far away":
 - ``tumbling``: all pairs in the same window of a fixed grid. It misses neighbours on either side of a window boundary,
   and within a window pairs every left record with every right record.
 - ``nearest``: the range join, reduced to the nearest right record before and after each left record. This is an as-of
-  join from the left side: it misses a pair if only the right record has the other one as its nearest. A pair is written
-  once the watermark has passed its left record, one batch plus the lateness after the record was read.
+  join from the left side: it misses a pair if the left record is a neighbour of the right one, but not the other way
+  round. A pair is written once the watermark has passed its left record, one batch plus the lateness after the record
+  was read.
 
 The settings are the best of those tried (``trials/spark_windowed.json``). These changes made the range join faster,
 each in addition to the previous ones (thousand records/s on two cores): state format 4 in RocksDB with changelogs, 32;
@@ -284,7 +285,7 @@ def _ended_s(progress: Any) -> float:
 
 
 def _read_by(sources: list[Any]) -> int:
-    """Return the number of records in a batch, computed from its offsets. Spark's own count has each record twice."""
+    """Return the number of records in a batch, computed from its offsets. Spark itself counts each record twice."""
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
     for source in sources:

@@ -3,8 +3,8 @@
 Runs variants of the settings one after the other, and stores the figures in ``trials``. For example, ``python -m
 bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and runs
 each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
-neighbours. To exclude start-up and shutdown, the rate is measured from the first 20 % to the first 95 % of the results,
-by the broker's clock.
+neighbours. To exclude start-up and shutdown, the rate is measured between the times, by the broker's clock, at which
+20 % and 95 % of the results had been written.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class LastingProducer(Generic[T]):
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(
-                "Kafka accepted no record for %g s; reconnecting, and sending %d records again",
+                "Kafka has not accepted any record for %g s; reconnecting and resending %d records",
                 self._patience_s,
                 len(self._unconfirmed),
             )

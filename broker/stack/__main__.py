@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait for the end of standard input: the process that owns the stack has exited. Stop and remove the stack."""
+    """Wait until standard input ends, which means that the stack's owner has exited. Stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()

@@ -114,7 +114,7 @@ class LocalStack:
             server.wipe()
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which clients find the running servers."""
+        """Return the environment variables that tell clients where to find the running servers."""
         running = [server for server in self.servers if server.pid is not None]
         return {name: value for server in running for name, value in server.settings.items()}
 

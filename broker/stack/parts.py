@@ -48,8 +48,8 @@ _HIVEMQ_DEPENDENCIES: Final = (
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
-    # The newest version of each jar on mirrors of Maven Central; they work with the installed Spark. The token provider
-    # is listed explicitly, because the connector would otherwise require it in the connector's own version.
+    # The newest version of each jar on mirrors of Maven Central; they work with the installed Spark. All dependencies
+    # are listed explicitly, because the connector itself asks for a token provider of the connector's own version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),

@@ -95,7 +95,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """The environment variables with which clients find this server."""
+        """The environment variables that tell clients where to find this server."""
 
     @abstractmethod
     def problem(self) -> str | None:

@@ -33,7 +33,7 @@ compare_bytes: Any = types.ExternalFunction("memcmp", types.int32(types.intp, ty
 
 
 def _reading(bits: int, number: Any) -> Any:
-    """Create a compiled function that reads the integer at an address."""
+    """Create a function for compiled loops that reads an integer of the given number of bits at a memory address."""
 
     def read(_context: Any, _address: Any) -> Any:
         def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

@@ -1,10 +1,10 @@
-"""The neighbour join implemented by hand in Spark (Java), for comparison in the benchmarks. Delivery is at least once.
+"""The neighbour join implemented by hand in Spark (Java), for comparison in the benchmarks.
 
-The join (``spark/ByHand.java``) uses ``transformWithState`` and runs entirely in the JVM, without Python. With
-``--order watermark`` it holds each record until the watermark has passed it; records older than the watermark are
-dropped silently. The watermark lags by one batch plus the lateness and is shared by all things. ``--order arrival``
-assumes that the records of each thing are in order from batch to batch, and writes each pair in the batch that
-completes it.
+Delivery is at least once. The join (``spark/ByHand.java``) uses ``transformWithState`` and runs entirely in the JVM,
+without Python. With ``--order watermark`` it holds each record until the watermark has passed it; records older than
+the watermark are dropped silently. The watermark lags by one batch plus the lateness and is shared by all things.
+``--order arrival`` assumes that the records of each thing are in order from batch to batch, and writes each pair in the
+batch that completes it.
 
 The settings are those that worked best for the same join in Python (``spark_asof.py``): one state partition per core,
 the parallel garbage collector, and RocksDB, the only store that Spark accepts for ``transformWithState``, with

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int64]
 
-# The functions that the loops call must be registered before any loop is loaded.
+# Register the librdkafka functions that the loops call. This must happen before any loop is loaded.
 library()
 
 _destroy: Any = types.ExternalFunction("rd_kafka_message_destroy", types.void(types.intp))
 _timestamp: Any = types.ExternalFunction("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
 
 ERROR, TOPIC, PARTITION, PAYLOAD, LENGTH, KEY, KEY_LENGTH, OFFSET, OPAQUE = range(9)
-"""The members of a message, one 8-byte word each. `ERROR` and `PARTITION` use only the lower half."""
+"""The members of a message, each in an 8-byte word. `ERROR` and `PARTITION` occupy only the lower half of theirs."""
 
 WORDS: Final = 9
 

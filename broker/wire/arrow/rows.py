@@ -91,7 +91,7 @@ class ArrowRows(NamedTuple):
         return msgspec.json.encode({name: shown[name] for name in _COLUMNS if name in shown})
 
     def reason(self, row: int) -> str:
-        """Return the reason why a row is not a valid record."""
+        """Return why an invalid row is not a valid record, as text for a dead letter."""
         shown = self.fields(row)
         for name in _REQUIRED:
             if shown[name] is None:
