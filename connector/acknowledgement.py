@@ -29,8 +29,8 @@ class Ticket:
 
 
 Tickets = Ticket | tuple[Ticket, ...]
-"""The MQTT messages whose records are in one Kafka message: one as JSON, where each record is a message of its own;
-several as Arrow."""
+"""The MQTT messages whose records are in one Kafka message. A JSON message holds a single record, so there is only one;
+an Arrow message holds the records of several."""
 
 
 class Ledger:
@@ -56,7 +56,8 @@ class Ledger:
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Add a message and return its ticket. It has ``records`` records (at least one), ``size_bytes`` in total."""
+        """Add a message whose ``records`` records (at least one) take ``size_bytes`` in total, and return its
+        ticket."""
         if records < 1:
             message = "a message without records would never be confirmed"
             raise ValueError(message)
@@ -66,7 +67,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Note that Kafka has confirmed one record of a message. Raises ValueError if all were confirmed before."""
+        """Note that Kafka has confirmed one more record of a message. Raises ValueError if none was unconfirmed."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)

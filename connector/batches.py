@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from connector.acknowledgement import Ticket, Tickets
 
 RECORDS_MAX: Final = 10_000
-"""A message is closed once it has this many records. It may exceed the limit by `broker.wire.records.QUANTITIES_MAX`,
-because its last event is added whole. The total is still below the maximum number of rows in a message."""
+"""A message is closed once it has this many records. Because the last event is not split, the message may end up with
+up to `broker.wire.records.QUANTITIES_MAX` more. This is still below the maximum number of rows in a message."""
 
 SIZE_BYTES_MAX: Final = 512 * 1024
 """Approximate maximum size of a message: half of Kafka's default limit."""

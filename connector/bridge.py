@@ -186,7 +186,7 @@ class Bridge:
             record_count += len(parsed.records)
             parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
             if batches is not None and parts:
-                # Kafka confirms all records of a part together, because they are in one message. So count parts.
+                # Kafka confirms all records of a part together, because they are in one message. So count them as one.
                 count += len(parts)
                 size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
             ticket = ledger.add(packet_id, size_bytes, count)

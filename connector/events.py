@@ -134,7 +134,7 @@ class Parser:
             or not 0 < len(identity) <= NAME_LENGTH_MAX
             or not self._time_min <= time <= self._time_max
             or not 0 < len(fields) <= QUANTITIES_MAX
-            # This uses an upper bound of the size; the slow path computes the exact size.
+            # Compares an upper bound on the size of the copies; the slow path computes their exact size.
             or len(fields) * (len(thing) + len(identity) + 1) * _COPY_BYTES_MAX > COPIES_MAX * len(payload)
         ):
             return None
@@ -171,9 +171,9 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """Return the event's time as it will be forwarded, exactly as given, and in ns.
+        """Return the event's time twice: exactly as given, to be forwarded, and in ns.
 
-        The former is an int, a str, or the Raw text of a decimal.
+        The time as given is an int, a str or, for a decimal number, its text as `msgspec.Raw`.
         """
         text = texts.get(TIME)
         if text is None:

@@ -137,7 +137,7 @@ class Demo:
                 # around the middle.
                 flow.wait_in_kafka(parts // 3, services)
                 self._moved = self.move(self._task.moves_to)
-            # `NO_EVENTS` means that some lines are not events. It is no failure here; the verification checks them.
+            # `NO_EVENTS` means that some lines are not events. This is not a failure; the verification checks them.
             failed = replay.wait() not in {0, NO_EVENTS}
         finally:
             replay.kill()

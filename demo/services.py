@@ -41,7 +41,7 @@ class Services:
         self._children[name] = child
 
     def wait_for(self, name: str, words: str) -> None:
-        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed` on exit or after `READY_S`."""
+        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed` if it exits or takes too long."""
         child = self._children[name]
         found = wait_until(lambda: words in _text(child.log) or child.pid is None, READY_S)
         if not found or words not in _text(child.log):
