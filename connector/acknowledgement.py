@@ -56,8 +56,7 @@ class Ledger:
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Add a message whose ``records`` records (at least one) take ``size_bytes`` in total, and return its
-        ticket."""
+        """Add a message and return its ticket. Its ``records`` records (at least one) take ``size_bytes`` in total."""
         if records < 1:
             message = "a message without records would never be confirmed"
             raise ValueError(message)

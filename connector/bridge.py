@@ -85,7 +85,7 @@ class Bridge:
         self._retry_s = 0.0
 
     def run(self) -> None:
-        """Run until stopped.
+        """Run the service until it is stopped.
 
         Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
         `connector.session.SessionRefusedError`, SettingsError if the metrics cannot be served, and KafkaException if

@@ -73,7 +73,7 @@ class Refusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The result of parsing. ``thing`` is empty and ``time_ns`` 0 if the payload is not an event."""
+    """The result of parsing a payload. If it is not an event, ``thing`` is empty and ``time_ns`` is 0."""
 
     thing: str
     time_ns: int
@@ -148,7 +148,7 @@ class Parser:
         return Parsed(thing, time * self._unit_ns, records, [])
 
     def _parse_members(self, payload: bytes) -> Parsed:
-        """Parse an event on the slow path, each member from its exact text."""
+        """Parse an event on the slow path, which decodes each member from its exact JSON text."""
         try:
             texts = _members(payload)
             thing = _name(texts, THING)

@@ -79,7 +79,7 @@ class Message(NamedTuple):
 class MqttSession:
     """The connector's session with the MQTT broker.
 
-    Starts out disconnected. Call `connect` again after each lost connection.
+    A new instance is disconnected. Call `connect` first, and again each time the connection has been lost.
     """
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """A step has stopped making progress before all data arrived. The message names the step and how far it got."""
+    """A step stopped making progress before all data had passed it. The message says which step, and how far it got."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:

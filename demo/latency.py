@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Latency(NamedTuple):
-    """Latency percentiles in ms over ``pairs`` pairs."""
+    """The number of pairs that were measured, and percentiles of their latency in ms."""
 
     pairs: int
     p50_ms: float

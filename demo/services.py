@@ -54,7 +54,7 @@ class Services:
                 raise ServiceFailed(f"{name} ended unexpectedly:\n{_end(child.log)}")
 
     def stop(self) -> list[str]:
-        """Stop all services in start order; return the names of those that had to be killed."""
+        """Stop all services in the order they were started; return the names of those that had to be killed."""
         return [name for name in list(self._children) if not self._children.pop(name).stop(STOP_S)]
 
 
