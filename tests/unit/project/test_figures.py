@@ -29,7 +29,11 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("first 64 kB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "at most 100 times those"),
             "(payload and topic) plus 2 KiB",
         ),
-        "docs/db_connector.md": ("the 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
+        "docs/db_connector.md": (
+            "the 32 MB that",
+            "It ends within 5 s",
+            "at most 256 kB long, and a request at most 4 MB",
+        ),
         "docs/configuration.md": ("When half of the limit is used", "and 1 KiB for each record"),
         "docs/formats.md": (
             *(
@@ -58,7 +62,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             ),
             *("reclaims the unit after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
         ),
-        "docs/operations.md": ("more than 80% of", "at 100% it stops"),
+        "docs/operations.md": ("more than 80% of", "at 100% the unit stops"),
         "docs/recovery.md": (
             *(
                 "a snapshot of at most 8 MiB",
