@@ -1,1 +1,1 @@
-"""The dashboards that `grafana.generate` writes, the Prometheus alerts, and the provisioning of both."""
+"""Grafana dashboards, which `grafana.generate` writes, Prometheus alert rules, and the settings that load both."""
