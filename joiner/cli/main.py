@@ -166,7 +166,7 @@ class _FormerFlag(argparse.Action):
 def _units(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: write unit numbers with commas, such as 0,3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: give unit numbers, such as 0,3")
     return [int(number) for number in numbers]
 
 

@@ -1,4 +1,4 @@
-"""Validates options and columns before the state of a buffer changes."""
+"""Validates the options of a buffer, and each batch of input columns before it changes the buffer's state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNMATCHED: Final = ("none", *SIDES, "both")
 
 
 class NeighbourSpec(NamedTuple):
-    """The neighbours that records of one side look for. ``nearest``: only the nearer of the two."""
+    """Which neighbours each record of one side looks for. ``nearest``: only the nearer of the two."""
 
     prev: bool
     next: bool
@@ -101,12 +101,12 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. No tolerance is the largest uint64, which exceeds the distance between any two times."""
+        """The tolerance in ns. Without one, the largest uint64, which exceeds the distance between any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
     def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
-        """The neighbours that left and right records look for."""
+        """Which neighbours each left record looks for, and which ones each right record."""
         spec = _DIRECTIONS[self.direction]
         return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
 
@@ -121,7 +121,7 @@ class Options:
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the members of a snapshot's header. ``progress`` is the name that ``watermark_scope`` had in 0.1.0."""
+        """Return the options for a snapshot's header. ``watermark_scope`` keeps its name from 0.1.0, ``progress``."""
         return {
             "tolerance_ns": self.tolerance_ns,
             "direction": self.direction,
@@ -203,9 +203,9 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 
 
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
-    """Return the last log position of a side after these records and watermarks.
+    """Check that the log positions of a side's records and watermarks are strictly increasing. Return the last one.
 
-    ``last_seq``: the last position before them. Raises `ArgumentError` if the positions are not strictly increasing.
+    ``last_seq``: the last position of the previous batches. Raises `ArgumentError` naming the column and the index.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
@@ -228,7 +228,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 
 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
-    """Return for each side whether its records have identities, or None while it has had no record.
+    """Return for each side whether its records have identities, or None if it has not had any records yet.
 
     Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
     distinguished from a different record with the same time.
@@ -240,7 +240,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do the same as `check_identities` for one stream. ``what``: its identities, for messages."""
+    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in messages."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None
@@ -256,7 +256,7 @@ def check_duration(name: str, value: object) -> int:
         message = f"{name} must be an integer number of nanoseconds, not {value!r}"
         raise ArgumentError(message)
     if not 0 <= value <= DURATION_MAX_NS:
-        message = f"{name} = {value} is outside 0 .. 2**63 - 1 nanoseconds"
+        message = f"{name} = {value} is outside the range from 0 to 2**63 - 1 nanoseconds"
         raise ArgumentError(message)
     return int(value)
 

@@ -38,11 +38,14 @@ class Frontiers:
         self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """Return ``F`` for each of ``keys``, shape (2, k), ns. Each must be below the count last passed to `grow`."""
+        """Return both frontiers of each key, shape (2, k), ns. Keys must be below the count last passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """Return, for each of the ascending ``keys``, the larger of ``F`` and its latest new time; shape (2, k), ns."""
+        """Return the later of each key's frontier and its latest time in ``new``, by side, shape (2, k), ns.
+
+        ``keys`` are ascending.
+        """
         found = self.at(keys)
         for side, records in enumerate(new):
             np.maximum.at(found[side], keys.searchsorted(records.key), records.ts)
@@ -96,8 +99,8 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
 
     Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
     ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
-    int64 of shape (m,). Times are in ns, and log positions increase in both. Returns the indices of the late records,
-    int64, ascending.
+    int64 of shape (m,). Times are in ns. The log positions of the records increase, and so do those of the watermarks.
+    Returns the indices of the late records, int64, ascending.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):
