@@ -41,7 +41,7 @@ class _Flux(Dataquery, Builder[Dataquery]):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the query in the format of Grafana's data source."""
+        """Return the query as the JSON object that Grafana's InfluxDB data source expects."""
         return {"refId": "A", "datasource": _INFLUXDB.to_json(), "query": self._query}
 
 

@@ -152,7 +152,7 @@ def _reason(error: BaseException, module: str, attribute: str) -> str:
         return f"{module!r} is a relative name; use the absolute name, without the leading dot"
     if isinstance(error, AttributeError) and module in sys.modules:  # a module whose import failed is not there
         file = getattr(sys.modules[module], "__file__", None) or module
-        return f"{file} has no {attribute!r}; correct the name of the function or of the module"
+        return f"{file} does not define {attribute!r}; correct the name of the function or of the module"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r} in {Path.cwd()} or on the Python path; set PYTHONPATH to its folder"
     if isinstance(error, SyntaxError) and error.filename:

@@ -182,7 +182,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
         site=checkpoint.site,
         instance=checkpoint.instance,
         state=state_of(checkpoint, members),
-        # Kafka's clock may be ahead of this machine's.
+        # If Kafka's clock is ahead of this machine's, the difference may be negative.
         committed_s_ago=round(max(0.0, now_s - found.appended_ms / 1e3), 3),
         offsets=checkpoint.offsets,
         lag=lag,
@@ -228,7 +228,8 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 def lines_of(status: Status) -> list[str]:
     """Return the status as text of at most `WIDTH` columns. Only the first line may be longer.
 
-    Programs may parse this text: the first line ends with the time, and a line that begins with a number is a unit.
+    Programs may parse this text: the first line ends with the time, and each line that begins with a number
+    describes a unit.
     """
     first, *processes = _headings(status)
     found = [first, *(line for text in processes for line in textwrap.wrap(text, WIDTH))]

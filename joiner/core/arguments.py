@@ -58,7 +58,7 @@ DIRECTIONS: Final = tuple(_DIRECTIONS)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a `LocalStreamBuffer`, where they are documented.
+    """The validated options of a `LocalStreamBuffer`, whose docstring explains them.
 
     ``lateness_ns`` accepts a single value and is stored as (left, right). Raises `ArgumentError` naming the option.
     """
@@ -211,7 +211,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
         if not len(seq):
             continue
         if last_seq is not None and seq[0] <= last_seq:
-            message = f"{what}[0] = {seq[0]} must be above {last_seq}, the last position of this side"
+            message = f"{what}[0] = {seq[0]} must be greater than {last_seq}, the last position of this side"
             raise ArgumentError(message)
         _check_rising_within(what, seq)
     if len(records.seq) and len(watermarks.seq):
@@ -315,13 +315,13 @@ def _find_outside(values: Ints, low: int, high: int) -> int:
 def _check_rising_within(name: str, seq: Ints) -> None:
     at = _find_not_rising(seq)
     if at < len(seq):
-        message = f"{name}[{at}] = {seq[at]} must be above {seq[at - 1]}, the position before it"
+        message = f"{name}[{at}] = {seq[at]} must be greater than {seq[at - 1]}, the position before it"
         raise ArgumentError(message)
 
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value that is not above the one before it, or the length if the values rise."""
+    """Return the index of the first value that is not greater than the one before it, or the length if all are."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

@@ -278,7 +278,7 @@ class _Run:
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """Return a run without the removed records if they make up at least half of this one, otherwise this run."""
+        """Return a copy without the removed records if these make up at least half of this run, else the run itself."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
@@ -299,7 +299,7 @@ class _Run:
         return self.rows_of(start, behind)
 
     def rows_of(self, start: Ints, end: Ints) -> Ints:
-        """Return the records in the segments from ``start`` to ``end``."""
+        """Return the records in the segments of the run from the indices ``start`` to the indices ``end``."""
         return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:
@@ -308,7 +308,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Return for each segment, in which times ascend, the first index with a time after ``until``."""
+    """Return for each segment of the table, in which times ascend, the first index with a time after ``until``."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")
@@ -317,7 +317,7 @@ def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
 
 @compiled(INTS, INTS, INTS)
 def _indices(start: Ints, end: Ints) -> Ints:
-    """Return all indices of the segments, one segment after the other."""
+    """Return all indices in the segments from ``start`` to ``end``, one segment after the other."""
     found, count = np.empty((end - start).sum(), dtype=np.int64), 0
     for n in range(len(start)):
         for at in range(start[n], end[n]):

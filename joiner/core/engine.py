@@ -274,7 +274,7 @@ class LocalStreamBuffer:
     def _step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Consume the records and watermarks of both sides. ``ends``: both streams have ended."""
+        """Consume the records and watermarks of both sides. ``ends``: whether both streams end with them."""
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
         ]

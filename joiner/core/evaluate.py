@@ -62,7 +62,7 @@ def evaluate(
     """Find the new pairs, unmatched records and evictable records among all records of a step's k keys.
 
     ``before``, ``now``: the frontiers before and after the step, shape (2, k), ns. ``specs``, ``emits_unmatched``:
-    (left, right). ``tolerance``: ns. ``ends``: both streams have ended.
+    (left, right). ``tolerance``: ns. ``ends``: whether both streams have ended.
     """
     of_left = relate(left, right, before[1], now[1], specs[0])
     of_right = relate(right, left, before[0], now[0], specs[1])

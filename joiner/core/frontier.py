@@ -31,7 +31,7 @@ class Frontiers:
     """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all`` for all keys, shape (2, 1)."""
 
     def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
-        """``lateness_ns``: (left, right). ``by_partition``: a record advances the frontier of all keys."""
+        """``lateness_ns``: (left, right). ``by_partition``: whether a record advances the frontier of all keys."""
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
         self.by_key: Ints = np.empty((2, 0), dtype=np.int64)
@@ -52,11 +52,11 @@ class Frontiers:
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys whose own frontier is above ``of_all`` on either side, ascending."""
+        """Return the keys whose own frontier is above the one for all keys on at least one side, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
+        """Allocate state for all keys below ``keys``. The capacity at least doubles, so calls are cheap on average."""
         have = self.by_key.shape[1]
         if keys > have:
             self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])

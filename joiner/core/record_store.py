@@ -96,7 +96,7 @@ class RecordStore:
         return self._live
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
+        """Allocate state for all keys below ``keys``. The capacity at least doubles, so calls are cheap on average."""
         have = len(self._count)
         if keys > have:
             more = np.zeros(max(keys - have, have), dtype=np.int64)
@@ -107,7 +107,7 @@ class RecordStore:
         return np.flatnonzero(self._count)
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records each of ``keys`` has, shape (k,)."""
+        """Return the number of records stored for each of ``keys``, shape (k,)."""
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
@@ -193,7 +193,7 @@ def _copy(source: Ints, at: int, target: Ints, to: int) -> None:
 
 @compiled(COUNT, INTS, INTS)
 def _forget(count: Ints, keys: Ints) -> int:
-    """Remove all records of some keys. Return the number removed."""
+    """Remove all records of ``keys`` by setting their counts to 0. Return how many records were removed."""
     had = 0
     for key in keys:
         had += count[key]

@@ -36,8 +36,8 @@ def evict(
     """Return each key's first left and first right record to keep, and the log positions of the evicted records.
 
     The records to keep are given by their indices, shape (k,) each. The positions are in two arrays, left and right.
-    ``frontiers``: shape (2, k), ns. ``ends``: both streams have ended, so no record is kept. Sets `DONE` in the notes
-    of kept records whose certain neighbour is evicted.
+    ``frontiers``: shape (2, k), ns. ``ends``: whether both streams have ended; then no record is kept. Sets `DONE` in
+    the notes of kept records whose certain neighbour is evicted.
     """
     if ends:
         lefts, rights = left.begin[1:], right.begin[1:]

@@ -247,7 +247,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
     small, usual = (_engine_rate("records in a batch", batch=batch) for batch in (100, 10_000))
     yield Figure(
         _SPEED,
-        "A step takes {:.1f} µs with a hundred records: per record, such batches cost {:.1f} times as much",
+        "A step with a hundred records takes {:.1f} µs. Per record, that is {:.1f} times as long",
         (100 / small, usual / small),
     )
     ahead = {
