@@ -1,1 +1,1 @@
-"""Grafana dashboards, which `grafana.generate` writes, Prometheus alert rules, and the settings that load both."""
+"""Grafana dashboards written by `grafana.generate`, Prometheus alert rules, and the files that provision both."""

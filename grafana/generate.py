@@ -46,7 +46,7 @@ class _Flux(Dataquery, Builder[Dataquery]):
 
 
 def _points(quantities: str) -> str:
-    """Return the start of a query for a machine's points. Points without a ``join`` tag, from 0.1.0, are left out.
+    """Return the start of a query for a machine's points with a ``join`` tag. Release 0.1.0 wrote points without it.
 
     ``quantities``: the Flux condition on the tag ``quantity``.
     """
@@ -222,7 +222,8 @@ def _state() -> list[_Panel]:
     side = "{{join}} {{side}}"
     return [
         _lines(
-            "Frontiers behind the newest event", "In event time. If a line keeps rising, that side is silent.", "s",
+            "Frontiers behind the newest event",
+            "How far each side is behind, in event time. If a line keeps rising, that side is silent.", "s",
             ('max by (join, side) (lsb_joiner_frontier_lag_seconds{bound="max"})', side),
         ),
         _lines(

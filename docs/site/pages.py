@@ -29,7 +29,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Return the files of the site: the theme's, and the repository's pages and images instead of docs/site."""
+    """Replace the files of the configuration folder with the repository's pages and images. Keep the theme's files."""
     names = [path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern))]
     shown = [File(name, str(ROOT), config.site_dir, config.use_directory_urls) for name in names]
     colours = "\n".join(HtmlFormatter(style=style).get_style_defs(part) for part, style in CODE_COLOURS.items())

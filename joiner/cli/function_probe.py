@@ -19,7 +19,7 @@ from broker.settings import SettingsError
 from joiner.functions import BUILT_IN, Columns, JoinFunction, UnusableValuesError, call_function, place_of, reason_of
 
 MADE_UP: Final = "made-up"
-"""The thing of every made-up pair, and the prefix of its event ids. A joining function can check for it."""
+"""The thing of every made-up pair and the prefix of its event ids, by which a joining function can recognise it."""
 
 _TIME_NS: Final = 1_577_836_800 * 10**9
 """2020-01-01T00:00:00Z."""

@@ -1,4 +1,4 @@
-"""``joiner move``: orders the move of units to another site, reports each step, and finds out where the units end up.
+"""``joiner move``: orders a move of units to another site, reports each step, and reads the outcome from checkpoints.
 
 If this program dies, nothing is lost: its order expires, and units that have already been released are claimed by the
 target or reclaimed by the source.

@@ -4,6 +4,6 @@ The core knows nothing of quantities, topics or Spark, and uses no clock, random
 step passes through the modules in this order: `arguments` (validates the input), `frontier` (finds late records and
 advances the frontiers), `record_store` (merges the new records with those held), `match` (finds certain relations and
 new pairs), `unmatched` (finds records that can no longer be paired), `release` (finds records that can be evicted).
-`evaluate` calls the last three. `backlog` sets aside records that the next steps will not need. `engine` has the public
-class, and `snapshot` serializes its state.
+`evaluate` calls the last three. `backlog` sets aside records that the next steps will not need. `engine` contains the
+public class, and `snapshot` serializes its state.
 """

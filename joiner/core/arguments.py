@@ -106,7 +106,7 @@ class Options:
 
     @property
     def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
-        """Which neighbours each left record looks for, and which ones each right record."""
+        """Which neighbours left records look for, and which neighbours right records look for."""
         spec = _DIRECTIONS[self.direction]
         return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
 
@@ -121,7 +121,7 @@ class Options:
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the options for a snapshot's header. ``watermark_scope`` keeps its name from 0.1.0, ``progress``."""
+        """Return the options for a snapshot's header. ``watermark_scope`` is stored under its old name ``progress``."""
         return {
             "tolerance_ns": self.tolerance_ns,
             "direction": self.direction,
@@ -321,7 +321,7 @@ def _check_rising_within(name: str, seq: Ints) -> None:
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value that is not greater than the one before it, or the length if all are."""
+    """Return the index of the first value not greater than the one before it, or the length if there is none."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

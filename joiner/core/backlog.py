@@ -1,6 +1,6 @@
 """Stores the held records of both sides. Most records of a side that runs ahead of the other are in its backlog.
 
-A record can move to the backlog once its time is above the other side's frontier and all of the other side's times for
+A record can move to the backlog once it is later than the other side's frontier and all records of the other side with
 its key, and no record of its own side can arrive before it. For each key, the first such record and the last ones stay
 in the table. The first is the next neighbour of any record that the other side sends, and the last ones may be the
 previous neighbours of records that arrive next. All records in between have the same neighbours as the first, so no

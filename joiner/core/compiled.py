@@ -91,7 +91,7 @@ def compile_declared() -> None:
         try:
             loop.compile(signature)
         except OSError:
-            # If the code is in an archive, only this call reveals that the cache folder is not writable.
+            # If the code is in an archive, numba does not check before this call whether the cache folder is writable.
             for other in _loops:
                 other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
             loop.compile(signature)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation(NamedTuple):
-    """What the rules of the join yield for a step: int64 arrays of log positions, except ``*_ordinal``, ``*_kept``.
+    """The output of `evaluate` for one step: int64 arrays of log positions, except ``*_ordinal`` and ``*_kept``.
 
     ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`. ``*_unmatched``, ``*_released``: as in `Step`, in
     no particular order. ``*_kept``: for each key, the index of the first record that stays in the buffer, shape (k,).

@@ -143,7 +143,7 @@ def _judge_both(view: NeighbourView) -> tuple[int, int]:
 
 @compiled()
 def _judge_nearest(view: NeighbourView) -> tuple[int, int]:
-    """Return the states of a record's relations with ``nearest``: only that to the nearer neighbour can be certain."""
+    """Return the states of a record's relations to its previous and next neighbour if only the nearer one counts."""
     if view.is_done:
         return 0, 0
     is_prev = view.has_prev and not (view.has_next and gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))

@@ -70,8 +70,8 @@ def _find_kept(
     kept = np.empty_like(frontier)
     for k in range(len(frontier)):
         until = other_frontier[k]
-        # At or above this time, the other side may still send records, or this side duplicates and records with equal
-        # times.
+        # From this time on, the other side may still send records, or this side may still send duplicates and records
+        # with equal times.
         alive = min(frontier[k], until)
         at, end = own.begin[k], own.begin[k + 1]
         while (
@@ -122,7 +122,7 @@ def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, sp
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """Return the log positions of each key's records before the index ``kept``, which are evicted."""
+    """Return the log positions of the evicted records: those of each key before the index ``kept``."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

@@ -49,7 +49,7 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
 def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any], dict[str, Ints]]:
     """Return the options and columns that `pack` serialized.
 
-    ``kind``: the expected value of the option ``"kind"``; a snapshot without this option is of a `LocalStreamBuffer`.
+    ``kind``: the expected value of the option ``"kind"``; snapshots of a `LocalStreamBuffer` do not have it.
     Raises `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
     """
     if len(data) < _PREFIX.size + _CHECKSUM.size or not data.startswith(_MAGIC):
