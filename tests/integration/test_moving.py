@@ -140,7 +140,7 @@ def test_a_unit_without_an_owner_is_not_moved_and_the_remedy_is_printed(app: App
     assert app.command("reset", "--yes").returncode == 0
     moved = move(app)
     assert moved.returncode == 1
-    assert moved.stdout.count("has no owner since a reset: start a joiner with --site green") == PARTITIONS
+    assert moved.stdout.count("has had no owner since a reset; start a joiner with --site green") == PARTITIONS
     green = standby(app)
     app.wait_until_through()
     assert owners(app) == all_of("green green")

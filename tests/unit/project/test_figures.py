@@ -85,7 +85,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "a setting or a constant of another program": {
         "docs/benchmarks.md": ("a checkpoint every 200 ms", "up to 1 MB for 5 ms", "and 46 bids of 50 events"),
         "docs/speed.md": (
-            *("the default is 100 ms", "asks again after 20 ms where", "Segments of 1 MB", "Kafka's own 100 MB"),
+            *("the default is 100 ms", "retries after 20 ms", "Segments of 1 MB", "Kafka's default of 100 MB"),
         ),
     },
     "a condition of the measurement, not a result": {
@@ -96,10 +96,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "docs/operations.md": ("later record at 5,000 records/s", "ms at 5,000 records/s"),
         "docs/spark.md": (
-            *("latency at 5,000 records/s", "100,000 records held in one", "under 5,000 records a second"),
+            *("latency at 5,000 records/s", "100,000 records held in one", "at a load of 5,000 records a second"),
         ),
         "docs/speed.md": (
-            *("In batches of ten thousand", "with ten thousand in all", "with ten million", "those of ten thousand"),
+            *("In batches of ten thousand", "with ten thousand in all", "with ten million", "with ten thousand takes"),
             *("from ten thousand rows", "with 100,000 records ahead", "a step of 10,000 records"),
             *("At 5,000 records a second",),
         ),
