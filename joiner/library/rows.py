@@ -41,7 +41,7 @@ class Rows:
         return self.emit_unmatched in {"left", "both"}
 
     def ordered(self, order: str, times: tuple[Ints, Ints]) -> Self:
-        """Return the rows sorted by ``order``, one of `ORDERS`. ``times``: the event times of both tables, left first."""
+        """Return the rows sorted by ``order``, one of `ORDERS`. ``times``: the event times of the two input tables."""
         if order == "key":
             return self
         if order == "left":

@@ -1,6 +1,6 @@
-"""Reads batches of the input with a consumer: as columns if the native calls are available, otherwise as objects.
+"""Reads batches of the input: as columns, through calls into the native client library, or else as message objects.
 
-Both readers return the same batches for the same log (tests/integration/test_batch_reader.py).
+For the same log, both readers return the same batches (tests/integration/test_batch_reader.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVENTS_MAX: Final = 100
 
 _STRAY: Final = KafkaError(
     KafkaError._FAIL,  # noqa: SLF001 - the public name
-    "messages were delivered to the consumer instead of the reader: a defect to report",
+    "messages were delivered to the consumer instead of the reader: please report this bug",
 )
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable`."""
+        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable` without native calls."""
         self._native = NativeReader(consumer, count_max)
         # Serves broker errors and the client's log lines; returns no messages.
         self._events = ObjectReader(consumer, topics)
@@ -100,8 +100,8 @@ class ColumnReader:
 
 
 def make_batch_reader(consumer: Consumer, topics: Sequence[str], count_max: int, *, native: bool) -> BatchReader:
-    """Create a reader for these topics. ``native``: read columns if the native calls are available."""
-    # A fake consumer supports only objects, so there is nothing to log.
+    """Create a reader for these topics. ``native``: whether to read columns, if native calls are available."""
+    # The fake consumer of tests supports only objects, so there is nothing to log.
     if native and isinstance(consumer, Consumer):
         try:
             return ColumnReader(consumer, topics, count_max)

@@ -104,9 +104,9 @@ def test_a_refused_first_time_does_not_decide_the_kind() -> None:
         ({"tolerance": "5 fortnights"}, "tolerance = '5 fortnights': unknown unit"),
         ({"tolerance": 1.5}, "tolerance must be an integer in the unit of the times, not 1.5"),
         ({"tolerance": -1}, "tolerance = -1 is outside"),
-        ({"lateness": ("1s", "x")}, "lateness = 'x': a duration must be"),
+        ({"lateness": ("1s", "x")}, "lateness = 'x': a duration must consist"),
         ({"lateness": ("1s", 1)}, "must either both be durations or both be integers"),
-        ({"lateness": "1s", "tolerance": 1}, "tolerance = 1 and lateness = '1s' must both be durations"),
+        ({"lateness": "1s", "tolerance": 1}, "tolerance = 1 and lateness = '1s' must either both be durations"),
         ({"lateness": ("1s",) * 3}, "must be one value or .left, right., not 3 values"),
         ({"lateness": "1s", "lateness_ns": 1}, "lateness and lateness_ns are the same option"),
     ],
@@ -199,7 +199,7 @@ def test_what_is_no_snapshot_is_refused() -> None:
     good = join.snapshot()
     for wrong, message in (
         (pickle.dumps(good), r"expected a snapshot as returned by RecordJoin.snapshot\(\)"),
-        ({}, "not a snapshot of a RecordJoin"),
+        ({}, "expected a snapshot as returned by RecordJoin"),
         ({**good, "version": 2}, r"the snapshot was created by a newer release \(version 2\)"),
         ({**good, "left": []}, "the snapshot is damaged: its records do not match those held by its buffer"),
         ({name: value for name, value in good.items() if name != "keys"}, "the snapshot of a RecordJoin lacks 'keys'"),
