@@ -31,7 +31,7 @@ _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
 
 _PART_RECORDS: Final = 10_000
-"""Maximum number of left and right records joined in one step. A key that has more records gets a step of its own."""
+"""Approximate number of left and right records joined in one step. A key that has more records is not split."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -74,7 +74,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to include the rows of these tables that are in no pair.
-            The columns of the other table are then missing values.
+            The columns of the other table then contain missing values.
         order: the order of the result. ``"key"``: rows are grouped by key and sorted by left time, then by right time,
             within each key; unmatched rows come last. ``"left"``: rows follow the order of ``left``, and the pairs of
             one left row are sorted by right time; unmatched right rows come last. ``"time"``: rows are sorted by left
@@ -169,7 +169,7 @@ def _keys_by_side(
 def _join_parts(
     make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
 ) -> tuple[Ints, ...]:
-    """Join all records. Return the positions of the left and right record of each pair, and the unmatched positions."""
+    """Join all records. Return the positions of the two records of each pair, and of the unmatched on either side."""
     found = []
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)

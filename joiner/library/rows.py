@@ -19,10 +19,10 @@ ORDERS: Final = ("key", "left", "time")
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a join result, each as the index of its left and of its right row. `NO_ROW` means that there is none.
+    """The rows of a join result, as indices into the two tables.
 
-    ``left`` and ``right`` have shape (n,). ``lefts``: the number of rows in the left table. ``emit_unmatched``: the
-    option of the join.
+    ``left``, ``right``: for each row of the result, the index of its left and right row, or `NO_ROW`; shape (n,).
+    ``lefts``: the number of rows in the left table. ``emit_unmatched``: the join option of that name.
     """
 
     left: Ints

@@ -16,11 +16,11 @@ class Clock(Protocol):
     """Reads the time, and waits. Thread-safe."""
 
     def monotonic_s(self) -> float:
-        """Return the seconds since an arbitrary point in time, which never decrease. For intervals and deadlines."""
+        """Return a time in seconds that never decreases, from an arbitrary start. Used for intervals and deadlines."""
         ...
 
     def wall_s(self) -> float:
-        """Return the seconds since the Unix epoch. For timestamps that are exchanged with other programs."""
+        """Return the time in seconds since the Unix epoch. Used for timestamps exchanged with other programs."""
         ...
 
     def sleep(self, seconds: float) -> None:

@@ -45,7 +45,7 @@ class _OfUnit(_Record, frozen=True, kw_only=True):
 
 
 class Ready(_OfUnit, frozen=True, kw_only=True):
-    """The target has built the unit's state and is waiting for its release."""
+    """The target has built the unit's state and is waiting for the source to release the unit."""
 
 
 class Released(_OfUnit, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class Claiming(_Record, frozen=True, kw_only=True):
 
 
 _Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
-"""Milliseconds, at most a hundred years, so that the resulting time is a valid date."""
+"""A time span in milliseconds, at most a hundred years, so that adding it to a timestamp gives a valid date."""
 
 
 class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):

@@ -2,7 +2,7 @@
 
 The state topic has one compacted partition per unit, written under the unit's ``transactional.id``, with these keys:
 
-    <unit>/progress           `Checkpoint`, in every transaction of the unit; the only authority
+    <unit>/progress           `Checkpoint`, written in every transaction of the unit; alone authoritative
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
     <unit>/unsettled          `Checkpoint` up to which results may have been written. The only record written outside
@@ -11,7 +11,7 @@ The state topic has one compacted partition per unit, written under the unit's `
 
 Two slots alternate, so that a complete snapshot exists while the next one is being written. A small snapshot and its
 manifest are written in one transaction; a large snapshot's manifest is in the last of its transactions. Surplus chunks
-of a slot are tombstoned.
+in a slot are deleted by tombstones.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class JoinSummary(msgspec.Struct, frozen=True):
 class FirstRecord(msgspec.Struct, frozen=True):
     """The identity of a transaction's first record in a result topic, and an offset at or before that record.
 
-    It stands for all records of the transaction in that partition: they become visible together or not at all.
+    This record stands for all records of the transaction in that partition: they become visible together or not at all.
     """
 
     identity: str
@@ -92,12 +92,12 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``offsets`` is the vector C: for each input topic, the offset of the next record to consume. ``start`` is the vector
     at which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
     recreated gets a new id. ``fingerprint`` is the hash of ``semantics``, which is stored as well so that an error can
-    name the setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner wrote this record when
-    it shut down cleanly; for ``joiner status``.
+    name the setting that changed. ``counts`` are totals since ``start``. ``stopped``: whether the owner wrote this
+    record during a clean shutdown; for ``joiner status``.
 
-    ``written``: for each result topic, the last committed transaction with records in it, unless Kafka is known to
-    have ended it there. ``result_ends``: for each result topic, an offset at or before all output of the unit since
-    ``start``. Older releases wrote neither.
+    ``written``: for each result topic, the first record of the last committed transaction that wrote to it, unless
+    Kafka is known to have ended that transaction there. ``result_ends``: for each result topic, an offset at or before
+    all output of the unit since ``start``. Older releases wrote neither.
     """
 
     format: int
@@ -170,7 +170,7 @@ def checkpoint_key(unit: int) -> str:
 
 
 def dangling_key(unit: int) -> str:
-    """Return the key of the note in the state topic which says that the unit has unresolved dangling transactions."""
+    """Return the key, in the state topic, of the note that the unit has dangling transactions yet to be resolved."""
     return f"{unit}/unsettled"
 
 

@@ -71,6 +71,6 @@ def _array(column: Any) -> Any:
 
 
 def _masked(column: Array, rows: Ints) -> Any:
-    """Take ``rows`` from a column and mask those that are `NO_ROW`. If the column is empty, all of them must be."""
+    """Take ``rows`` from a column, masking `NO_ROW`. If the column is empty, all ``rows`` must be `NO_ROW`."""
     values = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
     return np.ma.masked_array(values, mask=rows == NO_ROW)

@@ -1,4 +1,4 @@
-"""`Kind`: the operations that `join` needs on each kind of table. Those that only some kinds need have a default."""
+"""`Kind`: the operations that every kind of table provides for `join`. Those that few kinds need have a default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_ROW: Final = -1
 """The index that stands for the missing partner of an unmatched row."""
 
 ANYTHING: Final = "objects"
-"""The type of a column that may contain values of any type."""
+"""The key type of a column that may contain values of any type."""
 
 
 class Kind(Protocol):
@@ -43,7 +43,7 @@ class Kind(Protocol):
         ...
 
     def codes(self, left: Any, right: Any) -> Ints:
-        """Number the rows of ``left``, then of ``right``, from 0; equal rows get the same number. Return shape (n,)."""
+        """Return a number for each row of ``left``, then of ``right``. Equal rows have the same number; shape (n,)."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:

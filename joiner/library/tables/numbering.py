@@ -18,7 +18,7 @@ _WIDEST_BYTES: Final = 8
 
 
 def numbered_rows(columns: Iterable[Array]) -> Ints:
-    """Number the rows of ``columns``, shape (n,) each, from 0; equal rows get the same number. Return shape (n,)."""
+    """Return a number for each row of ``columns``, shape (n,) each. Equal rows have the same number; shape (n,)."""
     codes: Ints = np.zeros(0, dtype=np.int64)
     for column in columns:
         of_one = numbered(column)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _INFERRED: Final = {"string": "strings", "integer": "integers"}
-"""Key types by the name that pandas infers, for types that can be stored in columns of more than one dtype."""
+"""The key type for a type inferred by pandas. Contains only types that columns of several dtypes can store."""
 
 _NULLABLE: Final = {"b": "boolean", "i": "Int{}", "u": "UInt{}"}
 """The pandas dtypes that can hold missing values, by numpy dtype kind. ``{}`` stands for the width in bits."""

@@ -1,4 +1,7 @@
-"""Creates the joiner's Kafka clients, which log errors. Consumers read only committed data and never commit offsets."""
+"""Creates the joiner's Kafka clients, which log their errors.
+
+By default, consumers read only committed data. They never commit offsets by themselves.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Create a consumer that reports the end of a log immediately, because brokers do not wait for more data."""
+    """Create a consumer that soon reports the end of a log, because it does not let brokers wait for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
@@ -115,9 +118,9 @@ def timed_out(what: str) -> KafkaException:
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Return whether another producer has initialised the transactional id, or may have.
+    """Return whether an error means that another producer has, or may have, initialised the transactional id.
 
-    Only the first call after a producer was fenced says so; later calls report a fatal error. The caller should then
+    Once a producer is fenced, only its next call says so; later calls report a fatal error. The caller should then
     verify the unit's owner, which is the right reaction to any fatal error.
     """
     fault: Any = error.args[0]

@@ -32,7 +32,9 @@ class _Named(msgspec.Struct):
 
 
 def identity_of(value: bytes | None) -> str:
-    """Return a string that identifies a record in a result topic across applications; empty if it has no id.
+    """Return a string that identifies a record in a result topic, even if several applications write to the topic.
+
+    The string is empty if the record has no id.
 
     The id of a result includes the name of its join, and applications that share a topic may not have joins of the same
     name. A message that holds many results is identified by the first of them.
@@ -96,7 +98,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: whether replays begin after it, as after a claim or snapshot."""
+        """Record a committed transaction. ``is_base``: whether it is a claim or has a snapshot: replays start there."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)
@@ -126,7 +128,7 @@ class PendingMarkers:
         return [topic for topic, end in stable.items() if end in self._firsts.get(topic, ())]
 
     def in_doubt(self) -> list[str]:
-        """Return the topics with pending markers older than the newest snapshot."""
+        """Return the topics in which markers of transactions before the newest snapshot are pending."""
         return sorted(self._before_snapshot)
 
     def ends(self) -> dict[str, int]:

@@ -34,7 +34,7 @@ class Readers:
         self.state: StateLog | None = None
         """The unit's log in the state topic, or None if it has not been read completely."""
         self.begun_at: dict[str, int] | None = None
-        """The offsets at which the unit was started, as of that time. A reset changes them."""
+        """The offsets at which the unit had started when `state` was read. A reset changes them."""
 
     @cached_property
     def stable(self) -> Consumer:

@@ -205,7 +205,7 @@ class UnitTransactions:
             raise _failure(error) from error
 
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
-        """Write a record to the unit's partition of each topic, and offsets for the group, in a transaction; abort it.
+        """Write a record to the unit's partition of each topic, and the group's offsets, in a transaction; abort it.
 
         The abort markers also end any earlier transaction of this producer that is still open in these partitions.
         Returns the offsets of the records, by topic. Raises `Fenced` or `Aborted`.
@@ -224,7 +224,7 @@ class UnitTransactions:
         return firsts
 
     def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint with its present owner, even if it is to release the unit."""
+        """Return the checkpoint, but with the current owner in it if it would release the unit."""
         if checkpoint.on_the_way is None:
             return checkpoint
         return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
@@ -308,7 +308,7 @@ def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
 
 
 def _identities(messages: Outgoing) -> dict[str, str]:
-    """Return the identity of the first message for each result topic, by topic."""
+    """Return, for each result topic, the identity of the first message to be written to it."""
     return {topic: identity_of(batch.values[0]) for topic, batch in messages.items() if len(batch)}
 
 

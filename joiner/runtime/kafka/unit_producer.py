@@ -83,7 +83,7 @@ class UnitProducer:
         self._client.begin_transaction()
 
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
-        """Add the offsets to commit for the group, by input topic, to the transaction."""
+        """Add the consumer group's new offsets, by input topic, to the transaction."""
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
         metadata = self._group_metadata_consumer.consumer_group_metadata()
         within(_OFFSETS_S + _LAST_STEP_S, self._client.send_offsets_to_transaction, places, metadata, _OFFSETS_S)

@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class MoveActions(Protocol):
-    """The actions that a move requires of a runner, which reports each outcome to the named method of `Coordinator`."""
+    """The actions that a move requires of a runner. Each names the methods of `Coordinator` that report its outcome."""
 
     def release(self, action: Release) -> None:
         """Write the unit's last transaction and then the control record of the action. Reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """Claim back a unit that this site released. Reports `resumed`, or `found` if another runner was first."""
+        """Reclaim a unit that this site released. Reports `resumed`, or `found` if another runner claimed it first."""
         ...
 
     def warm_up(self, unit: int) -> None:
@@ -108,7 +108,7 @@ class Coordinator:
         self._do(self._target.dropped(unit))
 
     def failed(self, unit: int, why: str) -> None:
-        """Record that the unit cannot be warmed up or claimed here."""
+        """Record why this runner cannot claim the unit or cannot build its state."""
         self._do(self._target.failed(unit, why))
 
     def resumed(self, unit: int, late_ms: int = 0) -> None:

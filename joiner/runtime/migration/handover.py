@@ -197,12 +197,12 @@ class Handover:
         self._begin_claim(unit, replace(self._claimant, back=way))
 
     def warm_up(self, unit: int) -> None:
-        """See `coordinator.MoveActions`. Runs in the pool."""
+        """See `coordinator.MoveActions`. The state is built in a thread of the pool."""
         if unit not in self._warming:
             self._warming[unit] = self._services.pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
-        """See `coordinator.MoveActions`. The producer is destroyed with its last reference."""
+        """See `coordinator.MoveActions`. The prepared producer is destroyed with the last reference to it."""
         warm = self._warm.pop(unit, None)
         if warm is not None:
             warm.readers.close()

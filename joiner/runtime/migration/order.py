@@ -58,7 +58,7 @@ class Order:
 
     @property
     def underway(self) -> list[int]:
-        """Units that may have been released but have not arrived, as far as known. Checkpoints show where they are."""
+        """Units that may be between two sites, because their target was ready. Checkpoints show where they are."""
         return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
 
     def due(self, now_s: float) -> list[Record]:
@@ -76,7 +76,7 @@ class Order:
     def cancel(self, why: str) -> list[Record]:
         """Withdraw the order for units that are not known to be released.
 
-        A unit whose target is ready may be about to be released; the log will show the outcome.
+        A unit whose target is ready may be about to be released; its checkpoint will show the outcome.
         """
         cancelled = []
         for unit, one in self.units.items():

@@ -152,7 +152,7 @@ class Source:
         return [action for unit, one in late for action in self._reclaim(unit, one)]
 
     def released(self, unit: int, now_s: float) -> None:
-        """Record that the last transaction is committed."""
+        """Record that the unit's last transaction has been committed."""
         one = self._units.get(unit)
         if one is not None and one.step is _Leaving.RELEASING:
             one.step, one.since_s = _Leaving.RELEASED, now_s
@@ -313,7 +313,7 @@ class Target:
         return [Write(refused), CoolDown(unit)]
 
     def resumed(self, unit: int, late_ms: int = 0) -> list[Action]:
-        """Record that the unit was claimed and that, ``late_ms`` ago, it committed or was found to have no input."""
+        """Record that the unit was claimed and resumed ``late_ms`` ago, at its first commit or at the claim itself."""
         one = self._units.pop(unit, None)
         if one is None:
             return []

@@ -54,7 +54,7 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """When to claim a unit next. If ``runs`` is set, its checkpoint must still name one of these runs by then."""
+    """When to claim a unit next. If ``runs`` is set, its checkpoint must still name one of these runs at that time."""
 
     not_before_s: float
     runs: frozenset[str] | None = None
@@ -89,7 +89,7 @@ class AssignmentManager:
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
-        # Errors of claims in other threads, for the loop to handle.
+        # Errors of claims that ran in other threads, for the runner's loop to handle.
         self._claim_errors: deque[tuple[int, Exception]] = deque()
         self.failed: dict[int, str] = {}
         """Units that cannot continue on this runner, with the reasons."""

@@ -148,9 +148,10 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
     committed = group_offsets(settings, unit)
     if committed:
         raise UnitStopped(
-            f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
-            f"{settings.state_topic} holds no checkpoint: was the topic deleted? Restore it, or start over with "
-            "`joiner reset` (existing results are then written again, under the same ids)"
+            f"unit {unit} of {settings.application.name!r}: the consumer group has committed "
+            f"{offsets_as_text(committed)}, but {settings.state_topic} holds no checkpoint: was the topic deleted? "
+            "Restore it, or start over with `joiner reset` (existing results are then written again, under the same "
+            "ids)"
         )
 
 
@@ -240,7 +241,7 @@ class Claimer:
     ) -> tuple[UnitTransactions, Checkpoint]:
         """Claim a unit, using the clients of ``warm`` if it is given.
 
-        Raises `ClaimLost` instead of `Fenced`, `ClaimCancelled`, and the other exceptions of the function `claim`.
+        Raises `ClaimLost` (instead of `Fenced`), `ClaimCancelled`, and the other exceptions of the function `claim`.
         """
         before = read_checkpoint(readers, unit)
         transactions = warm.transactions if warm else self._services.make_transactions(self._settings, unit)

@@ -104,7 +104,7 @@ class ReplayedEffects(NamedTuple):
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
     """Return the transactions that are dangling even after the transactional id was initialised, or None.
 
-    ``log``: the unit's state log, read up to its stable end.
+    ``log``: the committed records of the unit's state log.
     """
     open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
     note = log.dangling_note()

@@ -27,7 +27,7 @@ class Claimant:
     def may_continue(self, found: Checkpoint) -> bool:
         """Return whether this runner may claim the unit.
 
-        It may after a reset, if the unit belongs to its own site, by force, or to reclaim the unit (``back``).
+        This is allowed after a reset, for a unit of its own site, with ``force``, or to reclaim the unit (``back``).
         """
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
@@ -53,7 +53,7 @@ class LogShort(UnitStopped):
 def check_continues(
     settings: JoinerSettings, found: Checkpoint, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:
-    """Check that the claimant, the settings and the topics match the checkpoint ``found``, else raise `UnitStopped`."""
+    """Check that the claimant, settings and topics match the checkpoint ``found``. Raises `UnitStopped` if not."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
         owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
@@ -94,7 +94,7 @@ def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
 
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
-    """Check that the input logs extend to ``offsets`` and still contain all later records, else raise `UnitStopped`."""
+    """Check that the input logs extend to ``offsets`` and contain all later records. Raises `UnitStopped` if not."""
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:

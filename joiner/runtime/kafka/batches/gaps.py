@@ -82,7 +82,7 @@ class GapVerifier:
 
 
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
-    """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset at which they should begin.
+    """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset that is expected first.
 
     A gap is a pair: its first missing offset, and the next offset that exists. Without gaps this takes constant time.
     """

@@ -35,7 +35,7 @@ class BatchReader(Protocol):
         ...
 
     def remove(self, topic: str, unit: int) -> None:
-        """Stop reading a partition, which is no longer assigned to the consumer."""
+        """Stop reading a partition that is no longer assigned to the consumer."""
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
@@ -71,7 +71,7 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable` without native calls."""
+        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if there are no native calls."""
         self._native = NativeReader(consumer, count_max)
         # Serves broker errors and the client's log lines; returns no messages.
         self._events = ObjectReader(consumer, topics)

@@ -92,7 +92,7 @@ def test_a_refused_first_time_does_not_decide_the_kind() -> None:
         join.left(5)
     assert join.left(NOON) == []
     join = pairing(lateness=5)
-    with pytest.raises(ArgumentError, match="tolerance and lateness are integers; pass durations, such as"):
+    with pytest.raises(ArgumentError, match="tolerance and lateness are integers, so times must be integers"):
         join.left(NOON)
     assert join.left(5) == []
 
@@ -158,7 +158,7 @@ def test_a_snapshot_is_taken_of_everything_and_does_not_follow_the_join() -> Non
     functions: dict[str, Any] = {"time": lambda record: record, "on_unmatched": unmatched.append}
     restored: RecordJoin[Any, Any, Any] = RecordJoin.restore(before, lambda left, right: (left, right), **functions)
     assert len(restored) == 1
-    with pytest.raises(ArgumentError, match="but earlier ones are datetimes without a time zone"):
+    with pytest.raises(ArgumentError, match="expected datetimes without a time zone, as in earlier calls"):
         restored.right(NOON.replace(tzinfo=UTC))
     with pytest.raises(ArgumentError, match="tolerance and lateness are durations"):
         restored.right(5)
