@@ -1,4 +1,4 @@
-"""`join`: the neighbour join of two whole tables in one call.
+"""`join`: joins two whole tables in one call, each row with its neighbours in the other table.
 
 Tables are pandas or polars frames, Arrow tables, or mappings of column names to numpy arrays. pandas, polars and
 pyarrow are optional: each is imported only when a table needs it.

@@ -212,7 +212,9 @@ def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: byte
     try:
         version = decode_format(value)
         if version > FORMAT_VERSION:
-            message = f"unit {unit}: the state topic was written by a newer release (format {version}); run that one"
+            message = (
+                f"unit {unit}: the state topic was written by a newer release (format {version}); upgrade the joiner"
+            )
             raise UnitStopped(message)
         return decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

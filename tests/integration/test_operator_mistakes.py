@@ -175,7 +175,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
     newer, buffer = unit_snapshot.VERSION + 1, snapshot.VERSION + 1
     assert f"the snapshot of unit 0 was written by a newer release (format {newer}, this one reads up to" in said
     assert f"the snapshot of unit 1 was written by a newer release (the snapshot has format version {buffer}" in said
-    assert "unit 2: the state topic was written by a newer release (format 2); run that one" in said
+    assert "unit 2: the state topic was written by a newer release (format 2); upgrade the joiner" in said
 
 
 def test_a_deleted_state_topic_is_refused_and_without_its_group_replaced_with_a_warning(app: Application) -> None:

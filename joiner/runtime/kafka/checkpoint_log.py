@@ -1,4 +1,4 @@
-"""Reads the state topic: a unit's newest checkpoint and newest complete snapshot."""
+"""Reads a unit's newest checkpoint and newest complete snapshot from the state topic."""
 
 from __future__ import annotations
 

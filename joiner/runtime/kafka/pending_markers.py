@@ -124,7 +124,7 @@ class PendingMarkers:
         return [topic for topic, known in self._firsts.items() if known]
 
     def ours(self, stable: Mapping[str, int]) -> list[str]:
-        """Return the topics in which the oldest open transaction is ours."""
+        """Return the topics in which the oldest open transaction is ours. ``stable``: the stable ends, by topic."""
         return [topic for topic, end in stable.items() if end in self._firsts.get(topic, ())]
 
     def in_doubt(self) -> list[str]:

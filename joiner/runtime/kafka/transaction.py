@@ -241,13 +241,13 @@ class UnitTransactions:
     def _may_replace_snapshot(self) -> bool:
         """Return whether the older snapshot may be replaced: all transactions before the newer one must have ended."""
         self.check_ended()
-        # A claim that replays from this snapshot starts its search for results at these offsets.
+        # Note the current stable ends: a claim that replays from this snapshot will search for results from there.
         self._note_stable_ends(self._settings.output_topics.values())
         in_doubt = self._pending.in_doubt()
         if in_doubt:
             _log.warning(
-                "unit %s: the snapshot is postponed: an open transaction of another program in %s hides which "
-                "transactions Kafka has ended",
+                "unit %s: the snapshot is postponed: because another program has an open transaction in %s, it is not "
+                "known which of the unit's transactions Kafka has ended",
                 self._unit,
                 ", ".join(f"{topic} [{self._unit}] at {self._pending.ends()[topic]}" for topic in in_doubt),
             )

@@ -44,7 +44,7 @@ class UnitProducer:
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
         """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be in the group."""
         self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
-        # Reused for every call, because creating these dicts would cost as much as encoding the messages.
+        # These dicts are reused for every call, because creating them would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
         """The offset of the last transaction's first record in each topic; -1 until that record is delivered."""
@@ -146,7 +146,7 @@ class UnitProducer:
     def flush(self) -> None:
         """Wait until Kafka has acknowledged all records sent in the transaction."""
         if self._client.flush(_COMMIT_S):
-            raise timed_out(f"records of unit {self._unit} were not written within {_COMMIT_S:.0f} s")
+            raise timed_out(f"Kafka did not acknowledge all records of unit {self._unit} within {_COMMIT_S:.0f} s")
 
     def abort(self) -> None:
         """Abort the transaction."""

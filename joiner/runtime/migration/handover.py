@@ -175,7 +175,7 @@ class Handover:
         self._resumed_s[number] = self._clock.monotonic_s()
 
     def give_back(self, units: list[int]) -> None:
-        """Drop units that are assigned to other processes of the site."""
+        """Stop tracking units that are now assigned to other processes of the same site."""
         for number in units:
             self._elsewhere.pop(number, None)
             self._resumed_s.pop(number, None)

@@ -42,7 +42,7 @@ class MoveStatus:
 
 
 class Order:
-    """An order to move units. ``now_s`` may come from any monotonic clock."""
+    """An order to move units to another site. ``now_s`` may come from any monotonic clock."""
 
     def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
         """Create an order. Units that have not been released by ``until_s`` stay where they are."""

@@ -33,7 +33,7 @@ LEASE_S: Final = 5.0
 """An order expires after this long without a Request."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
-"""The reason reported for a unit that stayed at its source."""
+"""The reason reported for a unit that was not moved because its source reclaimed it."""
 
 RECLAIM_AFTER_S: Final = 5.0
 """How long the target may take to claim the unit or to report. A target that is ready needs only a fraction of this
@@ -201,7 +201,7 @@ class Source:
         return []
 
     def _wait_for(self, record: Claiming, now_s: float) -> None:
-        """Extend the wait for a target that is still claiming."""
+        """Wait longer before reclaiming units that the target is still claiming."""
         for unit in record.units:
             one = self._units.get(unit)
             if one is not None and one.step is _Leaving.RELEASED and one.to == record.to:

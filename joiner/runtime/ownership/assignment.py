@@ -85,7 +85,7 @@ class AssignmentManager:
         self._claimant = claimant
         self._in_group = in_group
         # Units that may be claimed by force: those assigned at start-up. A unit assigned later must not be claimed from
-        # the site that it was moved to. None: no units have been assigned yet.
+        # the site that it was moved to. It is None until units have been assigned.
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
@@ -122,7 +122,7 @@ class AssignmentManager:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
         for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
-        # A copy, because another thread may remove an entry.
+        # Iterate over a copy, because another thread may remove an entry.
         waiting = {
             number
             for number, then in list(self._waiting.items())
@@ -169,7 +169,7 @@ class AssignmentManager:
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
-        """Verify that a unit is still ours before claiming it again. The first check is after ``wait_s``."""
+        """Verify that a unit is still ours before claiming it again. ``wait_s``: the wait before the first check."""
         self._verify_first(number, OwnershipInDoubt(), wait_s)
 
     def schedule_claim(self, number: int) -> None:

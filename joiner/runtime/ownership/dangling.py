@@ -229,7 +229,7 @@ def resolve(
         unmatched = missing_in(topics.unmatched, _encoded(effects.unmatched))
         effects.unmatched = [effects.unmatched[number] for number in unmatched]
     missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
-    _log.warning("unit %s: resolved; %s missing results are written with the claim", unit, missing)
+    _log.warning("unit %s: resolved; writing %s missing results with the claim", unit, missing)
     return effects
 
 

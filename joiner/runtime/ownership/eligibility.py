@@ -89,7 +89,7 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first offset and the end of each input topic of a unit. Raises KafkaException."""
+    """Return the first offset and the end of each of a unit's input logs, by topic. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 

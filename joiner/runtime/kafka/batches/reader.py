@@ -39,7 +39,7 @@ class BatchReader(Protocol):
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
-        """Return what has arrived. Wait up to ``wait_s`` for ``count_max`` messages and events."""
+        """Return the messages and events that have arrived. Wait up to ``wait_s`` seconds for ``count_max`` of them."""
         ...
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class ColumnReader:
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
         """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if there are no native calls."""
         self._native = NativeReader(consumer, count_max)
-        # Serves broker errors and the client's log lines; returns no messages.
+        # Delivers broker errors and the client's log lines, but no messages.
         self._events = ObjectReader(consumer, topics)
 
     def add(self, topic: str, unit: int) -> None:
@@ -90,7 +90,8 @@ class ColumnReader:
         others = self._events.read(_EVENTS_MAX, 0)
         read.errors.extend(others.errors)
         for unit, topics in others.batches.items():
-            # Should not happen: every partition is added before it is assigned. If it does, the unit is claimed again.
+            # This should not happen, because every partition is added before it is assigned. If it does, the unit is
+            # claimed again.
             read.errors.extend((_STRAY, unit, topic) for topic in topics)
         return read
 
