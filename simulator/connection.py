@@ -78,9 +78,9 @@ class Connection:
         self._notice = notice
         self._clock_ns = clock_ns
         self.connected = False
-        """Whether the connection is up and the broker has accepted it."""
+        """Whether there is a connection that the broker has accepted."""
         self.window = link.in_flight_max
-        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is lower."""
+        """Maximum number of unacknowledged messages: `link.in_flight_max` or the broker's limit, whichever is lower."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.problem = ""
         """Why there is no connection."""

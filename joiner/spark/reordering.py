@@ -116,8 +116,8 @@ class Rules:
 class _Held:
     """The rows of one side that are not final yet or can still become part of a pair.
 
-    Each of the n rows has an entry in every column, which has shape (n,). ``seq``: the position of the row in the
-    stream of final rows, or `_NOT_FINAL`.
+    All columns have one entry per row, shape (n,). ``seq``: the position of the row in the stream of final rows, or
+    `_NOT_FINAL`.
     """
 
     table: pa.Table
@@ -217,7 +217,7 @@ class ReorderedJoin:
     def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
         """Add the new rows that are not late to the held rows.
 
-        Return the number of late rows on each side, and the frontiers that follow from the rows of each side, by key
+        Return the number of late rows on each side, and the frontiers that the new rows of each side imply, by key
         number.
         """
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])

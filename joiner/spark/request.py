@@ -130,7 +130,9 @@ class _Frame:
             has = ", ".join(repr(field.name) for field in self.fields)
             raise AnalysisException(f"{argument}: {self.name} has no column {name!r}; it has {has}")
         if len(places) > 1:
-            raise AnalysisException(f"{argument}: {self.name} has {len(places)} columns {name!r}; rename or drop one")
+            raise AnalysisException(
+                f"{argument}: {self.name} has {len(places)} columns named {name!r}; rename or drop one"
+            )
         return places[0]
 
     def side(self, by: tuple[int, ...], time: int, order: tuple[int, ...]) -> Side:

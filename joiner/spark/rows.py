@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""Used instead of a row index if an unmatched row has no partner."""
+"""Stands in for a row index where an unmatched row has no partner."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def from_bytes(data: bytes) -> pa.Table:
 
 
 def as_declared(table: pa.Table, side: Side) -> pa.Table:
-    """Rename and cast the columns to the schema of ``side``. Raises `ArgumentError` if they cannot be cast."""
+    """Rename and cast the columns to match the schema of ``side``. Raises `ArgumentError` if they cannot be cast."""
     try:
         return table.rename_columns(side.schema.names).cast(side.schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:

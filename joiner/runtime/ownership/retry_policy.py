@@ -119,7 +119,7 @@ class RetryTracker:
         return trouble is not None and not _is_steady(trouble, self._clock.monotonic_s())
 
     def served(self, number: int) -> None:
-        """Record that the unit is being served. After `_STEADY_S` of this, its failures are forgotten."""
+        """Record that the unit is being served. Its failures are forgotten once this has lasted `_STEADY_S`."""
         trouble = self._units.get(number)
         if trouble is not None:
             trouble.served_since_s = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""A unit's in-flight transaction, as every kind of runner uses it."""
+"""The in-flight transaction of a unit. Every kind of runner uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 
 class Commit(NamedTuple):
-    """A transaction that is being written. ``written`` will hold the place of its snapshot, or None without one.
+    """A transaction that is being written. ``written`` resolves to the place of its snapshot, or to None.
 
     While the transaction is in flight, the unit's next batch is read and joined.
     """

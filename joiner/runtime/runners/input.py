@@ -20,7 +20,7 @@ _RECORD_BYTES: Final = 24
 """Approximate size of such a record, in bytes."""
 
 _AT_FIRST: Final = 10
-"""How many messages to read at a time while their size is not known."""
+"""The number of messages per read until their size is known."""
 
 _FORGETTING: Final = 0.9
 """The largest message size seen so far is multiplied by this factor on every read, so that it decays over time."""
@@ -62,7 +62,7 @@ class InputConsumer:
         self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
 
     def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
-        """Stop reading a unit. ``topics``: its input topics. ``paused``: those that are paused at present."""
+        """Stop reading a unit. ``topics``: its input topics. ``paused``: the ones that are currently paused."""
         if paused := list(paused):
             # Otherwise the partitions would still be paused when the unit is claimed again.
             self.resume(unit, paused)

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class JoinerProcess(Runner["ProcessLoop"]):
-    """The runner that is a plain process. `run` also raises `InstanceInUse`."""
+    """Serves units in a plain process. `run` also raises `InstanceInUse`."""
 
     def _make(self, parts: Parts) -> ProcessLoop:
         return ProcessLoop(parts)
@@ -71,7 +71,7 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Determined before leaving the group, because that also releases failed units.
+            # Determine the status before leaving the group, because that also releases failed units.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
             # The last messages may come from a recreated topic, so a state that includes them must not be saved.
@@ -98,7 +98,7 @@ class ProcessLoop:
         """Release revoked units. ``lost``: the group has already assigned them to others."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
-        # Cancelled first, so that the claims can end while the running units write their last transactions.
+        # Cancel the claims first, so that they can end while the running units write their last transactions.
         self.supervisor.cancel_claims(units, 0.0)
         if not lost:
             self.tasks.write_last_snapshots(mine, until_s)

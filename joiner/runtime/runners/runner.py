@@ -1,4 +1,4 @@
-"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` are those of its units."""
+"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` has the state of each."""
 
 from __future__ import annotations
 

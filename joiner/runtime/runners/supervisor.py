@@ -84,10 +84,10 @@ class Execution(Protocol[_Task]):
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Stop running a unit and begin to write its last transaction, which has a snapshot. Then call ``then``.
+        """Stop running a unit, and begin to write its last transaction, which includes a snapshot.
 
-        Return a future that ends with the write, or None if the unit keeps running or has failed. May wait for the
-        unit's in-flight commit.
+        ``then`` is called once the transaction is written. Return a future that ends at that time, or None if the unit
+        keeps running or has failed. May wait for the unit's in-flight commit.
         """
         ...
 
@@ -106,7 +106,7 @@ class Supervisor(Generic[_Task]):
         in_group: bool,
         standby: bool,
     ) -> None:
-        """``in_group``: see `AssignmentManager`; ``standby``: wait for units of other sites."""
+        """``in_group``: see `AssignmentManager`. ``standby``: whether to wait for units that belong to other sites."""
         self._settings = settings
         self._execution = execution
         self._metrics, self._clock = metrics, services.clock
@@ -131,7 +131,7 @@ class Supervisor(Generic[_Task]):
     def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
         """Perform all actions that are due.
 
-        ``units``: those assigned to this runner. ``obstacles``: obstacles to report besides the supervisor's own.
+        ``units``: the units assigned to this runner. ``obstacles``: obstacles to report besides the supervisor's own.
         Raises `IllegalTransition` if there is a bug in this program.
         """
         self._ours = set(units)
@@ -151,7 +151,7 @@ class Supervisor(Generic[_Task]):
         self.report(obstacles)
 
     def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Report why units are not being served, for ``joiner status``. ``obstacles``: further ones to report."""
+        """Report why units are not being served, for ``joiner status``. ``obstacles``: more reasons to report."""
         self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
 
     @property
@@ -170,7 +170,8 @@ class Supervisor(Generic[_Task]):
 
     def forget(self, units: list[int]) -> None:
         """Forget units that have stopped running here because they are now assigned to other runners."""
-        # Collected first, because a commit that has just failed schedules a claim, which `forget` must remove.
+        # Collect the failures first: a commit that has just failed would otherwise schedule a new claim of its unit
+        # later.
         self.collect_failures()
         self._ours -= set(units)
         for number in units:
@@ -179,7 +180,7 @@ class Supervisor(Generic[_Task]):
         for number in units:
             self._note_state(number)
 
-    # The interface for moves, see `handover.Host`
+    # The interface that moves use, see `handover.Host`
 
     @property
     def tasks(self) -> Mapping[int, _Task]:

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _SIZES: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 _RECOVERIES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LATENCIES_S: Final = (*DURATIONS_S, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""Bucket bounds up to an hour, because a pair may have to wait for the next record of a machine that has paused."""
+"""Histogram buckets up to an hour, because a pair may have to wait for the next record of a machine that has paused."""
 
 _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unmatched": "unmatched"}
 """The names of the counters for each output, by the setting that names its topic."""
 
 _COUNTED: Final = {
-    "records": "Messages that were read from the input topics: records, watermarks and others.",
+    "records": "Messages that were read from the input topics: records, watermarks and other messages.",
     "pairs": "Results that were written.",
     "late": "Late records that were written to the late topic.",
     "rejected": "Dead letters that were written.",
-    "unmatched": "Records without a partner that were written to the unmatched topic.",
+    "unmatched": "Unmatched records that were written to the unmatched topic.",
     "duplicates": "Records that were dropped as duplicates of records already held.",
     "watermarks": "Watermarks that were read.",
 }

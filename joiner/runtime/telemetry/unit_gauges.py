@@ -117,7 +117,7 @@ class UnitGauges:
         }
 
     def _joins(self) -> Iterator[tuple[str, str, JoinSummary, tuple[int, int]]]:
-        """Yield the unit, name, summary, and held bytes by side of each join of each unit."""
+        """Yield, for each join, its unit, its name, its summary, and the bytes that each side holds."""
         for unit, status in self._unit_statuses().items():
             for name, join in list(status.checkpoint.joins.items()):
                 yield str(unit), name, join, status.held_bytes.get(name, (0, 0))

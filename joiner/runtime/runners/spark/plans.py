@@ -1,4 +1,4 @@
-"""The messages between driver and workers: for each unit in a batch, one small row each way, a plan and its outcome.
+"""The messages between the driver and the workers: per unit and batch, a plan goes out and an outcome comes back.
 
 Input records do not pass through Spark. A shuffle would only partition them by unit, and Kafka has already done that.
 So Spark shuffles offset ranges instead, and the worker that receives a range reads its records from Kafka.
@@ -77,10 +77,11 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """Return how many of the ``waiting`` records of each place to read, for a batch of about ``room`` records.
+    """Decide how many records to read from each place, for a batch of about ``room`` records in total.
 
-    A place with few records is read to its end, so that it does not lag behind. The remaining room is divided among the
-    other places in proportion to their records, so that all workers finish at the same time and no core is idle.
+    ``waiting``: the number of records that each place has available. A place with few records is read to its end, so
+    that it does not lag behind. The remaining room is divided among the other places in proportion to their records, so
+    that all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])

@@ -80,7 +80,7 @@ def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
 
 
 def _is_submitted() -> bool:
-    """Return whether ``spark-submit`` has started this program."""
+    """Return whether this program was started by ``spark-submit``."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -112,7 +112,7 @@ class StageFolder:
         self._marker = self._path(name, MARKER)
 
     def begin(self) -> None:
-        """Create the folder, empty, after removing the one that a killed stage has left. Raises `ForeignFolder`."""
+        """Create an empty folder, after removing any that a killed stage has left. Raises `ForeignFolder`."""
         self.remove()
         if self._files.exists(self._folder) and not (
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)

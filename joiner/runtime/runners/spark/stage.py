@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class SparkStage(Runner[Driver]):
-    """The runner that is a stage in Spark. `run` also raises `StageFailed`."""
+    """Serves units in a Spark stage. `run` also raises `StageFailed`."""
 
     def _make(self, parts: Parts) -> Driver:
         return Driver(parts)

@@ -103,7 +103,7 @@ class Units:
     def restore(self, claimed: Claimed) -> SparkTask:
         """See `supervisor.Execution`. The state is built later, by the worker that gets the unit's first batch.
 
-        ``claimed.warm`` is not used: warm-up has served to check that this stage can continue the unit.
+        ``claimed.warm`` is not used: warm-up only served to check that this stage can continue the unit.
         """
         readers = claimed.readers
         state = readers.state if readers.state is not None else read_state(readers, claimed.unit)
@@ -213,7 +213,7 @@ class Units:
         number = outcome.plan.unit
         task = self.tasks.get(number)
         if task is not None and (commit := task.commit) is not None:
-            # Without the lock, because it may take a long time.
+            # Wait without holding the lock, because this may take a long time.
             self._clock.wait_until_done([commit.written])
         with self._lock:
             self._woken_s = self._clock.monotonic_s()
@@ -331,7 +331,7 @@ class Units:
 def _records_max(settings: JoinerSettings) -> int:
     """Return the maximum number of records per topic and unit in a batch.
 
-    It is so small that a topic can be paused before the unit's buffer is full.
+    The limit is low enough for a topic to be paused before the unit's buffer is full.
     """
     application = settings.application
     room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)

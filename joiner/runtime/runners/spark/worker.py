@@ -202,7 +202,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)
     spent.note("store")
-    # Kept only now that the batch has succeeded: the state after a failed batch is useless.
+    # Keep the unit only now that the batch has succeeded: after a failed batch, its state is useless.
     memory.keep(place, _Left(plan.start, unit))
     found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
