@@ -1,6 +1,6 @@
-"""Gauges of a runner's units: their owner, lag, snapshots, and the records their joins hold.
+"""Gauges for the units of a runner: the owner, lag and snapshot of each unit, and the records that its joins hold.
 
-They are computed when they are read, from the checkpoints of the last commits.
+They are computed from the checkpoint of each unit's last commit, at the time they are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _BOUNDS: Final = (("min", "hindmost"), ("max", "foremost"))
-"""Values of the label `bound` (over the keys of a side), and of `thing`, its name until the next release."""
+"""The values of the label `bound`: the lowest and the highest frontier among the keys of a side. The label `thing` has
+the former names of these values, until the next release."""
 
 
 class UnitStatus(NamedTuple):
@@ -24,10 +25,10 @@ class UnitStatus(NamedTuple):
     checkpoint: Checkpoint
     """The last committed checkpoint."""
     held_bytes: Mapping[str, tuple[int, int]]
-    """Approximate bytes held by the left and the right side, by join."""
+    """Approximate number of bytes held by the left and the right side of each join."""
     paused: Collection[str]
     lag: int
-    """Number of input offsets after the last commit, summed over all topics."""
+    """Number of input offsets beyond the last commit, summed over all topics."""
     snapshot_age_s: float
 
 
@@ -41,7 +42,7 @@ class UnitGauges:
         statuses: Callable[[], Mapping[int, UnitStatus]],
         snapshot_bytes: Mapping[int, int],
     ) -> None:
-        """``statuses``: the running units; ``snapshot_bytes``: the sizes of the last snapshots that were written."""
+        """``statuses`` returns the running units. ``snapshot_bytes``: the size of each unit's last snapshot."""
         self._settings, self._claimant = settings, claimant
         self._unit_statuses, self._snapshot_bytes = statuses, snapshot_bytes
 
@@ -57,19 +58,19 @@ class UnitGauges:
         gauge("lsb_joiner_lag_records", "Offsets of the input that are not committed.", self._by_unit("lag"), unit)
         gauge(
             "lsb_joiner_snapshot_age_seconds",
-            "Seconds since the last snapshot; 0 if nothing has changed since.",
+            "Seconds since the last snapshot, or 0 if the state has not changed since.",
             self._by_unit("snapshot_age_s"),
             unit,
         )
         gauge(
             "lsb_joiner_snapshot_bytes",
-            "Size of the last snapshot that was written here.",
+            "Size of the last snapshot that this runner wrote.",
             self._snapshots,
             unit,
         )
         gauge(
             "lsb_joiner_topic_paused",
-            "1 while a topic is paused because it runs ahead of others.",
+            "1 while a topic is paused because it is ahead of the others, otherwise 0.",
             self._paused,
             ("unit", "topic"),
         )
@@ -83,13 +84,13 @@ class UnitGauges:
         gauge("lsb_joiner_held_bytes", "Approximate memory of the held records.", self._held_bytes, side)
         gauge(
             "lsb_joiner_frontier_timestamp_seconds",
-            "Event time below which a record is late, for the key that is furthest in time.",
+            "Highest frontier of any key: records of that key with earlier event times are late.",
             lambda: {place: highest_ns / 1e9 for place, (_, highest_ns), _ in self._frontiers()},
             side,
         )
         gauge(
             "lsb_joiner_frontier_lag_seconds",
-            "Distance of a frontier from the newest event time of its join and unit.",
+            "How far a frontier is behind the newest event time of its join and unit.",
             self._frontier_lags,
             (*side, "bound", "thing"),
         )
@@ -103,7 +104,7 @@ class UnitGauges:
         }
 
     def _owners(self) -> dict[tuple[str, ...], float]:
-        # The label `placement` is the former name of `site`, kept until the next release.
+        # The label `placement` is the former name of `site`. It will be removed in the next release.
         runner = self._claimant.instance, self._claimant.site, self._claimant.site
         return {(str(unit), *runner): 1.0 for unit in self._unit_statuses()}
 
@@ -116,7 +117,7 @@ class UnitGauges:
         }
 
     def _joins(self) -> Iterator[tuple[str, str, JoinSummary, tuple[int, int]]]:
-        """Yield the joins of the units: unit, name, summary, and held bytes by side."""
+        """Yield, for each join, its unit, its name, its summary, and the bytes that each side holds."""
         for unit, status in self._unit_statuses().items():
             for name, join in list(status.checkpoint.joins.items()):
                 yield str(unit), name, join, status.held_bytes.get(name, (0, 0))
@@ -145,8 +146,9 @@ class UnitGauges:
         }
 
     def _frontiers(self) -> Iterator[tuple[tuple[str, ...], tuple[int, int], int]]:
-        """Yield, for each side with a frontier, its labels, its lowest and highest frontier, and the newest event time
-        of its join, in ns.
+        """Yield labels, span and newest event time for each side of a join that has a frontier.
+
+        The span is the lowest and the highest frontier. The newest event time is that of the whole join. All are in ns.
         """
         lateness_ns = {join.name: join.lateness for join in self._settings.join}
         for unit, name, join, _ in self._joins():
