@@ -383,6 +383,6 @@ CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """The contenders that run on every workload."""
 HEADLINE: Final = (
     *("plain process", "Spark stage", PASS_THROUGH.name, *(one.name for one in CEILINGS)),
-    *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join"),
+    *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join", "Flink by hand", "Kafka Streams by hand"),
 )
 """The contenders that are named in a headline of the benchmark page. They are run more often than the others."""

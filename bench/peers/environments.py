@@ -59,7 +59,9 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
             shutil.rmtree(place, ignore_errors=True)
             run = Parts(folder, say).run
             run(name, [_find_python(name), "-m", "venv", str(place)])
-            run(name, [str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(wanted)])
+            # The lock is complete. Without --no-deps, pip rejects a dependency on a pinned package with an extra.
+            only = ("--quiet", "--require-hashes", "--no-deps", "-r", str(wanted))
+            run(name, [str(python), "-m", "pip", "install", *only])
             shutil.copyfile(wanted, installed)
     return python
 
