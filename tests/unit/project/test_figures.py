@@ -55,10 +55,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "docs/moving.md": (
             *(
                 "repeats it every 0.5 s",
-                "not repeated for 5 s",
+                "not repeated within 5 s",
                 "waits twice as long before the next",
-                "commits nothing for 0.5 s after its claim",
-                "claims a released unit for 5 s",
+                "commits nothing within 0.5 s of its claim",
+                "claims a released unit within 5 s",
             ),
             *("reclaims the unit after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
         ),
