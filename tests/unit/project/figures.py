@@ -281,7 +281,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
     short, long = (_engine_rate("records in all", records=records) for records in (10_000, 10_000_000))
     yield Figure(
         _SPEED,
-        "{:.1f} million records a second with ten thousand in all, {:.1f} million with ten million",
+        "{:.1f} million records a second with ten thousand records in all, and {:.1f} million with ten million",
         (short, long),
     )
     cold, warm = (
