@@ -81,8 +81,8 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 
 
 NUMBER_KINDS: Final = frozenset("biufO")
-"""The dtype kinds that a joining function may return. Complex numbers, strings and dates are not among them, although
-numpy would silently convert them to floats."""
+"""The dtype kinds that a joining function may return. Complex numbers, strings and dates are excluded, because numpy
+would silently convert them to floats."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:

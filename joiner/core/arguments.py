@@ -38,7 +38,7 @@ UNMATCHED: Final = ("none", *SIDES, "both")
 
 
 class NeighbourSpec(NamedTuple):
-    """Which neighbours each record of one side looks for. ``nearest``: only the nearer of the two."""
+    """Which neighbours each record of one side looks for. ``nearest``: whether it looks only for the nearer one."""
 
     prev: bool
     next: bool
@@ -133,7 +133,7 @@ class Options:
 
     @classmethod
     def from_json(cls, header: dict[str, Any]) -> Self:
-        """Create options from a header that `to_json` wrote. Other members of the header are ignored."""
+        """Create options from a header that `to_json` wrote. Other fields in the header are ignored."""
         return cls(
             tolerance_ns=header["tolerance_ns"],
             lateness_ns=tuple(header["lateness_ns"]),
@@ -147,8 +147,8 @@ class Options:
 class Records(NamedTuple):
     """Records of one stream in log order: keys, event times in ns, log positions and identities, shape (n,) each.
 
-    Two records of a stream with the same key, time and identity are one event, delivered twice. ``identity`` is None if
-    the source has no identities, in which case no record is a duplicate.
+    Two records in a stream with the same key, time and identity represent one event that was delivered twice.
+    ``identity`` is None if the source does not provide identities; then no record is treated as a duplicate.
     """
 
     key: Ints
@@ -177,7 +177,8 @@ class Watermarks(NamedTuple):
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
     """Validate ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, int64 arrays of shape (n,).
 
-    None means no records. ``name``: the argument, for messages. Raises `ArgumentError` naming the column and the index.
+    None means no records. ``name``: the name of the argument, for error messages. Raises `ArgumentError` naming the
+    column and the index.
     """
     if columns is None:
         return _NO_RECORDS
@@ -191,8 +192,8 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
 def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
     """Validate ``(keys, ts_ns, seq)``, int64 arrays of shape (n,), in which a key may be `ALL_KEYS`.
 
-    None means no watermarks. ``name``: the argument, for messages. Raises `ArgumentError` naming the column and the
-    index.
+    None means no watermarks. ``name``: the name of the argument, for error messages. Raises `ArgumentError` naming the
+    column and the index.
     """
     if columns is None:
         return _NO_WATERMARKS
@@ -205,7 +206,7 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
     """Check that the log positions of a side's records and watermarks are strictly increasing. Return the last one.
 
-    ``last_seq``: the last position of the previous batches. Raises `ArgumentError` naming the column and the index.
+    ``last_seq``: the last position in the previous batches. Raises `ArgumentError` naming the column and the index.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
@@ -240,7 +241,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in messages."""
+    """Do the same as `check_identities` for one stream. ``what``: what error messages call the identities."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None

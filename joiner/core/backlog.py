@@ -1,10 +1,10 @@
 """Stores the held records of both sides. Most records of a side that runs ahead of the other are in its backlog.
 
-A record can move to the backlog once it is later than the other side's frontier and all records of the other side with
-its key, and no record of its own side can arrive before it. For each key, the first such record and the last ones stay
-in the table. The first is the next neighbour of any record that the other side sends, and the last ones may be the
-previous neighbours of records that arrive next. All records in between have the same neighbours as the first, so no
-step needs to evaluate them, and the cost of a step does not depend on the size of the backlog.
+A record can move to the backlog if it is later than the other side's frontier and later than every record with its key
+on the other side, and if no earlier record can still arrive on its own side. For each key, the first such record and
+the last ones stay in the table. The first is the next neighbour of any record that the other side sends, and the last
+ones may be the previous neighbours of records that arrive next. All records in between have the same neighbours as the
+first, so no step needs to evaluate them, and the cost of a step does not depend on the size of the backlog.
 
 The backlog consists of runs sorted by key, time and position. Small runs are merged into larger ones, so the number of
 runs is logarithmic in the number of records.
@@ -142,10 +142,10 @@ class HeldRecords:
     def put(
         self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
     ) -> None:
-        """Replace the held records of ``keys`` with the records in ``sides``, except those that are no longer needed.
+        """Replace the records held for ``keys`` with those records in ``sides`` that are still needed.
 
-        ``kept``: for each side, the index of each key's first record to keep, shape (k,). ``frontiers``: those of
-        ``keys``, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
+        ``kept``: for each side, the index of the first record to keep for each key, shape (k,). ``frontiers``: the
+        frontiers of each key, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
         """
         for own, other in _BOTH_WAYS:
             side, first = sides[own], kept[own]
@@ -154,7 +154,7 @@ class HeldRecords:
             self._tables[own].put(keys, side, first)
 
     def _places_of(self, keys: Ints) -> Ints:
-        """Return an array that maps each of ``keys`` to its index in ``keys``. Entries of other keys are undefined."""
+        """Return an array that maps each of ``keys`` to its index in ``keys``. Entries for other keys are undefined."""
         if len(keys) and len(self._place) <= keys[-1]:
             self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
         self._place[keys] = np.arange(len(keys))
@@ -203,10 +203,10 @@ class Backlog:
         return _concatenate(parts)
 
     def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
-        """Move as many records as possible to the backlog. Return the side without them, and its ``kept``.
+        """Move as many records as possible to the backlog. Return the rest of the side, and ``kept`` adjusted to it.
 
-        ``kept``: the index of each key's first record to keep, shape (k,). ``frontier``, ``other_frontier``: those of
-        this side and of the other side for the step's keys, shape (k,), ns.
+        ``kept``: the index of the first record to keep for each key, shape (k,). ``frontier``, ``other_frontier``: each
+        key's frontier on this side and on the other side, shape (k,), ns.
         """
         moves = _can_move(side, kept, other, frontier, other_frontier).view(bool)
         if not moves.any():
@@ -233,7 +233,7 @@ class Backlog:
 def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
     """Return for each of the n records of ``side`` whether it can move to the backlog, shape (n,).
 
-    ``kept``: the index of each key's first record to keep, shape (k,). Records before it cannot move.
+    ``kept``: the index of the first record to keep for each key, shape (k,). Records before it cannot move.
     """
     ts = side.rows[TS]
     found = np.zeros(len(ts), dtype=np.uint8)
@@ -299,7 +299,7 @@ class _Run:
         return self.rows_of(start, behind)
 
     def rows_of(self, start: Ints, end: Ints) -> Ints:
-        """Return the records in the segments of the run from the indices ``start`` to the indices ``end``."""
+        """Return the records in all segments of the run that begin at the indices ``start`` and end at ``end``."""
         return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:

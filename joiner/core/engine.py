@@ -207,16 +207,16 @@ class LocalStreamBuffer:
         return f"<LocalStreamBuffer({options}) records={len(self)} keys={len(self._held.keys())}{closed}>"
 
     def held_seq(self) -> tuple[Ints, Ints]:
-        """Return the log positions of the held left records and of the held right records, ascending, shape (n,)."""
+        """Return the log positions of the records held on the left and on the right, each ascending, shape (n,)."""
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with held records, ascending, and the number of held records of each, shape (k,) each."""
+        """Return the keys for which records are held, ascending, and how many are held for each, both of shape (k,)."""
         keys = self._held.keys()
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """Return the keys, ascending, that have held records or whose own frontier is above the one for all keys.
+        """Return, ascending, the keys for which records are held or whose own frontier is above the one for all keys.
 
         Any other key is in the same state as one that was never used, so its number can be assigned to a new key.
         """
@@ -225,7 +225,7 @@ class LocalStreamBuffer:
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """Return the frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
 
-        A key that has had no record and no watermark has the smallest int64 as its frontier.
+        For a key that has had no records or watermarks yet, the frontier is the smallest int64.
         """
         asked = np.asarray(keys, dtype=np.int64)
         if len(asked):

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key that has had no record and no watermark: below every valid time."""
+"""The frontier of a key that has had no records or watermarks yet: below every valid time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
 """The frontier of a stream that has ended: above every valid time."""
 
 
 class Frontiers:
-    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all`` for all keys, shape (2, 1)."""
+    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all``, for all keys, shape (2, 1)."""
 
     def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
         """``lateness_ns``: (left, right). ``by_partition``: whether a record advances the frontier of all keys."""
@@ -42,7 +42,7 @@ class Frontiers:
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """Return the later of each key's frontier and its latest time in ``new``, by side, shape (2, k), ns.
+        """Return the larger of each key's frontier and its latest time in ``new``, for each side, shape (2, k), ns.
 
         ``keys`` are ascending.
         """

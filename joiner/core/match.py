@@ -67,9 +67,9 @@ HERE: Final = 8
 class NeighbourView(NamedTuple):
     """What determines a record's relations: its time, its present neighbours and the other side's frontier.
 
-    ``before``, ``now``: that frontier before and after the step. All times are in ns. ``is_old``, ``is_next_old``:
-    whether the record, or its next neighbour, was present before the step. ``is_done``: whether the record's next or
-    nearest neighbour became certain in an earlier step and has been evicted.
+    ``before``, ``now``: the other side's frontier before and after the step. All times are in ns. ``is_old``,
+    ``is_next_old``: whether the record, or its next neighbour, was present before the step. ``is_done``: whether the
+    record's next or nearest neighbour became certain in an earlier step and has been evicted.
     """
 
     ts: int

@@ -31,7 +31,7 @@ DONE: Final = 1
 EMITTED: Final = 2
 """Flag: the record has been emitted, either in a pair or as unmatched."""
 ORDINAL: Final = 2
-"""How many bits to shift the notes right to get the ordinal: the record's index among those with its key and time."""
+"""The notes, shifted right by this many bits, are the ordinal: the record's index among those with its key and time."""
 
 _ROOM_RECORDS_MIN: Final = 1024
 """The smallest capacity of the table."""
@@ -71,9 +71,9 @@ class Side(NamedTuple):
     since: int
 
     def without(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
-        """Return the side without the records in the mask ``which``, and how many were removed before each index.
+        """Return the side without the records selected by ``which``, and how many were removed before each index.
 
-        ``which`` has shape (n,), and the numbers have shape (n + 1,).
+        The mask ``which`` has shape (n,), and the counts have shape (n + 1,).
         """
         removed = np.append(0, np.cumsum(which))
         rows = self.rows.compress(~which, axis=1)
@@ -120,9 +120,9 @@ class RecordStore:
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Replace the held records of ``keys`` with the records in ``side`` that are still needed.
+        """Replace the records held for ``keys`` with those records in ``side`` that are still needed.
 
-        ``kept``: for each key, the index of the first of its records to keep, shape (k,).
+        ``kept``: for each key, the index of its first record to keep, shape (k,).
         """
         self._live -= _forget(self._count, keys)
         room = side.rows.shape[1]

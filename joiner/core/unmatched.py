@@ -8,7 +8,8 @@ conditions holds:
                        or s may arrive at x.ts (with ``nearest``, just before x.ts), and x is the first record after it
     pending record     a record y of the other side is present, its relation is open, and x is its candidate
 
-Considering a single future record at the best time is enough, because further records can only compete with it.
+It is enough to consider a single future record at the most favourable time, because any further record could only
+compete with it.
 """
 
 from __future__ import annotations

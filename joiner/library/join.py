@@ -169,7 +169,7 @@ def _keys_by_side(
 def _join_parts(
     make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
 ) -> tuple[Ints, ...]:
-    """Join all records. Return the positions of the two records of each pair, and of the unmatched on either side."""
+    """Join all records. Return the positions of both records in each pair, and of each side's unmatched records."""
     found = []
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)

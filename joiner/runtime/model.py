@@ -2,7 +2,7 @@
 
 The state topic has one compacted partition per unit, written under the unit's ``transactional.id``, with these keys:
 
-    <unit>/progress           `Checkpoint`, written in every transaction of the unit; alone authoritative
+    <unit>/progress           `Checkpoint`, written in every transaction of the unit; the only authority
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
     <unit>/unsettled          `Checkpoint` up to which results may have been written. The only record written outside
@@ -137,7 +137,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Describes a complete snapshot. ``serial`` increases with each one; ``offsets`` is the vector C0 it was taken at.
+    """Describes a complete snapshot, taken at the vector C0 = ``offsets``. ``serial`` increases with each snapshot.
 
     ``result_ends``: for each result topic, an offset at or before all output of the unit since C0. Older releases did
     not write it.
@@ -170,7 +170,7 @@ def checkpoint_key(unit: int) -> str:
 
 
 def dangling_key(unit: int) -> str:
-    """Return the key, in the state topic, of the note that the unit has dangling transactions yet to be resolved."""
+    """Return the key in the state topic under which a unit's unresolved dangling transactions are noted."""
     return f"{unit}/unsettled"
 
 

@@ -77,8 +77,8 @@ def processor(rules: Rules) -> StatefulProcessor:
 class Steps:
     """Processes the buckets of a Spark task that have new rows or an expired timer.
 
-    The watermark of a micro-batch is applied after its rows. The rows are compared with the frontiers that earlier
-    micro-batches have left, so the new watermark makes a row late only if the row is below it.
+    The rows of a micro-batch are compared with the frontiers that earlier micro-batches have left. Its watermark is
+    applied after that, so it cannot make a row of the same micro-batch late.
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:

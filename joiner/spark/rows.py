@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""Stands in for a row index where an unmatched row has no partner."""
+"""Takes the place of a row index where an unmatched row has no partner."""
 
 
 @dataclass(frozen=True)

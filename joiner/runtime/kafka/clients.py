@@ -46,7 +46,7 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Create a consumer that soon reports the end of a log, because it does not let brokers wait for more data."""
+    """Create a consumer that quickly reports the end of a log: brokers answer it without waiting for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 

@@ -28,7 +28,7 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Time between two checks. If a topic is recreated, its records may be joined for this long until the process stops."""
+"""Time between two checks. If a topic is recreated, it may be joined for this long before the process stops."""
 
 _ANSWER_S: Final = 10.0
 
@@ -75,8 +75,8 @@ def _is_unknown(answer: Any) -> bool:
 
 def _gone(topic: str) -> str:
     return (
-        f"topic {topic} was deleted while the joiner was running: restore it, or start over: run `joiner reset` and "
-        "restart the joiner, which creates the topic"
+        f"topic {topic} was deleted while the joiner was running: restore it, or run `joiner reset` and then "
+        "restart the joiner, which creates the topic and starts over"
     )
 
 

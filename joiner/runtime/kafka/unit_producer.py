@@ -25,7 +25,7 @@ _COMMIT_S: Final = 30.0
 continues with a new client."""
 
 _OFFSETS_S: Final = 10.0
-"""Time limit for sending the consumed offsets to Kafka, which are only a few bytes."""
+"""Time limit for sending the consumed offsets to Kafka, a request of only a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
 """Time allowed for the last step of a commit, even if the earlier steps have used up the limit."""

@@ -1,4 +1,4 @@
-"""The requesting side of a move: requests, cancellation, outcomes. Uses neither Kafka nor a clock (see `protocol`)."""
+"""The side that orders a move: sends requests, cancels, tracks outcomes. Uses neither Kafka nor a clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(Enum):
 class MoveStatus:
     """The status of one unit in a move, as known to the requesting side.
 
-    ``pause_ms``: the time between the report of the source's last commit and the target's first commit, or the target's
+    ``pause_ms``: the time from the report of the source's last commit to the target's first commit, or to the target's
     claim if no commit followed soon (see `handover`). None if unknown.
     """
 

@@ -22,9 +22,10 @@ If a claimant dies or is fenced at any point, the next one finds the note and re
 Every claim fences the partitions. A partition learns a producer's epoch only from the producer's records and markers.
 Until the new owner has written one to a partition, that partition may still accept a request that the old owner's
 client had in flight, even after the check for open transactions, and the new owner's first commit would commit it. The
-fence is a record that the new owner writes to each partition and aborts. After it, the partition accepts nothing older.
-Everything before it has ended, including the transactions of other programs, for which the claimant waits. (KIP-890
-describes such requests. They belong to no committed transaction, so there is nothing to write again.)
+fence is a record that the new owner writes to each partition and aborts. From then on, the partition rejects requests
+of older epochs. Every transaction that began before the fence has ended; if other programs have transactions open, the
+claimant waits for them to end. (KIP-890 describes such requests. They belong to no committed transaction, so there is
+nothing to write again.)
 
 No transaction before the fences is still open, but a dangling one may have been ended wrongly: it is also aborted when
 the transaction after it is aborted. For each topic, checkpoints name the first record of the last transaction. The
@@ -37,10 +38,10 @@ and dead letters also name the application. Only the ids that are being searched
 
 An owner checks its own commits (see `kafka.transaction`).
 
-Results that retention has removed are not written again. They can be told from aborted results, because an aborted
-record is still in the log. But if there was also a transaction in flight whose results may never have reached the log,
-removed and missing results cannot be told apart, and both are written. A consumer that has read the removed part of the
-log may then see these results twice.
+Results that retention has removed are not written again. They can be distinguished from aborted results, because an
+aborted record is still in the log. But if there was also a transaction in flight whose results may never have reached
+the log, removed and missing results cannot be distinguished, and both are written. A consumer that has read the removed
+part of the log may then see these results twice.
 
 One case is not covered: before the transactions are resolved, retention removes input that follows the earlier of the
 two snapshots.
@@ -87,7 +88,7 @@ class DanglingTransaction:
 
     @property
     def key(self) -> str:
-        """The key, in the state topic, of the note about these transactions."""
+        """The key of the note about these transactions in the state topic."""
         return dangling_key(self.unit)
 
 
@@ -170,7 +171,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     fences: Mapping[str, int],
 ) -> set[str]:
-    """Return the identities of those ``wanted`` records in ``topic`` that are visible before the fences."""
+    """Return those of the ``wanted`` identities whose records in ``topic`` are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)

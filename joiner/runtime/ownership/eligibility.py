@@ -89,12 +89,12 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first offset and the end of each of a unit's input logs, by topic. Raises KafkaException."""
+    """Return the first offset and the end offset of each input log of a unit, by topic. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
-    """Check that the input logs extend to ``offsets`` and contain all later records. Raises `UnitStopped` if not."""
+    """Check that the input logs reach ``offsets`` and hold all records after them. Raises `UnitStopped` if not."""
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:

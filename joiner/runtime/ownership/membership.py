@@ -68,7 +68,7 @@ class Membership:
         if self._is_assigned and not self._has_asked:
             self._has_asked = True
             self._subscribe(self._consumer, f"{self._settings.application.name}.nothing")
-        # The code with which the library wraps a fatal error. The error's own `fatal()` is not set.
+        # The library wraps a fatal error in one with this code, for which `fatal()` is not set.
         if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
             self._join_again(error)
 

@@ -1,4 +1,4 @@
-"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` has the state of each."""
+"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` are the units' states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
-    """What a runner's loop is built from.
+    """The components from which a runner's loop is built.
 
     ``watch``: checks that the input topics stay the same. ``standby``: whether to wait for units of other sites.
     """

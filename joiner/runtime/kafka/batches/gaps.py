@@ -84,7 +84,8 @@ class GapVerifier:
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
     """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset that is expected first.
 
-    A gap is a pair: its first missing offset, and the next offset that exists. Without gaps this takes constant time.
+    Each gap is given by its first missing offset and the next offset that exists. If there are none, this takes
+    constant time.
     """
     if offsets[-1] - at < len(offsets):
         return []

@@ -29,7 +29,7 @@ def split(read: Read, records_max: int) -> tuple[Read, Read]:
 
 
 def _fitting(messages: Messages, left: int) -> tuple[int, int]:
-    """Return how many messages to take for about ``left`` records, and how many records are still to be taken then."""
+    """Return how many messages to take for about ``left`` records, and how many records are then still missing."""
     data, count = messages.value.data.data, 0
     spans = zip(messages.value.start.tolist(), messages.value.end.tolist(), strict=True)
     while left > 0 and count < len(messages):

@@ -59,7 +59,7 @@ MARKER: Final = "made-by-joiner"
 """Name of the file that marks a checkpoint folder as created by the joiner."""
 
 _KEYS_MAX: Final = 50_000
-"""The integers up to this one include a key for each of 1,000 partitions, which is the maximum allowed."""
+"""Keys are chosen from the integers up to this one. These suffice for 1,000 partitions, the maximum allowed."""
 
 
 def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:

@@ -56,7 +56,7 @@ class SparkTask(RunningTask):
     not_before_s: float = 0.0
     """Monotonic time before which no plan is made, because the last one failed."""
     short_since_s: float | None = None
-    """Monotonic time since which an input log has ended before the offset already read."""
+    """Monotonic time at which an input log was first seen to end before the offset already read; None if none does."""
 
     @property
     def reached(self) -> dict[str, int]:
