@@ -106,7 +106,7 @@ class Options:
 
     @property
     def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
-        """Which neighbours left records look for, and which neighbours right records look for."""
+        """For each side (left, right), the neighbours that its records look for."""
         spec = _DIRECTIONS[self.direction]
         return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
 

@@ -53,9 +53,9 @@ class Step:
             right time and position).
         left_ordinal, right_ordinal: the index of each of these records among the records of its stream with the same
             key and time, counted from 0.
-        left_late_seq, right_late_seq: records below the frontier of their stream when they arrived, ascending.
-        left_duplicate_seq, right_duplicate_seq: records with the key, time and identity of an earlier record of their
-            stream, ascending.
+        left_late_seq, right_late_seq: records that were below their stream's frontier when they arrived, ascending.
+        left_duplicate_seq, right_duplicate_seq: records with the same key, time and identity as an earlier record in
+            their stream, ascending.
         left_released_seq, right_released_seq: records that the buffer no longer holds, in no particular order. Later
             steps do not refer to them.
         left_unmatched_seq, right_unmatched_seq: records that are in no pair and can no longer be paired, ascending.
@@ -164,8 +164,8 @@ class LocalStreamBuffer:
 
         Args:
             left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): non-negative keys, event times in ns since the
-                epoch, log positions. If a fourth array contains identities, a record with the key, time and identity
-                of an earlier record of its side is a duplicate: it is reported and not joined.
+                epoch, log positions. An optional fourth array contains identities. A record with the same key, time and
+                identity as an earlier record of its side is a duplicate, which is reported and not joined.
             right: the same for the right side.
             left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,). A watermark promises that no record of
                 its key, or of any key (`ALL_KEYS`), will follow with a time below its own.

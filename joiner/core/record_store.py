@@ -38,7 +38,7 @@ _ROOM_RECORDS_MIN: Final = 1024
 
 
 def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
-    """Create a table of new records from their columns, with notes of 0."""
+    """Create a table of new records from their columns. All notes are 0."""
     table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
     table[KEY], table[TS], table[SEQ] = key, ts, seq
     table[IDENTITY] = 0 if identity is None else identity
@@ -84,7 +84,7 @@ SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """The held records of one side, indexed by key, except those in the backlog."""
+    """One side's held records, indexed by key, except the records in the backlog."""
 
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
@@ -144,7 +144,7 @@ class RecordStore:
 
 @compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
 def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
-    """Merge as `RecordStore.merge` does. Return the merged rows, where each key begins, and whether times are equal.
+    """Merge as `RecordStore.merge` does. Return the merged rows, where each key begins, and whether times repeat.
 
     The indices at which keys begin have shape (k + 1,); the last one is the number of rows.
     """

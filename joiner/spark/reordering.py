@@ -317,7 +317,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken under other rules."""
+        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken with other rules."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])

@@ -43,7 +43,7 @@ class Kind(Protocol):
         ...
 
     def codes(self, left: Any, right: Any) -> Ints:
-        """Return a number for each row of ``left``, then of ``right``. Equal rows have the same number; shape (n,)."""
+        """Return a number for each row of ``left``, then of ``right``, shape (n,). Equal rows get equal numbers."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:

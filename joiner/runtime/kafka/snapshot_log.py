@@ -24,7 +24,7 @@ Records = list[tuple[str, bytes | None]]
 
 @dataclass
 class SnapshotPlace:
-    """Where the newest snapshot is stored: its serial number, which determines the slot, and the chunks in each slot."""
+    """Where the newest snapshot is stored: its serial number, which determines the slot, and the chunks per slot."""
 
     serial: int
     chunks: list[int]

@@ -1,8 +1,8 @@
 """The topics of an application, and a check that its input topics do not change while it runs.
 
 A consumer with explicit offsets does not notice when partitions are added, when a topic is deleted, or when a topic is
-recreated and grows past the consumer's offset. The joiner therefore requests the ids and partition counts of the topics
-periodically. The request is asynchronous: the main loop of the process polls for the answer. A request that fails is
+recreated and grows past the consumer's offset. The joiner therefore periodically requests the topics' ids and partition
+counts. The request is asynchronous: the main loop of the process polls for the answer. A request that fails is
 repeated.
 """
 

@@ -90,7 +90,7 @@ class UnitTransactions:
     """Runs the transactions of one unit, under the unit's transactional id."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be in the group."""
+        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be a group member."""
         self._settings = settings
         self._unit = unit
         self._group_metadata_consumer = group_metadata_consumer

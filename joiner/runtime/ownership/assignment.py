@@ -256,7 +256,7 @@ class AssignmentManager:
         runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
         is_fenced = isinstance(doubt, Fenced)
-        why = "another runner claims it as well" if is_fenced else "its input is not as expected; verifying its owner"
+        why = "another runner is claiming it too" if is_fenced else "its input is not as expected; verifying its owner"
         wait_s = self._troubles.wait_s(number, cause_of(doubt), f"unit {number}: {why}")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
         _log.warning("unit %s: another runner may have claimed it; checking in %.1f s", number, wait_s)

@@ -27,7 +27,8 @@ class Claimant:
     def may_continue(self, found: Checkpoint) -> bool:
         """Return whether this runner may claim the unit.
 
-        This is allowed after a reset, for a unit of its own site, with ``force``, or to reclaim the unit (``back``).
+        It may do so after a reset, if the unit belongs to its own site, with ``force``, or to reclaim the unit
+        (``back``).
         """
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True

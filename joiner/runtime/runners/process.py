@@ -71,7 +71,7 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Determine the status before leaving the group, because that also releases failed units.
+            # Determine the status before leaving the group, because leaving also releases failed units.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
             # The last messages may come from a recreated topic, so a state that includes them must not be saved.

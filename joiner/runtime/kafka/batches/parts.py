@@ -1,4 +1,4 @@
-"""Splits the result of a poll by the number of records, because even a small message, if compressed, may hold many."""
+"""Splits the result of a poll that holds too many records: even a small message may hold many if it is compressed."""
 
 from __future__ import annotations
 
