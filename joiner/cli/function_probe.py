@@ -95,7 +95,7 @@ def _fails_for_all(error: BaseException) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Return a one-line description of the exception and of the place where it was raised."""
+    """Describe on one line the exception and where it was raised."""
     what = " ".join(reason_of(error)[:_REASON_LENGTH_MAX].split()).rstrip(": ")
     place = place_of(error)
     return f"{place}: {what}" if place else what

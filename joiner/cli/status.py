@@ -61,7 +61,7 @@ class JoinStatus(msgspec.Struct, frozen=True):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """The status of a unit as of its last commit.
+    """The status of a unit at its last commit.
 
     ``pairs``: the number of pairs for which the joining function succeeded. ``failed``: the number for which it failed.
     ``lag``: the number of input records that have not been consumed yet.

@@ -112,7 +112,7 @@ class Options:
 
     @property
     def emits_unmatched(self) -> tuple[bool, bool]:
-        """Whether unmatched records of the left and of the right stream are emitted."""
+        """For each side (left, right), whether its unmatched records are emitted."""
         return self.emit_unmatched in {"left", "both"}, self.emit_unmatched in {"right", "both"}
 
     def changed(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def _check_rising_within(name: str, seq: Ints) -> None:
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value not greater than the one before it, or the length if there is none."""
+    """Return the index of the first value that is not greater than its predecessor, or the length if all are."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

@@ -1,4 +1,4 @@
-"""Stores the held records of both sides. Most records of a side that runs ahead of the other are in its backlog.
+"""Stores the held records of both sides. If one side runs ahead of the other, most of its records are in its backlog.
 
 A record can move to the backlog if it is later than the other side's frontier and later than every record with its key
 on the other side, and if no earlier record can still arrive on its own side. For each key, the first such record and
@@ -84,7 +84,7 @@ class HeldRecords:
         return np.union1d(*self.keys_by_side())
 
     def keys_by_side(self) -> tuple[Ints, Ints]:
-        """Return the keys that have left records and those that have right records, ascending."""
+        """Return the keys with records on the left side and the keys with records on the right side, both ascending."""
         # A key that has a backlog also has records in the table.
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
@@ -114,7 +114,7 @@ class HeldRecords:
         since: Sequence[int],
         has_identities: Sequence[bool | None],
     ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
-        """Merge the new records with those held for ``keys``. Return both sides without duplicates, and the duplicates.
+        """Merge the new records with those held for ``keys``. Return the sides without duplicates, and the duplicates.
 
         ``keys`` are ascending, and ``frontiers`` already take the new records into account. ``since``: for each side,
         the last log position before the step. ``has_identities``: for each side, whether its records have identities.
@@ -142,7 +142,7 @@ class HeldRecords:
     def put(
         self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
     ) -> None:
-        """Replace the records held for ``keys`` with those records in ``sides`` that are still needed.
+        """Replace the records held for ``keys`` with the records in ``sides`` that are still needed.
 
         ``kept``: for each side, the index of the first record to keep for each key, shape (k,). ``frontiers``: the
         frontiers of each key, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
@@ -231,7 +231,7 @@ class Backlog:
 
 @compiled(FLAGS, SIDE, INTS, SIDE, INTS, INTS)
 def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
-    """Return for each of the n records of ``side`` whether it can move to the backlog, shape (n,).
+    """Return whether each record of ``side`` can move to the backlog, shape (n,).
 
     ``kept``: the index of the first record to keep for each key, shape (k,). Records before it cannot move.
     """
@@ -278,7 +278,7 @@ class _Run:
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """Return a copy without the removed records if these make up at least half of this run, else the run itself."""
+        """Return a copy without the removed records if at least half of the run was removed, else the run itself."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:

@@ -216,14 +216,14 @@ class LocalStreamBuffer:
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """Return, ascending, the keys for which records are held or whose own frontier is above the one for all keys.
+        """Return, in ascending order, the keys that have held records or a frontier above the frontier for all keys.
 
-        Any other key is in the same state as one that was never used, so its number can be assigned to a new key.
+        Any other key is in the same state as a key that was never used, so its number can be assigned to a new key.
         """
         return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
-        """Return the frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
+        """Return the left and the right stream's frontier for each of ``keys``, in ns, shape (k,) each.
 
         For a key that has had no records or watermarks yet, the frontier is the smallest int64.
         """
@@ -324,8 +324,8 @@ class LocalStreamBuffer:
         """Apply the rules to all records of ``keys``, and evict the records that are no longer needed.
 
         ``before``, ``now``: the frontiers before and after the batch, shape (2, k), ns. ``left_out``: the positions of
-        the late records (left, right), then of the duplicates (left, right). ``touched``: the number of keys plus the
-        number of new records.
+        the late records (left, right), then of the duplicates (left, right). ``touched``: the sum of the numbers of
+        keys and new records.
         """
         left, right = sides
         specs, tolerance, emits_unmatched = self._rules

@@ -52,7 +52,7 @@ class Frontiers:
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys whose own frontier is above the one for all keys on at least one side, ascending."""
+        """Return the keys that have, on at least one side, a frontier above the frontier for all keys, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
@@ -99,8 +99,8 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
 
     Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
     ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
-    int64 of shape (m,). Times are in ns. The log positions of the records increase, and so do those of the watermarks.
-    Returns the indices of the late records, int64, ascending.
+    int64 of shape (m,). Times are in ns. Log positions increase within the records and within the watermarks. Returns
+    the indices of the late records, int64, ascending.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):

@@ -1,8 +1,8 @@
 """Stores one side's records as a table with an index by key.
 
-A step reads the records of the keys that it touches, and writes back those that are still needed. The table works like
-a log: records are always appended, and a full table is compacted. The cost of a step therefore depends only on the keys
-that it touches, not on how many other keys have records.
+A step reads the records of the keys that it touches, and writes back the records that are still needed. The table works
+like a log: records are always appended, and a full table is compacted. The cost of a step therefore depends only on the
+keys that it touches, not on how many other keys have records.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _is_in_time_order(table: Ints) -> bool:
 
 
 class Side(NamedTuple):
-    """The records of one side for the k keys of a step, sorted by (key, time, log position).
+    """One side's records for the k keys of a step, sorted by (key, time, log position).
 
     ``rows``: a table of n records. ``begin``: the index of the first record of each key, followed by n, shape (k + 1,).
     ``since``: the last log position before the step. Records with a larger position are new.
@@ -111,16 +111,17 @@ class RecordStore:
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
-        """Return the records of ``keys`` merged with those in ``more``, and whether a key has records with equal times.
+        """Return the records of ``keys`` merged with the records in ``more``, and whether a key has equal times.
 
-        ``keys`` are ascending, and the table ``more`` is sorted by time. Of records with equal times, those in ``more``
-        come last. ``place``: for each key, its index in ``keys``. ``since``: the last log position before the step.
+        ``keys`` are ascending, and the table ``more`` is sorted by time. Where times are equal, the records from
+        ``more`` come last. ``place``: for each key, its index in ``keys``. ``since``: the last log position before the
+        step.
         """
         rows, begin, has_equal = _merge(self._table, self._start, self._count, keys, place, more)
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Replace the records held for ``keys`` with those records in ``side`` that are still needed.
+        """Replace the records held for ``keys`` with the records in ``side`` that are still needed.
 
         ``kept``: for each key, the index of its first record to keep, shape (k,).
         """
@@ -214,10 +215,10 @@ def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: 
 
 @compiled(types.void, SIDE)
 def number(side: Side) -> None:
-    """Assign each new record its ordinal, that is, its index among the records with the same key and time.
+    """Assign each new record its ordinal: its index among the records with the same key and time.
 
-    A record is held until the frontier of its own side has passed its time. So when a new record arrives, all earlier
-    records with its key and time are still held, and its ordinal is one more than that of the record before it.
+    A record is held until its side's frontier has passed its time. So when a new record arrives, all earlier records
+    with its key and time are still held, and its ordinal is one more than that of the record before it.
     """
     rows, begin = side.rows, side.begin
     for k in range(len(begin) - 1):

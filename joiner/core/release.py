@@ -123,7 +123,7 @@ def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, sp
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """Return the log positions of the evicted records: for each key, those before the index ``kept``."""
+    """Return the log positions of the evicted records, which are all records of a key before its index in ``kept``."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

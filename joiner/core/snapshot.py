@@ -1,12 +1,12 @@
-"""Serializes int64 columns: the format of a buffer's snapshot and of the columns that are stored with it.
+"""Serializes int64 columns. Buffers and the columns stored with them use this format for their snapshots.
 
 Layout: magic, format version (uint16), header length (uint32), header (JSON: the options, and the encoding of each
 column), the columns, CRC-32 of all preceding bytes. Other format versions and damaged bytes are rejected.
 
 A column is delta-encoded: the differences between consecutive entries are divided by their greatest common divisor,
 stored in the smallest integer type that holds them, and compressed with zlib. Times and positions increase in similar
-steps, so they compress well. A column whose differences need eight bytes, such as a column of hashes, is stored as it
-is, because compressing it would be slow and save little.
+steps, so they compress well. A column whose differences need eight bytes, such as a column of hashes, is stored
+unchanged, because compressing it would be slow and save little.
 """
 
 from __future__ import annotations

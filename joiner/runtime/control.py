@@ -49,7 +49,7 @@ class Ready(_OfUnit, frozen=True, kw_only=True):
 
 
 class Released(_OfUnit, frozen=True, kw_only=True):
-    """The source has committed its last transaction for the unit, which now has no owner and is reserved for ``to``."""
+    """The source has committed its last transaction for the unit. It now has no owner, and is reserved for ``to``."""
 
 
 class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):

@@ -63,9 +63,9 @@ class OnTheWay(NamedTuple):
 
 
 class JoinSummary(msgspec.Struct, frozen=True):
-    """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
+    """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. Not used by a restore.
 
-    ``frontier_*``: the lowest and the highest frontier among the keys of that side, in ns. None until the side has
+    ``frontier_*``: the lowest and the highest frontier among the keys on that side, in ns. None until the side has
     received a record.
     """
 
@@ -87,7 +87,7 @@ class FirstRecord(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The offsets a unit has consumed, and its owner.
+    """How far a unit has consumed its input, and who owns the unit.
 
     ``offsets`` is the vector C: for each input topic, the offset of the next record to consume. ``start`` is the vector
     at which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
@@ -254,12 +254,12 @@ class StateLog:
         return sorted(found, key=lambda manifest: -manifest.serial)
 
     def without_newest_snapshot(self) -> StateLog:
-        """Return this log without its newest snapshot, so that a replay starts from the one before."""
+        """Return this log without its newest snapshot, so that a replay starts from the previous one."""
         gone = {manifest_key(self.unit, manifest.slot) for manifest in self.manifests()[:1]}
         return replace(self, values={key: value for key, value in self.values.items() if key not in gone})
 
     def chunks_in(self, slot: int) -> int:
-        """Return the number of chunks in a slot, including those that belong to no manifest."""
+        """Return the number of chunks in a slot, including chunks that no manifest describes."""
         prefix = f"{self.unit}/{slot}/"
         return sum(key.startswith(prefix) and not key.endswith("/manifest") for key in self.values)
 

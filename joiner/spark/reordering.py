@@ -114,7 +114,7 @@ class Rules:
 
 @dataclass
 class _Held:
-    """The rows of one side that are not final yet or can still become part of a pair.
+    """One side's rows that are not final yet or can still become part of a pair.
 
     All columns have one entry per row, shape (n,). ``seq``: the position of the row in the stream of final rows, or
     `_NOT_FINAL`.
@@ -235,7 +235,7 @@ class ReorderedJoin:
         return (late[0], late[1]), own
 
     def _numbered(self, tables: list[pa.Table]) -> Ints:
-        """Return the key number of each row of both tables. New keys get the smallest numbers that are free."""
+        """Return a key number for every row of both tables. New keys get the smallest numbers that are free."""
         new = [arrow.keys_of(table, side) for table, side in zip(tables, self._rules.sides, strict=True)]
         if not self._rules.sides[0].by:
             self._numbers = np.zeros(1, dtype=np.int64)
@@ -280,7 +280,7 @@ class ReorderedJoin:
         )
 
     def _incomplete(self, tables: list[pa.Table]) -> pa.Table:
-        """Return the rows that have no key or no time, for those sides whose unmatched rows are emitted."""
+        """Return the rows without a key or a time, for each side whose unmatched rows are emitted."""
         left, right = (
             np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )

@@ -152,7 +152,7 @@ class _Unit:
         return cls(not isinstance(kind, _INTEGERS))
 
     def of_sides(self, value: object) -> tuple[int | None, int | None]:
-        """Return the lateness of the left and the right side. None means that the side has no lateness."""
+        """Return the lateness for the left and the right side. None means that only watermarks make rows late."""
         sides = list(value) if isinstance(value, (tuple, list)) else [value, value]
         if len(sides) != len(_NAMES):
             raise AnalysisException(f"lateness must be one duration or (left, right), not {value!r}")
@@ -276,7 +276,7 @@ def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, 
 
 
 def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
-    """Return, for each side, the positions of its columns, beginning with those named in ``order``."""
+    """Return the column positions for each side, beginning with the columns named in ``order``."""
     names = [] if order is None else [order] if isinstance(order, str) else list(order)
     for name in names:
         if not any(frame.places(name) for frame in frames):

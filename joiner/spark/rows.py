@@ -186,7 +186,7 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
-    """Combine rows of two tables into wider rows: the key, then the other columns of the left row and of the right row.
+    """Combine rows of two tables into wider rows: the key, then the left row's other columns, then the right row's.
 
     ``left`` and ``right``: the indices of the rows to combine, shape (n,). `NO_ROW` yields nulls instead of a row. The
     key is taken from the left row if there is one, otherwise from the right row.

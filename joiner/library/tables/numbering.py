@@ -1,4 +1,4 @@
-"""Maps keys to integers, for the kinds of tables whose library has no such operation of its own."""
+"""Maps keys to integers, for kinds of tables whose library does not provide this operation."""
 
 from __future__ import annotations
 

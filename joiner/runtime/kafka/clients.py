@@ -65,7 +65,7 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     """Return the first offset and the end of a partition. Raises KafkaException.
 
     For a read-committed consumer, the end is the last stable offset: if transactions are open, the offset at which the
-    first of them begins. For a read-uncommitted consumer, it is the high watermark.
+    earliest one begins. For a read-uncommitted consumer, it is the high watermark.
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)

@@ -37,7 +37,7 @@ def identity_of(value: bytes | None) -> str:
     The string is empty if the record has no id.
 
     The id of a result includes the name of its join, and applications that share a topic must not have joins with the
-    same name. A message that holds many results is identified by the first of them.
+    same name. A message that holds many results is identified by its first result.
     """
     if holds_results(value):
         return next(iter(identities_in(value, 1)), "")

@@ -82,7 +82,7 @@ class Aborted(Exception):
 
     The claim determines the outcome: `init_transactions` aborts a transaction that is still open, and the checkpoint
     that is read next shows what was committed. This exception is also raised if Kafka has left a committed transaction
-    open, which a claim repairs as well.
+    open, because a claim repairs that too.
     """
 
 
@@ -257,7 +257,7 @@ class UnitTransactions:
         self._pending.add(self._delivered(), identities, is_base=is_base)
 
     def _delivered(self) -> dict[str, int]:
-        """Return the offsets of the first records of the last transaction, by topic.
+        """Return the offset of the last transaction's first record in each topic.
 
         Raises `Aborted` if an offset is unknown, because Kafka does not report the offset of a record that was sent
         twice. The next claim will find the record in the log.

@@ -19,7 +19,7 @@ LASTS_S: Final = 5.0
 
 
 class Claims:
-    """Tracks a runner's own claims and those that other runners signal. Times may come from any monotonic clock."""
+    """Tracks a runner's own claims and the claims signalled by other runners. Times may use any monotonic clock."""
 
     def __init__(self, site: str, run: str) -> None:
         self._site, self._run = site, run

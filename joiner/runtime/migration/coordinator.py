@@ -50,7 +50,7 @@ class Coordinator:
     """Coordinates all moves of a runner's units. Must be used by one thread only."""
 
     def __init__(self, claimant: Claimant, runner: MoveActions, control: ControlLog, clock: Clock) -> None:
-        """``control``: the control topic, to which other threads may write as well."""
+        """``control``: the control topic, to which other threads may also write."""
         self.control, self._clock = control, clock
         self._runner = runner
         self._source = Source(claimant.site, claimant.instance)

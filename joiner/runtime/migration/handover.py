@@ -96,7 +96,7 @@ class Host(Protocol):
 
 
 class Handover:
-    """Handles the units that are being moved to or from a runner, and those that the runner waits for."""
+    """Handles the units that are being moved to or from a runner, and the units for which the runner waits."""
 
     def __init__(
         self,

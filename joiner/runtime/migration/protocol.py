@@ -122,7 +122,7 @@ class Source:
 
     @property
     def underway(self) -> set[int]:
-        """Units that are being released, or have been released and are not known to be claimed."""
+        """Units that are being released, or have been released but not yet claimed as far as is known."""
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:

@@ -1,8 +1,8 @@
 """Manages the units that are assigned to a runner but not served by it.
 
-Such a unit is to be claimed, has been lost to another runner, or has failed. Every kind of runner reacts to a failed
-claim or batch in the same way: it claims the unit again from its last commit after a back-off, or verifies the owner
-first, or marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
+Such a unit is waiting to be claimed, has been lost to another runner, or has failed. Every kind of runner reacts to a
+failed claim or batch in the same way: it claims the unit again from its last commit after a back-off, or verifies the
+owner first, or marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """Describes, in words for log lines, an action that failed and what happens next."""
+    """Describes, for log lines, an action that failed and what happens next."""
 
     failed: str
     follows: str
@@ -100,7 +100,7 @@ class AssignmentManager:
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue on this runner, except those that another process has claimed and is running."""
+        """Units that cannot continue on this runner, except units that another process has claimed and is running."""
         return self.failed.keys() - self._lost.keys()
 
     def due(

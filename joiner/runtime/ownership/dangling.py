@@ -171,7 +171,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     fences: Mapping[str, int],
 ) -> set[str]:
-    """Return those of the ``wanted`` identities whose records in ``topic`` are visible before the fences."""
+    """Return the ``wanted`` identities whose records in ``topic`` are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
@@ -209,13 +209,13 @@ def resolve(
         effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """Return the indices of those values that are neither visible in the topic nor removed by retention."""
+            """Return the indices of the values that are neither visible in the topic nor removed by retention."""
             identities = [identity_of(value) for value in values]
             absent = absent_in(topic, set(identities))
             return [number for number, identity in enumerate(identities) if identity in absent]
 
         def absent_in(topic: str, identities: set[str]) -> set[str]:
-            """Return those identities that are neither visible in the topic nor removed by retention."""
+            """Return the identities that are neither visible in the topic nor removed by retention."""
             start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, identities, start, end)
             if reached.offsets == checkpoint.offsets:
@@ -237,8 +237,8 @@ def resolve(
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:
     """Remove from ``effects`` the results that have already been written.
 
-    ``absent_in``: returns those of the given identities that are absent from the result topic. A replay may distribute
-    the results over messages differently, so each result is checked individually.
+    ``absent_in``: returns which of the given identities are absent from the result topic. A replay may distribute the
+    results over messages differently, so each result is checked individually.
     """
     values = effects.joined.values.each()
     identities = [_identities(value) for value in values]
@@ -255,7 +255,7 @@ def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[
 
 
 def _identities(value: bytes | None) -> list[str]:
-    """Return the identity of a record in a result topic or, if it holds many results, the identities of all of them."""
+    """Return the identity of a record in a result topic or, if it is a message with many results, all identities."""
     return identities_in(value) if holds_results(value) else [identity_of(value)]
 
 
@@ -320,7 +320,7 @@ def _topics(settings: JoinerSettings) -> list[str]:
 def _missing_results(
     consumer: Consumer, clock: Clock, topic: str, unit: int, wanted: set[str], start: int, end: int
 ) -> set[str]:
-    """Return those of the ``wanted`` identities that are not visible between the offsets ``start`` and ``end``."""
+    """Return the ``wanted`` identities that are not visible between the offsets ``start`` and ``end``."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
@@ -334,7 +334,7 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """Return those identities in ``absent`` whose records were written after ``start`` and then removed by retention.
+    """Return the identities in ``absent`` whose records were written after ``start`` and then removed by retention.
 
     A read-committed consumer does not see aborted records either, but a read-uncommitted one still finds them in the
     log.

@@ -90,7 +90,7 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first offset and the end offset of each input log of a unit, by topic. Raises KafkaException."""
+    """Return the first and the end offset of each of the unit's input logs, by topic. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 

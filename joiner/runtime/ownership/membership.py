@@ -39,7 +39,7 @@ class InstanceInUse(Exception):
 
 
 class Membership:
-    """The membership of this process in its consumer group. `units`: the units currently assigned to the process."""
+    """The process's membership in its consumer group. `units`: the units currently assigned to the process."""
 
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
@@ -117,7 +117,7 @@ class Membership:
         )
 
     def _join_again(self, error: KafkaError) -> None:
-        """Rejoin after the group has fenced this member, because another process has its name or it has fenced itself.
+        """Rejoin after this member has been fenced, either by another process with the same name or by itself.
 
         A member fences itself if its session expires while Kafka is unreachable: the library rejoins under the same
         name, but then still sends a heartbeat as the old member.

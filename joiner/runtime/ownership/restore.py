@@ -95,7 +95,7 @@ def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, 
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
-    """Return the offsets of the newest snapshot, or those at which the unit was started if it has no snapshot."""
+    """Return the offsets of the newest snapshot, or the unit's start offsets if there is no snapshot."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 

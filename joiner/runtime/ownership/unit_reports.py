@@ -46,7 +46,7 @@ class UnitReports:
         self._writing: Future[None] | None = None
 
     def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
-        """Report new and resolved obstacles, and repeat those that persist."""
+        """Report new and resolved obstacles, and repeat the reports of obstacles that persist."""
         if self._writing is not None and not self._writing.done():
             return
         now_s = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""A unit that a plain process is running: its state, and the effects of batches that are not part of a commit yet."""
+"""A unit that a plain process is running: its state, and the effects of batches that no commit includes yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 @dataclass(kw_only=True)
 class ActiveTask(RunningTask):
-    """A unit that a plain process is running, with the effects of batches that are not part of a commit yet."""
+    """A unit that a plain process is running, with the effects of batches that no commit includes yet."""
 
     unit: Unit
     has_uncommitted: bool = False

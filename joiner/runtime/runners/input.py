@@ -92,7 +92,7 @@ class InputConsumer:
         return part
 
     def log_ends(self, unit: int) -> dict[str, int]:
-        """Return the end offset of each of the unit's input logs, as last reported by Kafka. Sends no request."""
+        """Return the end offsets of the unit's input logs, as last reported by Kafka. Sends no request."""
         places = {topic: TopicPartition(topic, unit) for topic in self._topics}
         return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
 

@@ -102,7 +102,7 @@ class TaskCommits:
         return not task.is_writing_long and self.finish(number, task) and not task.has_uncommitted
 
     def finish_soon(self, units: list[int], until_s: float) -> None:
-        """Wait for the in-flight commits of these units, and finish those that end before ``until_s`` (monotonic)."""
+        """Wait for these units' in-flight commits until ``until_s`` (monotonic), and finish those that have ended."""
         under_way = {
             number: task.commit for number in units if (task := self._tasks.get(number)) is not None and task.commit
         }

@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class GapVerifier:
     """Verifies that gaps in the offsets contain no records, by reading them again.
 
-    The consumer for this is created on first use and kept open, because a producer that commits often leaves a gap
-    before every batch.
+    The consumer that reads them is created on first use and kept open, because a producer that commits often leaves a
+    gap before every batch.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:

@@ -39,7 +39,7 @@ class BatchReader(Protocol):
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
-        """Return the messages and events that have arrived. Wait up to ``wait_s`` seconds for ``count_max`` of them."""
+        """Return the messages and events that have arrived, at most ``count_max``. Wait up to ``wait_s`` seconds."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The Spark session of a stage, its folders, and the keys by which Spark groups the rows of each unit."""
+"""The Spark session of a stage, its folders, and the keys by which Spark groups each unit's rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _is_submitted() -> bool:
 
 
 def grouping_keys(session: SparkSession, units: int) -> list[int]:
-    """Return a key for each unit, chosen so that Spark hashes each one to a partition of its own."""
+    """Return a key for each unit, chosen so that Spark hashes every key to a different partition."""
     # The query has only constants, so Spark evaluates it during planning, without running a job.
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
@@ -97,7 +97,7 @@ class ForeignFolder(Exception):
 
 
 class StageFolder:
-    """A folder in any file system to which Spark can write; it exists as long as the stage.
+    """A folder in any file system to which Spark can write. It exists for as long as the stage runs.
 
     The path is a setting and may name any folder, so a stage puts a marker file into the folder it creates. A folder
     without the marker is never removed.

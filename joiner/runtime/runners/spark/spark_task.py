@@ -60,7 +60,7 @@ class SparkTask(RunningTask):
 
     @property
     def reached(self) -> dict[str, int]:
-        """The offsets at which the next plan begins: those of the last commit, even if it is still in flight."""
+        """The offsets at which the next plan begins: where the last commit ends, even if it is still in flight."""
         return self.checkpoint.offsets if self.commit is None else self.commit.checkpoint.offsets
 
     @property

@@ -151,7 +151,7 @@ class Units:
         return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return the obstacles for those running units whose last plan failed."""
+        """Return the obstacles for the running units whose last plan failed."""
         tasks = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}

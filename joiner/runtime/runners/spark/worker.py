@@ -79,7 +79,7 @@ class WorkerMemory:
     """The consumer for the next read. It is None during a read, so that a new one is created if the read fails."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
-        """Keep a unit in memory, in case this process gets its next batch as well."""
+        """Keep a unit in memory, in case this process also gets its next batch."""
         self.units[place] = left
         while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
             del self.units[next(iter(self.units))]
@@ -94,7 +94,7 @@ class WorkerMemory:
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
-        """Return the gap verifier of this process, created on first use."""
+        """Return this process's gap verifier, which is created on first use."""
         self.gaps = self.gaps or GapVerifier(settings, self.clock)
         return self.gaps
 
