@@ -1,4 +1,4 @@
-"""Joining functions, which compute the results of pairs.
+"""Joining functions, which compute a result for each pair.
 
 A joining function takes the left and the right records of n pairs as two batches of columns. It returns n values as a
 float64 array of shape (n,), or (n, 2) like `both`. It is called once per batch, so it should use array arithmetic

@@ -148,7 +148,7 @@ def _site(text: str) -> str:
 
 
 class _FormerFlag(argparse.Action):
-    """Accepts a flag under its former name, and prints a warning with its current name."""
+    """Accepts a flag under its former name, and prints a warning that gives the current name."""
 
     def __call__(
         self,

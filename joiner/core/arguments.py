@@ -101,7 +101,7 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. Without one, the largest uint64, which exceeds the distance between any two times."""
+        """The tolerance in ns. If there is none, the largest uint64, which exceeds the distance of any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
@@ -306,7 +306,7 @@ def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> Non
 
 @compiled(COUNT, GIVEN, COUNT, COUNT)
 def _find_outside(values: Ints, low: int, high: int) -> int:
-    """Return the index of the first value outside the range, or the length if all are inside."""
+    """Return the index of the first value outside the range, or the array's length if there is none."""
     for at in range(len(values)):
         if not low <= values[at] <= high:
             return at
@@ -322,7 +322,7 @@ def _check_rising_within(name: str, seq: Ints) -> None:
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value that is not greater than its predecessor, or the length if all are."""
+    """Return the index of the first value not greater than its predecessor, or the array's length if there is none."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

@@ -53,13 +53,13 @@ _BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
 def is_backlog(kept: int, touched: int) -> bool:
     """Return whether a step keeps far more records than it touches, and should therefore move some to the backlog.
 
-    ``kept``: the number of records that remain held. ``touched``: the number of new records plus the number of keys.
+    ``kept``: the number of records that the step keeps. ``touched``: the number of new records plus the number of keys.
     """
     return kept > _FEW_RECORDS + _RECORDS_PER_TOUCHED * touched
 
 
 class HeldRecords:
-    """The records of both sides, each in a table (`RecordStore`) or in the backlog."""
+    """The held records of both sides. Each record is either in a table (`RecordStore`) or in the backlog."""
 
     def __init__(self) -> None:
         self._tables = RecordStore(), RecordStore()
@@ -89,7 +89,7 @@ class HeldRecords:
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records both sides together hold for each of the ascending ``keys``, shape (k,)."""
+        """Return how many records the two sides hold in total for each of ``keys`` (ascending), shape (k,)."""
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 
@@ -173,7 +173,7 @@ class Backlog:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records the backlog holds for each of the ascending ``keys``, shape (k,)."""
+        """Return how many records the backlog holds for each of ``keys`` (ascending), shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
             # Skip keys without records: their numbers may have been reused for other keys.
@@ -308,7 +308,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Return for each segment of the table, in which times ascend, the first index with a time after ``until``."""
+    """Return for each segment of the table the first index with a time after ``until``. Segments are in time order."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")

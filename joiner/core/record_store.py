@@ -204,7 +204,7 @@ def _forget(count: Ints, keys: Ints) -> int:
 
 @compiled(COUNT, TABLE, COUNT, INTS, INTS, INTS, TABLE, INTS, INTS)
 def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: Ints, first: Ints, end: Ints) -> int:
-    """Append each key's ``rows`` from ``first`` to ``end`` to the table. Return how much of the table is then used."""
+    """Append each key's ``rows`` from ``first`` to ``end`` to the table. Return the length of the table's used part."""
     for k in range(len(keys)):
         start[keys[k]], count[keys[k]] = used, end[k] - first[k]
         for at in range(first[k], end[k]):
@@ -238,7 +238,7 @@ def without_duplicates(side: Side) -> tuple[Side, Ints]:
 
 @compiled(FLAGS, SIDE)
 def _find_duplicates(side: Side) -> NDArray[np.uint8]:
-    """Return for each record whether it has the key, time and identity of an earlier one, shape (n,)."""
+    """Return for each record whether an earlier one has the same key, time and identity, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
     duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):

@@ -1,4 +1,4 @@
-"""`Side`: one of the two tables of a join, with its time and key columns."""
+"""`Side`: one of the two tables to join, with its time and key columns."""
 
 from __future__ import annotations
 

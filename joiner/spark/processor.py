@@ -82,7 +82,7 @@ class Steps:
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
-        """``handle`` and ``state`` belong to the processor. Spark binds them to a bucket before each call for it."""
+        """``handle`` and ``state`` belong to the processor. Before each call, Spark binds them to a bucket."""
         self._rules, self._handle, self._state = rules, handle, state
         self._uses_watermark = any(rules.has_watermark)
         self._done: set[Any] = set()

@@ -179,8 +179,8 @@ class ReorderedJoin:
         """Process the rows of a micro-batch, then the watermark. ``ends``: whether both streams have ended.
 
         Rows below the frontiers of the previous step are late. Rows of the same micro-batch cannot make each other
-        late, because they have no order. Raises `ArgumentError` if rows have other columns than declared, or invalid
-        times.
+        late, because they have no order. Raises `ArgumentError` if rows do not have the declared columns, or have
+        invalid times.
         """
         declared = [
             side.schema.empty_table() if table is None else arrow.as_declared(table, side)
@@ -217,8 +217,8 @@ class ReorderedJoin:
     def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
         """Add the new rows that are not late to the held rows.
 
-        Return the number of late rows on each side, and the frontiers that the new rows of each side imply, by key
-        number.
+        Return the number of late rows on each side, and for each side the frontiers that follow from its new rows, by
+        key number.
         """
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])
         late, own = [], []

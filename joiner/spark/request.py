@@ -42,7 +42,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `neighbour_join`, as given and not yet validated."""
+    """The arguments of `neighbour_join`, as the caller passed them, not yet validated."""
 
     by: str | Sequence[str]
     time: str | tuple[str, str]

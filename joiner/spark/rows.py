@@ -99,7 +99,7 @@ def times(table: pa.Table, side: Side) -> Ints:
     """Return the event times of the rows, int64 of shape (n,).
 
     Dates and timestamps are converted to microseconds since the epoch, UTC; integers are left as they are. Raises
-    `ArgumentError` if an integer is outside the range that the buffer supports. Spark timestamps never are.
+    `ArgumentError` if an integer is outside the range that the buffer supports. Spark timestamps are always inside it.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):

@@ -1,4 +1,4 @@
-"""The table operations of `join` for Arrow tables, and the conversion of other tables to Arrow.
+"""The table operations that `join` needs, for Arrow tables, and the conversion of other tables to Arrow.
 
 Needs pyarrow, which is installed with the extra ``arrow``.
 """

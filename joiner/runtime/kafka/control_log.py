@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ControlLog:
-    """Reads new records of the control topic, and writes to it. Only writing is thread-safe."""
+    """Reads new records from the control topic, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
         """Start reading at the end that the log has when Kafka first answers. Returns without waiting for this."""

@@ -64,7 +64,7 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Raise `ClaimCancelled` if the claim is cancelled. Long operations must call this between their steps."""
+        """Raise `ClaimCancelled` if the claim was cancelled. Long operations must call this between their steps."""
         if self.is_over():
             raise ClaimCancelled
 

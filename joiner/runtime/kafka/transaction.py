@@ -181,8 +181,8 @@ class UnitTransactions:
     def check_ended(self) -> None:
         """Wait until none of our transactions is the oldest open one in any partition.
 
-        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Does not
-        wait for another program's open transaction, although it hides everything after it.
+        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Another
+        program's open transaction also hides everything after it, but this method does not wait for it to end.
         """
         deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:

@@ -49,7 +49,7 @@ class ConcurrentClaims(Generic[_Claimed]):
 
     @property
     def busy(self) -> set[int]:
-        """Units with a claim in progress, including cancelled claims that have not ended."""
+        """Units with a claim in progress, even if the claim has been cancelled but has not ended yet."""
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:

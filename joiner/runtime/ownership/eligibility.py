@@ -14,7 +14,7 @@ from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_difference
 
 @dataclass(frozen=True)
 class Claimant:
-    """The runner that claims a unit. ``run`` is an id that is new at each start of the process."""
+    """The runner that claims a unit. ``run``: an id generated anew each time the process starts."""
 
     run: str
     instance: str

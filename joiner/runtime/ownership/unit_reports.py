@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnitReports:
-    """Reports why units of a runner are not being served. Not thread-safe. The pool's threads write the reports."""
+    """Reports why a runner's units are not being served. Not thread-safe. The pool's threads write the reports."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""

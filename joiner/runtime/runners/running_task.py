@@ -59,7 +59,7 @@ class RunningTask:
         return None
 
     def needs_snapshot(self, offsets: Mapping[str, int]) -> bool:
-        """Return whether a snapshot at ``offsets`` is needed, because they are new or there are pending markers."""
+        """Return whether a snapshot at ``offsets`` is needed, because the offsets are new or markers are pending."""
         return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
 
     def is_snapshot_time(self, application: ApplicationSettings) -> bool:

@@ -151,7 +151,7 @@ class Supervisor(Generic[_Task]):
         self.report(obstacles)
 
     def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Report why units are not being served, for ``joiner status``. ``obstacles``: more reasons to report."""
+        """Report why units are not being served, for ``joiner status``. ``obstacles``: further reasons to report."""
         self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
 
     @property

@@ -77,11 +77,11 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """Decide how many records to read from each place, for a batch of about ``room`` records in total.
+    """Divide a batch of about ``room`` records among places, each of which is one topic of one unit.
 
-    ``waiting``: the number of records that each place has available. A place with few records is read to its end, so
-    that it does not lag behind. The remaining room is divided among the other places in proportion to their records, so
-    that all workers finish at the same time and no core is idle.
+    ``waiting``: the number of records available at each place. A place with few records is read to its end, so that it
+    does not lag behind. The remaining room is divided among the other places in proportion to their records, so that
+    all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])

@@ -93,7 +93,7 @@ def grouping_keys(session: SparkSession, units: int) -> list[int]:
 
 
 class ForeignFolder(Exception):
-    """Raised if a folder would have to be removed that this program did not create."""
+    """Raised instead of removing a folder that this program did not create."""
 
 
 class StageFolder:
@@ -112,7 +112,7 @@ class StageFolder:
         self._marker = self._path(name, MARKER)
 
     def begin(self) -> None:
-        """Create an empty folder, after removing any that a killed stage has left. Raises `ForeignFolder`."""
+        """Create an empty folder, after removing one left behind by a killed stage. Raises `ForeignFolder`."""
         self.remove()
         if self._files.exists(self._folder) and not (
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
