@@ -202,8 +202,8 @@ def _check_times(frames: list[_Frame], at: list[int]) -> None:
                 "timestamp_ntz, a date or an integer"
             )
     if _Unit.of(kinds[0]) != _Unit.of(kinds[1]) or (_Unit.of(kinds[0]).is_datetime and kinds[0] != kinds[1]):
-        shown = ", right has ".join(kind.simpleString() for kind in kinds)
-        raise AnalysisException(f"time: left has {shown}; cast one of them so that the types match")
+        shown = ", but right is of type ".join(kind.simpleString() for kind in kinds)
+        raise AnalysisException(f"time: left is of type {shown}; cast one of them so that the types match")
 
 
 def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:

@@ -119,7 +119,7 @@ class StageFolder:
         ):
             raise ForeignFolder(
                 f"the folder {self._name} is not empty and has no file {MARKER}: it was not created by a stage, so it "
-                "is not removed. Move it elsewhere, or set spark.checkpoint to another folder"
+                "will not be removed. Move it elsewhere, or set spark.checkpoint to another folder"
             )
         self._files.mkdirs(self._folder)
         self._files.createNewFile(self._marker)
