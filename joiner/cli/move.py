@@ -152,7 +152,7 @@ class _Move:
                 self._report_step(unit)
 
     def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Set the outcome of a unit's move if its checkpoint or the elapsed time gives it. Return whether it does."""
+        """Set a unit's outcome if its checkpoint or the elapsed time determines it. Return whether it is now set."""
         order, one = self._order, self._order.units[unit]
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:

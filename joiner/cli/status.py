@@ -86,7 +86,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The status of an application. ``units``: the units by number; None for one that has never run.
+    """The status of an application. ``units``: one summary per unit, None for a unit that has never run.
 
     ``at``: when the status was read, ISO 8601 in UTC. ``processes``: the units of each process, by site and instance.
     ``not_served``: for each unit that a runner cannot serve, a line of text with the reason.
@@ -202,7 +202,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
 
 
 def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
-    """Return the status of a join in one unit. The only join of a unit has the same totals as the unit."""
+    """Return the status of a join in one unit. A unit's only join has the same totals as the unit."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
     # The checkpoint has no count of failed pairs until a pair has failed.

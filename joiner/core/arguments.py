@@ -101,7 +101,7 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. If there is none, the largest uint64, which exceeds the distance of any two times."""
+        """The tolerance in ns. The default is the largest uint64, which exceeds the distance between any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
@@ -241,7 +241,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do the same as `check_identities` for one stream. ``what``: what error messages call the identities."""
+    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in error messages."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None

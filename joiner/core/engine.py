@@ -216,7 +216,7 @@ class LocalStreamBuffer:
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """Return, in ascending order, the keys that have held records or a frontier above the frontier for all keys.
+        """Return, in ascending order, the keys that have held records or a frontier above the one shared by all keys.
 
         Any other key is in the same state as a key that was never used, so its number can be assigned to a new key.
         """
@@ -324,8 +324,8 @@ class LocalStreamBuffer:
         """Apply the rules to all records of ``keys``, and evict the records that are no longer needed.
 
         ``before``, ``now``: the frontiers before and after the batch, shape (2, k), ns. ``left_out``: the positions of
-        the late records (left, right), then of the duplicates (left, right). ``touched``: the sum of the numbers of
-        keys and new records.
+        the late records (left, right), then of the duplicates (left, right). ``touched``: the number of keys plus the
+        number of new records.
         """
         left, right = sides
         specs, tolerance, emits_unmatched = self._rules

@@ -52,7 +52,7 @@ class Frontiers:
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys that have, on at least one side, a frontier above the frontier for all keys, ascending."""
+        """Return the keys that have, on at least one side, a frontier above the one shared by all keys, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:

@@ -33,7 +33,7 @@ def evict(
     tolerance: np.uint64,
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the first record to keep for each key on either side, and the log positions of the evicted records.
+    """Return the first record to keep for each key on each side, and the log positions of the evicted records.
 
     The result consists of four arrays: the indices of the first left and the first right records to keep, shape (k,)
     each, and the log positions of the evicted left and right records. ``frontiers``: shape (2, k), ns. ``ends``:

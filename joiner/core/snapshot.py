@@ -1,4 +1,4 @@
-"""Serializes int64 columns. Buffers and the columns stored with them use this format for their snapshots.
+"""Serializes int64 columns. Snapshots of buffers, and of other columns stored with a buffer, use this format.
 
 Layout: magic, format version (uint16), header length (uint32), header (JSON: the options, and the encoding of each
 column), the columns, CRC-32 of all preceding bytes. Other format versions and damaged bytes are rejected.

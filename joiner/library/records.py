@@ -154,8 +154,9 @@ class RecordJoin(Generic[Left, Right, Result]):
     def snapshot(self) -> dict[str, Any]:
         """Return a snapshot for `restore`: the options and the whole state, including the records and keys being held.
 
-        Apart from records and keys, the snapshot contains only built-in types. The records are not copied: serialize
-        the snapshot before any record is modified, with a serializer that supports their type, for example `pickle`.
+        Apart from records and keys, the snapshot contains only values of built-in types. The records are not copied:
+        serialize the snapshot before any record is modified, with a serializer that supports their type, for example
+        `pickle`.
         """
         return {
             "version": _VERSION,

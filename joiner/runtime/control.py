@@ -89,8 +89,8 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     """Reports, for ``joiner status``, that the runner ``instance`` cannot serve a unit. Not part of any move.
 
     ``why`` is empty once the runner can serve the unit again, or the unit is assigned to another runner. ``lasts_ms``:
-    for how long the unit had been without service when the report was written. ``retry_ms``: the time from the report
-    until the next retry, or None if no retry is planned. See `ownership.unit_reports`.
+    for how long the unit had not been served when the report was written. ``retry_ms``: the time from the report until
+    the next retry, or None if no retry is planned. See `ownership.unit_reports`.
     """
 
     format: int = FORMAT_VERSION

@@ -1,4 +1,4 @@
-"""`Kind`: the operations that every kind of table provides for `join`. Those that few kinds need have defaults."""
+"""`Kind`: the operations that every kind of table provides for `join`. Operations that few kinds need have defaults."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: whether replays can start from it: a claim or a snapshot."""
+        """Record a committed transaction. ``is_base``: whether replays can start there, at a claim or a snapshot."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)

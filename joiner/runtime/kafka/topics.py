@@ -44,7 +44,7 @@ class TopicWatch:
         self._due_s = self._clock.monotonic_s() + INTERVAL_S
 
     def check(self) -> None:
-        """Send a request if one is due, or examine the last answer. Raises `TopicError` if a topic has changed."""
+        """Send a request if one is due, or examine the answer to it. Raises `TopicError` if a topic has changed."""
         if self._asked:
             if all(future.done() for future in self._asked.values()):
                 answers, self._asked = self._asked, {}

@@ -205,7 +205,7 @@ class UnitTransactions:
             raise _failure(error) from error
 
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
-        """In one transaction, write a record to the unit's partition of each topic and the group's offsets; abort it.
+        """In one transaction, write a record to the unit's partition of each topic and the group's offsets, then abort.
 
         The abort markers also end any earlier transaction of this producer that is still open in these partitions.
         Returns the offsets of the records, by topic. Raises `Fenced` or `Aborted`.

@@ -1,4 +1,4 @@
-"""The side that orders a move: sends requests, cancels, tracks outcomes. Uses neither Kafka nor a clock."""
+"""The side that orders a move: sends requests, cancels them, and tracks outcomes. Uses neither Kafka nor a clock."""
 
 from __future__ import annotations
 

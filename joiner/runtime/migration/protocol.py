@@ -122,7 +122,7 @@ class Source:
 
     @property
     def underway(self) -> set[int]:
-        """Units that are being released, or have been released but not yet claimed as far as is known."""
+        """Units that are being released, or have been released and, as far as is known, not claimed yet."""
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
@@ -296,7 +296,7 @@ class Target:
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Record that the state was not built, because that failed or is unnecessary. The next Request tries again."""
+        """Record that the state was not built: building it failed or is unnecessary. The next Request tries again."""
         one = self._units.get(unit)
         if one is not None and one.is_released:
             one.step = _Arriving.CLAIMING

@@ -54,7 +54,7 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """When to claim a unit next. With ``runs``, its checkpoint must still name one of these runs then."""
+    """When to claim a unit next. If ``runs`` is set, its checkpoint must then still name one of these runs."""
 
     not_before_s: float
     runs: frozenset[str] | None = None

@@ -88,7 +88,7 @@ class DanglingTransaction:
 
     @property
     def key(self) -> str:
-        """The key of the note about these transactions in the state topic."""
+        """The state topic key of the note about these transactions."""
         return dangling_key(self.unit)
 
 

@@ -101,7 +101,7 @@ def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
 
 
 def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) -> ReplayedEffects:
-    """Build the earliest state of a unit that is available, replay from there to ``until``, and return the effects."""
+    """Build a unit's earliest available state, replay from there to ``until``, and return the effects."""
     with closing(Readers(settings, clock)) as readers:
         return _replay_effects(readers, until)
 

@@ -1,4 +1,4 @@
-"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` are the units' states."""
+"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` has each unit's state."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class GapVerifier:
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
     """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset that is expected first.
 
-    Each gap is given by its first missing offset and the next offset that exists. If there are none, this takes
+    Each gap is given by its first missing offset and the next offset that exists. If there are no gaps, this takes
     constant time.
     """
     if offsets[-1] - at < len(offsets):

@@ -16,7 +16,7 @@ from joiner.runtime.task.decode import Messages
 
 
 class Read(NamedTuple):
-    """What a consumer returned for one poll.
+    """The result of polling a consumer once.
 
     ``batches``: the messages, by unit and topic. ``ends``: the end offset of each log that was read to its end, by unit
     and topic. ``errors``: each error with its partition and topic.

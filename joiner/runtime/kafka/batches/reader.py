@@ -71,7 +71,7 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` without native calls."""
+        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if native calls are missing."""
         self._native = NativeReader(consumer, count_max)
         # Delivers broker errors and the client's log lines, but no messages.
         self._events = ObjectReader(consumer, topics)

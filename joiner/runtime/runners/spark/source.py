@@ -1,4 +1,4 @@
-"""The data source that provides plans to Spark. Spark asks a planning process for offsets, which asks the driver.
+"""The data source that provides plans to Spark. Spark asks a planning process for offsets, and it asks the driver.
 
 The two processes run on the same machine, both started by Spark, and are connected by a Unix socket in a private
 folder.
