@@ -165,7 +165,7 @@ class _Unit:
         if isinstance(found, bool) or not isinstance(found, (int, np.integer)):
             raise AnalysisException(f"{name} must be an integer if times are integers, not {value!r}")
         if not 0 <= found <= DURATION_MAX_NS:
-            raise AnalysisException(f"{name} = {value!r} must be between 0 and 2**63 - 1")
+            raise AnalysisException(f"{name} = {value!r}: it must not be negative or exceed 2**63 - 1")
         return int(found)
 
     def _timedelta(self, name: str, value: object) -> int:
