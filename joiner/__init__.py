@@ -4,9 +4,9 @@ The library can be used without any server::
 
     from joiner import join                 # two whole tables, in one call
     from joiner import LocalStreamBuffer    # two streams, batch by batch
-    from joiner import RecordJoin           # two streams, record by record
-    from joiner import align, column        # for each row of a table, the values of other tables at its time
-    from joiner import AlignBuffer          # the same as `align` for streams, batch by batch
+    from joiner import RecordJoin           # two streams, one record at a time
+    from joiner import align, column        # adds the values of other tables to each row of a table, by time
+    from joiner import AlignBuffer          # like `align`, but for streams, batch by batch
 
 ``python -m joiner`` starts the process that joins Kafka topics (`joiner.runtime`).
 """

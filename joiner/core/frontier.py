@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key that has had no record and no watermark: below every valid time."""
+"""The frontier of a key that has had no records or watermarks yet: below every valid time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
 """The frontier of a stream that has ended: above every valid time."""
 
 
 class Frontiers:
-    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all`` for all keys, shape (2, 1)."""
+    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all``, for all keys, shape (2, 1)."""
 
     def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
         """``lateness_ns``: (left, right). ``by_partition``: whether a record advances the frontier of all keys."""
@@ -42,7 +42,7 @@ class Frontiers:
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """Return the later of each key's frontier and its latest time in ``new``, by side, shape (2, k), ns.
+        """Return the larger of each key's frontier and its latest time in ``new``, for each side, shape (2, k), ns.
 
         ``keys`` are ascending.
         """
@@ -52,7 +52,7 @@ class Frontiers:
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys whose own frontier is above the one for all keys on at least one side, ascending."""
+        """Return the keys that have, on at least one side, a frontier above the one shared by all keys, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
@@ -99,8 +99,8 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
 
     Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
     ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
-    int64 of shape (m,). Times are in ns. The log positions of the records increase, and so do those of the watermarks.
-    Returns the indices of the late records, int64, ascending.
+    int64 of shape (m,). Times are in ns. Log positions increase within the records and within the watermarks. Returns
+    the indices of the late records, int64, ascending.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):

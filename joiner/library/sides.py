@@ -1,4 +1,4 @@
-"""`Side`: one of the two tables of a join, with its time and key columns."""
+"""`Side`: one of the two tables to join, with its time and key columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A table to join, its time column and its key columns. ``name``: the argument it was passed as, for messages."""
+    """A table to join, its time column and its key columns. ``name``: the argument name, for error messages."""
 
     name: str
     table: Any
@@ -79,6 +79,6 @@ def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Int
 
 
 def key_tables(kind: Kind, sides: list[Side]) -> tuple[Any, Any]:
-    """Return two tables with the key columns of each side, both using the column names of the left side."""
+    """Return each side's key columns as a table. Both tables use the left side's column names."""
     left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
     return left, right

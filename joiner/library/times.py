@@ -27,7 +27,7 @@ NAIVE: Final = "datetimes without a time zone"
 class Times:
     """Event times, shape (n,), of the type ``what``: `INTEGERS`, `AWARE` or `NAIVE`.
 
-    ``ns`` contains datetimes in ns since 1970, but integers in the unit in which the caller passed them.
+    ``ns``: datetimes as ns since 1970, or integers exactly as the caller passed them, in any unit.
     """
 
     ns: Ints

@@ -1,4 +1,4 @@
-"""The table operations of `join` for mappings of column names to numpy arrays."""
+"""The table operations that `join` needs, for mappings of column names to numpy arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table operations of `join` for Arrow tables, and the conversion of other tables to Arrow.
+"""The table operations that `join` needs, for Arrow tables, and the conversion of other tables to Arrow.
 
 Needs pyarrow, which is installed with the extra ``arrow``.
 """
@@ -38,7 +38,7 @@ class ArrowTables(Kind):
         self._arrow = pyarrow()
 
     def from_stream(self, name: str, table: Any) -> Any:
-        """Read all of an object that has ``__arrow_c_stream__`` into a table. ``name``: its name, for messages."""
+        """Read an object that has ``__arrow_c_stream__`` into a table. ``name``: the argument name, for messages."""
         try:
             reader = self._arrow.RecordBatchReader.from_stream(table)
         except self._arrow.ArrowInvalid as error:

@@ -1,4 +1,4 @@
-"""The table operations of `join` for polars DataFrames. polars is imported only when a caller passes a DataFrame."""
+"""The table operations that `join` needs, for polars DataFrames. polars is imported only when a caller passes one."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
         (pa.table(TORQUE), {"speed": column(TWICE)}, r"columns\['speed'\] has two columns named 'rpm'; rename"),
         (TORQUE, {"speed": SPEED}, r"columns\['speed'\] must be a column\(...\), not DataFrame"),
         (TORQUE, {"nm": column(SPEED)}, "driver has a column named 'nm' itself; choose another name"),
-        (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] is builtins.list; pass a pandas"),
+        (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] must be a pandas .*, not builtins.list"),
         (
             TORQUE,
             {"speed": column({"at": np.array([1])})},
