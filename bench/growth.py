@@ -1,8 +1,8 @@
 """Measures whether the joiner's memory grows while it joins many records, Kafka to Kafka, exactly once.
 
-``python -m bench.growth --report docs/evidence/growth`` writes ``.json`` and ``.md``. Records are sent as fast as they
-are joined, but never far ahead, and the resident memory of the joiner's process is read after every few million
-records.
+``python -m bench.growth --report docs/evidence/growth`` writes ``.json`` and ``.md``. Records are sent as fast as the
+joiner can join them, without getting far ahead of it. The resident memory of the joiner's process is read after every
+few million records.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ _GROWTH: Final = 0.2
 """A contender keeps up if its latency grows by less than this, in seconds per second."""
 _DRAIN_S: Final = 3.0
 _SENDER_BEHIND_MS: Final = 100.0
-"""If the sender is further behind its schedule than this at the end of a step, the sender limits the rate."""
+"""If the sender is further behind its schedule than this at the end of a step, the sender is the bottleneck rather than
+the contender."""
 
 
 class Load:
@@ -137,7 +138,7 @@ def drain_s(waits_ms: int, rate: int) -> float:
 
 
 class Counted(NamedTuple):
-    """The part of a step whose records count: when it begins and ends (in ns), and how many results are expected."""
+    """The part of a step that is measured: when it begins and ends (in ns), and how many results it should produce."""
 
     first_ns: int
     last_ns: int
@@ -158,7 +159,7 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
     counted = Counted(first_ns, last_ns, load.schedule.count_between(first_ns, last_ns))
     arrived = receiver.receive(seconds)
     cores = np.subtract(load.cpu_s(), used_s) / (time.monotonic() - began_s)
-    # Parsed only now, so that parsing does not delay receiving.
+    # Parse the results only after the step, so that parsing does not delay their arrival.
     times_ns = arrivals(arrived + receiver.receive(listen_s))
     reported = load.set_rate(rate)
     return judged_step(times_ns, counted, seconds) | {
@@ -175,9 +176,9 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
 def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -> dict[str, Any]:
     """Return the figures of a step.
 
-    ``times_ns`` has a row for each result: when it arrived, and when its later record was due (int64, shape (n, 2)). A
-    result that was written twice counts once, at its first arrival. Records without a result count as later than all
-    others.
+    ``times_ns`` contains, for each result, when it arrived and when its later record was due (int64, shape (n, 2)). A
+    result that was written twice is counted once, at its first arrival. Records without a result count as later than
+    all others.
     """
     is_counted = (times_ns[:, 1] > counted.first_ns) & (times_ns[:, 1] <= counted.last_ns)
     _, once = np.unique(times_ns[is_counted, 1], return_index=True)
@@ -198,11 +199,12 @@ def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -
 
 
 _MISSING: Final = 0.01
-"""A contender does not keep up if a larger share of the records than this has no result."""
+"""A contender does not keep up if the share of records without a result exceeds this."""
 
 
 _EXACT: Final = 1e-6
-"""Subtracted from a rank before it is rounded up, so that a floating-point error cannot raise a whole number."""
+"""Subtracted from a rank before it is rounded up, so that a floating-point error cannot push a whole number up by
+one."""
 
 
 def quantiles_ms(took_ms: NDArray[np.float64], missing: int = 0) -> list[float | None] | None:
@@ -213,7 +215,7 @@ def quantiles_ms(took_ms: NDArray[np.float64], missing: int = 0) -> list[float |
     if not len(took_ms):
         return None
     every = np.concatenate([np.sort(took_ms), np.full(missing, np.inf)])
-    # By rank, because a latency cannot be interpolated with that of a missing result.
+    # Take the quantile by rank: interpolation is impossible if one of the two neighbouring results is missing.
     ranks = [min(len(every) - 1, int(np.ceil(quantile * len(every) / 100 - _EXACT)) - 1) for quantile in QUANTILES]
     return [float(every[rank]) if np.isfinite(every[rank]) else None for rank in ranks]
 

@@ -28,7 +28,7 @@ def latency(measurements: list[Found]) -> list[str]:
 
 
 def _quantile(runs: list[Found], number: int) -> str:
-    """Return a quantile of the latency in all runs. It is "never" where it falls on a record without a result."""
+    """Return a latency quantile over all runs, with "never" where it falls on a record without a result."""
     found = [one["ms"][number] for one in runs if one["ms"]]
     if None in found:
         return "never" if len(found) == 1 else f"never in {found.count(None)} of {len(found)} runs"
@@ -95,7 +95,7 @@ def recovery(measurements: list[Found]) -> list[str]:
 
 
 def found_share(runs: list[Found]) -> str:
-    """Return which share of the neighbours a contender found, or why the share is not known."""
+    """Return the share of neighbours that a contender found, or the reason why the share is unknown."""
     found = values(runs, "complete")
     if found:
         return f"{percent(min(found))} found"

@@ -93,7 +93,7 @@ def costs(measurements: list[Found]) -> list[str]:
 
 
 def eur_per_billion(one: Found) -> float:
-    """Return the price, in euros, of the CPU time that a billion records take in the contender and in Kafka."""
+    """Return the price, in euros, of the CPU time that the contender and Kafka spend on a billion records."""
     cpu_s = float(one["cpu_s_per_million"] + one["kafka_cpu_s_per_million"])
     return cpu_s * 1000 / 3600 * PRICE_EUR
 

@@ -1,4 +1,4 @@
-"""Judges the output of a run: how far it got in its input, what it found up to there, how fast, and at what cost.
+"""Judges a run by its output: how much of the input it processed, what it found there, how fast, and at what cost.
 
 A run has finished if its results show that it has read its input to the end: in each partition they contain the last
 pair that the contender can find, and either no neighbour is missing, or the run has gone quiet. The number of results
@@ -75,7 +75,7 @@ def judge(
 def processed_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> int | None:
-    """Return how many of the first results show how far an unfinished run got, or None if the run has finished.
+    """Return the number of leading results by which an unfinished run is judged, or None if the run has finished.
 
     The batch that was in progress when the run was stopped is incomplete. The results written just before the stop are
     therefore left out: all those written within 1.2 times the longest pause in the run's progress.
@@ -107,7 +107,7 @@ def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
 
 
 def _longest_pause_s(results: Results) -> float:
-    """Return the longest time, in s, during which no result contained a later row than the results before it."""
+    """Return the longest time without progress, in s, in which no result contained a row later than all rows before."""
     reach = np.maximum.accumulate(np.maximum(results.left, results.right))
     at_s = results.at_s[np.flatnonzero(np.diff(reach, prepend=-1))]
     return float(np.diff(at_s).max(initial=0.0))

@@ -54,7 +54,7 @@ def throughput(arena: Arena, task: Task) -> dict[str, Any]:
 
 
 def recovery(arena: Arena, task: Task) -> dict[str, Any]:
-    """Kill a contender's processes at a third of the results, restart them, and time the next new result."""
+    """Kill a contender's processes after a third of the results, restart them, and time the first new result."""
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
         watch = Watch(arena, job, task.limits, _end_of(expected, window))
