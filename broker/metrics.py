@@ -42,7 +42,7 @@ _REQUEST_TIMEOUT_S: Final = 10.0
 """Timeout for reading an HTTP request. Without it, a client that sends nothing would tie up a thread forever."""
 
 _LOOK_EVERY_S: Final = 1.0
-"""How often the main loop refreshes the metrics that no other thread may query."""
+"""How often the main loop refreshes the metrics that no other thread is allowed to read."""
 
 _POLL_S: Final = 0.1
 """How often the server's thread checks whether it has to shut down."""
@@ -107,7 +107,7 @@ class Readings(Collector):
             self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
-        """Return no metrics. Otherwise the registry would read their values when this collector is registered."""
+        """Return no metrics, so that registering this collector does not make the registry read their values."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -127,7 +127,7 @@ class Distribution(Collector):
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
         """Register an empty histogram.
 
-        ``bounds`` are the upper bounds of the buckets, in ascending order. A bucket without an upper bound is added.
+        ``bounds`` are the upper bounds of the buckets, in ascending order. An unbounded last bucket is added.
         """
         self._name, self._meaning = name, meaning
         self._bounds = np.array(bounds, dtype=np.float64)
@@ -184,7 +184,7 @@ class TelemetryServer:
         self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
-        """Return whether the main loop should now refresh the metrics that no other thread may query.
+        """Return whether the main loop should now refresh the metrics that no other thread is allowed to read.
 
         Always false if the server is off.
         """

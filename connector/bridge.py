@@ -186,7 +186,7 @@ class Bridge:
             record_count += len(parsed.records)
             parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
             if batches is not None and parts:
-                # Kafka confirms all records of a part together, because they are in one message. So count them as one.
+                # Count all records of a part as one: they are in one message, so Kafka confirms them together.
                 count += len(parts)
                 size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
             ticket = ledger.add(packet_id, size_bytes, count)
@@ -206,7 +206,7 @@ class Bridge:
         self._producer.send(self._settings.topics.rejected, dead)
 
     def _confirm(self, tickets: Tickets) -> None:
-        """Note that Kafka has confirmed one message. ``tickets`` are those of the events with records in it."""
+        """Note that Kafka has confirmed one message. ``tickets`` belong to the events whose records it contains."""
         for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
             self._ledger.confirm(ticket)
 

@@ -82,7 +82,7 @@ class Parsed(NamedTuple):
 
 
 class UnusableError(ValueError):
-    """The payload, or one of its quantities, cannot be used. The message of the exception is the reason to report."""
+    """Raised if a payload, or a quantity in it, cannot be used. The exception's message is the reason to report."""
 
 
 _plain_values = msgspec.json.Decoder(dict[str, int | float | str])
@@ -171,7 +171,7 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """Return the event's time twice: exactly as given, to be forwarded, and in ns.
+        """Return the event's time in two forms: exactly as given, for forwarding, and in ns.
 
         The time as given is an int, a str or, for a decimal number, its text as `msgspec.Raw`.
         """

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Maximum number of quantities to watch, counted per thing. They take about 30 MB of memory. Senders choose the names,
-so the number needs a limit."""
+"""Maximum number of quantities to watch; a quantity of two things counts twice. Watching this many takes about 30 MB of
+memory. A limit is needed because senders choose the names."""
 
 
 class DueWatermark(NamedTuple):

@@ -242,7 +242,7 @@ def replay_messages(
 def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
     """Return the message for a line. Its time is shifted by `shift_ns`.
 
-    If `round_number` is not 0, which is the first round, the event gets a new id.
+    In every round except the first (`round_number` 0), the event gets a new id.
     """
     try:
         head = read_head(line, time_unit)

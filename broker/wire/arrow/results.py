@@ -48,11 +48,11 @@ _ROWS_MAX: Final = 12_000
 """The maximum number of rows in a message. It ensures that indices into the message's dictionaries fit into int16."""
 
 _NAMES_BYTES: Final = 32 * 1024
-"""If the names of all things together take at most this many bytes, each message of a batch contains all of them.
-Otherwise each message contains only the names that occur in it."""
+"""If the names of all things total at most this many bytes, each message in a batch contains all of them. Otherwise,
+each message contains only the names that it uses."""
 
 _SPAN_MAX: Final = 256
-"""If the range of the offsets is at most this long, the dictionary contains every offset in the range, even those that
+"""If the offsets span a range no longer than this, the dictionary contains every offset in the range, even those that
 do not occur."""
 
 _UNIT: Final = b"unit"
