@@ -45,7 +45,7 @@ def joined(group: Consumer) -> int:
 
 
 def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> list[dict[str, Any]]:
-    """Join ``records`` records. Return the memory in bytes and the seconds since the start, every ``every`` records."""
+    """Join ``records`` records. Return the memory (bytes) and the elapsed time (s) after every ``every`` records."""
     make_topic(kafka, _DATA, PARTITIONS)
     application = Application(kafka, folder, "growth", PARTITIONS, data=_DATA)
     producer = make_sender(kafka)

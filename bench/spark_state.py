@@ -87,7 +87,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
 
 
 def rate_of(application: Application) -> float:
-    """Return the rate in records/s, measured from when all units have made their first commit until the last commit."""
+    """Return the rate in records/s, from the moment when all units have made a first commit until the last commit."""
     commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
     first_ms = max(found[0][0] for found in commits)
     last_ms = max(found[-1][0] for found in commits)

@@ -3,7 +3,7 @@
 Healthy means that the main loop is running; ready means that the service can do its work. A service waiting for Kafka
 is healthy but not ready: restarting it would not help.
 
-No metric is updated per record. Values that a service keeps anyway are read when ``/metrics`` is requested
+No metric is updated per record. Values that a service already keeps are read when ``/metrics`` is requested
 (`Readings`). Other values are added once per batch, even if there is one observation per record (`Distribution`). Each
 service has its own registry, so that several services can run in one process. Metrics contain no secrets and no record
 data, but the server has no authentication, so it should listen on the loopback interface, or where only operators can
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of histogram buckets for durations, which range from that of a single commit to a one-minute outage."""
+"""Upper bounds of histogram buckets for durations, from a single commit to a one-minute outage."""
 
 _REQUEST_TIMEOUT_S: Final = 10.0
 """Timeout for reading an HTTP request. Without it, a client that sends nothing would tie up a thread forever."""
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values the service keeps anyway. The thread that serves a request for ``/metrics`` reads them.
+    """Metrics whose values the service already keeps. The thread that serves a request for ``/metrics`` reads them.
 
     A function that reads a value must not call a Kafka consumer. confluent-kafka 2.16 lets only one thread at a time
     into a consumer. While the main loop keeps calling `consume`, any other thread waits forever, even in
@@ -90,7 +90,7 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a gauge metric. The arguments are the same as those of `counter`."""
+        """Register a gauge metric. The arguments are the same as for `counter`."""
         self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
 
     def _add(

@@ -234,7 +234,7 @@ def plain_values(given: object) -> object:
 
 
 class Section(BaseModel):
-    """Base class of the sections of the settings. Unknown fields are errors. Values cannot change once loaded."""
+    """Base class for sections of the settings. Unknown fields are errors. Values cannot change once loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -47,7 +47,7 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """The memory in bytes that the records of all messages in flight use."""
+        """The memory, in bytes, that is used by the records of all messages in flight."""
         return self._bytes
 
     @property
@@ -66,7 +66,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Note that Kafka has confirmed one more record of a message. Raises ValueError if none was unconfirmed."""
+        """Note that Kafka has confirmed one more record of a message. Raises ValueError if all had been confirmed."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)

@@ -1,8 +1,8 @@
 """The service: receives events from MQTT, sends their records to Kafka, and acknowledges confirmed events.
 
-A single loop in a single thread, so there are no locks and the order is fixed: read a block of messages, parse them,
-queue their records, process Kafka's confirmations, acknowledge. A message is acknowledged once all of its records and
-dead letters are in Kafka and all earlier messages have been acknowledged.
+The service is a single loop in a single thread, so it needs no locks and works in a fixed order: read a block of
+messages, parse them, queue their records, process Kafka's confirmations, and acknowledge messages. A message is
+acknowledged once all of its records and dead letters are in Kafka and all earlier messages have been acknowledged.
 
 Failures:
 

@@ -161,8 +161,8 @@ class MqttSession:
     def maintain(self, *, reading: bool) -> None:
         """Send pending packets. If ``reading``, also send keep-alives and detect a broker that has gone silent.
 
-        Replies to keep-alives would not be seen without reading. The broker closes a connection on which it has
-        received nothing for one and a half times the keep-alive. Raises `SessionLostError`.
+        Keep-alives are sent only while reading, because their replies would not be seen otherwise. The broker closes a
+        connection on which it has received nothing for one and a half keep-alive intervals. Raises `SessionLostError`.
         """
         if self._client is not None and reading:
             self._check(self._client.loop_misc())

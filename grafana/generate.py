@@ -91,7 +91,7 @@ def _newest() -> str:
 
 
 def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: int = _HALF) -> timeseries.Panel:
-    """Return a time series panel of Prometheus data. Each of ``queries`` is a PromQL expression and its legend."""
+    """Return a time series panel for Prometheus data. Each of ``queries`` is a PromQL expression and its legend."""
     panel = timeseries.Panel().title(title).description(what).datasource(_PROMETHEUS)
     panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
     panel = panel.show_points(common.VisibilityMode.NEVER)
@@ -120,7 +120,7 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
     """Return a dashboard variable that lists the values of ``tag`` in the selected time range.
 
-    ``where``: a further Flux condition. The query does the same as the function `tagValues` of InfluxDB.
+    ``where``: a further Flux condition. The query does the same as InfluxDB's function `tagValues`.
     """
     query = (
         f'from(bucket: "{BUCKET}")\n'

@@ -135,7 +135,7 @@ class Publisher:
             self._publish(self._resend.popleft())
 
     def close(self) -> None:
-        """Disconnect cleanly, so that the broker ends the session. Unacknowledged messages are given up."""
+        """Disconnect cleanly, so that the broker ends the session. Unacknowledged messages are abandoned."""
         self._connection.close()
 
     def _publish(self, payload: bytes) -> None:

@@ -70,10 +70,10 @@ class Survey:
         return self.lines - self.invalid
 
     def round_ns(self, time_unit: str = "ms") -> int:
-        """Return by how much the times of each round are shifted relative to the previous round, in ns.
+        """Return how far each round's times are shifted relative to the previous round, in ns.
 
-        This is the range of event times plus their mean distance, in whole `time_unit`s. Each round thus starts at
-        least one unit after the previous one has ended, and integer times stay integers.
+        This is the range of event times plus the mean distance between them, in whole `time_unit`s. Each round thus
+        starts at least one unit after the previous one has ended, and integer times stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
@@ -201,7 +201,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines with their newlines, and record at which byte each of them starts."""
+        """Yield the lines with their newlines, and record the byte offset at which each of them starts."""
         start = 0
         for line in file:
             self._starts.append(start)

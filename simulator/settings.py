@@ -71,8 +71,8 @@ class LinkSettings:
 class Settings:
     """All settings of a replay.
 
-    If `rate_per_s` is None, messages are sent as fast as possible; if `rounds` is None, endlessly; and if `rebase` is
-    None, with their original times.
+    If `rate_per_s` is None, messages are sent as fast as possible. If `rounds` is None, the recording is replayed
+    endlessly. If `rebase` is None, the original event times are kept.
     """
 
     link: LinkSettings

@@ -15,9 +15,9 @@ from bench.harness.report import json_text
 class Measurement:
     """One run of a contender on a workload.
 
-    ``width_ms`` is the width of the contender's window. It is 0 if there is no window, or if ``share`` is set: then the
-    window is the narrowest one that finds this share of the neighbours. ``curve`` names the quantity that is varied in
-    a series of runs, and ``at`` is its value in this run.
+    ``width_ms`` is the width of the contender's window, or 0 for a contender without a window. It is also 0 if
+    ``share`` is set; the contender then uses the narrowest window that finds this share of the neighbours. ``curve``
+    names the quantity that is varied in a series of runs, and ``at`` is its value in this run.
     """
 
     kind: str

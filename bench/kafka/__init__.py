@@ -9,8 +9,8 @@ A pass-through consumes records, produces them to another topic, and commits the
 in C calls librdkafka, the library that confluent_kafka is built on, and creates no object per message. The one in Java
 uses Kafka's own client. The ones in Python use confluent_kafka; like the joiner, they reuse their dicts and tune the
 garbage collector. All but one commit the same transactions as the joiner: one for each unit and batch. The transactions
-for a batch run in parallel while the next batch is read. Every rate is compared with that of the fastest pass-through.
-A pass-through writes what it reads, which is less than half of what the joiner writes.
+for a batch run in parallel while the next batch is read. Every rate is compared with the rate of the fastest
+pass-through. A pass-through writes what it reads, which is less than half of what the joiner writes.
 """
 
 from __future__ import annotations

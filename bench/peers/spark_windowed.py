@@ -218,7 +218,7 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
 
 
 def read(session: SparkSession, options: argparse.Namespace, topic: str) -> DataFrame:
-    """Return the message values of a topic as strings. If two topics are read, each gets half of the batch size."""
+    """Return a topic's message values as strings. If two topics are read, they share the batch size equally."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)

@@ -25,7 +25,7 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long the oldest record may wait for Kafka before the producer is replaced. A restart of Kafka takes less time."""
+"""How long the oldest record may wait for Kafka before the producer is replaced. Kafka restarts faster than that."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024

@@ -37,7 +37,7 @@ _REPORT_S: Final = (2.0, 10.0)
 
 
 class TopicError(Exception):
-    """Raised if topics cannot be used as they are. The message has one line per problem, which says how to fix it."""
+    """Raised if topics cannot be used as they are. The message contains one line per problem and says how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class _Request:
             self.failed = error
 
     def poll(self) -> None:
-        """Let the Kafka client call its error callback. It does not do so while a request waits for its response."""
+        """Let the Kafka client call its error callback, which it does not do while it waits for a response."""
         if self._admin is not None:
             self._admin.poll(0)
 
@@ -229,7 +229,7 @@ def is_passing(error: KafkaException) -> bool:
 
 
 def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
-    """Return, by name, the `TopicFacts` of those topics in ``names`` that exist."""
+    """Return the `TopicFacts` of the topics in ``names``, by name. Topics that do not exist are left out."""
     facts = {}
     for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S).items():
         try:

@@ -1,7 +1,7 @@
 """Reads data records and writes results in batches, as columns of bytes instead of one object per record.
 
-**Reading** handles only *plain* records. A plain record has each of the five fields exactly once and no others, in any
-order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
+**Reading** handles only *plain* records. A plain record contains each of the five fields exactly once and no others, in
+any order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
 braces, and its event time consists of digits. The connector and most other producers write such records. Other records
 are not necessarily invalid: they are read by `records`, which alone decides what is valid. For plain records, both
 modules return the same values.
@@ -202,7 +202,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _number_end(data: Bytes, at: int, stop: int) -> int:
-    """Return the end of the characters from ``at`` on that can occur in numbers. A later check parses the number."""
+    """Return the end of the characters, from ``at``, that can occur in numbers. A later check parses the number."""
     while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
         at += 1
     return at

@@ -140,7 +140,7 @@ class StringColumn:
     def integers(self) -> Ints | None:
         """Parse the strings as integers. Return None if any of them is not an integer.
 
-        An integer has at most 18 digits, without leading zeros, and may begin with a minus sign.
+        An integer can have at most 18 digits, without leading zeros, and may begin with a minus sign.
         """
         found = np.empty(len(self), dtype=np.int64)
         return found if _read_integers(self.data, self.start, self.end, found) else None
@@ -172,7 +172,7 @@ def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
 class _Piece(NamedTuple):
     """A column to be passed to `_glue`.
 
-    ``row`` is the column's row in the table of pieces, and ``size`` the maximum number of bytes that the column takes.
+    ``row`` is the column's row in the table of pieces, and ``size`` the maximum total number of bytes of its strings.
     ``arrays`` are the arrays whose addresses are in ``row``; they must not be freed before the call.
     """
 

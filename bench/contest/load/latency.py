@@ -1,11 +1,11 @@
 """Measures the latency of results at increasing rates, up to saturation, after the contender has warmed up.
 
 The latency of a result is the time from when its later record was *due* until the committed result reaches a consumer
-(see `bench.contest.load.sender`). A record without a result by the end of the step counts as later than all others.
-Sender, contender and consumer are processes on one machine and share its clock. The first third of each step does not
-count. The CPU time that the contender, Kafka and the measuring programs use is recorded as well.
+(see `bench.contest.load.sender`). A result that is missing at the end of the step counts as slower than all others.
+Sender, contender and consumer are processes on one machine and share its clock. The first third of each step is not
+counted. The CPU time that the contender, Kafka and the measuring programs use is recorded as well.
 
-A contender is saturated at the first rate that it cannot keep up with. No higher rate is measured.
+A contender is saturated at the first rate that it cannot keep up with. Higher rates are not measured.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
 
 
 def steady_load(arena: Arena, contender: Contender, rate: int, seconds: float) -> dict[str, Any]:
-    """Measure one rate for a long time. Return the figures of the worst minute, and a summary of each minute."""
+    """Measure one rate for a long time. Return the figures for the worst minute, and a summary of each minute."""
     parts: list[dict[str, Any]] = []
     with under_load(arena, contender, rate) as (load, receiver):
         for _ in range(max(1, round(seconds / _PART_S))):
@@ -177,8 +177,8 @@ def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -
     """Return the figures of a step.
 
     ``times_ns`` contains, for each result, when it arrived and when its later record was due (int64, shape (n, 2)). A
-    result that was written twice is counted once, at its first arrival. Records without a result count as later than
-    all others.
+    result that was written twice is counted once, at its first arrival. A missing result counts as slower than all
+    others.
     """
     is_counted = (times_ns[:, 1] > counted.first_ns) & (times_ns[:, 1] <= counted.last_ns)
     _, once = np.unique(times_ns[is_counted, 1], return_index=True)
@@ -210,7 +210,7 @@ one."""
 def quantiles_ms(took_ms: NDArray[np.float64], missing: int = 0) -> list[float | None] | None:
     """Return p50, p99 and p99.9 in ms, or None if there are no results.
 
-    The ``missing`` results count as later than all others. A quantile that falls on one of them is None.
+    The ``missing`` results count as slower than all others. A quantile that falls on one of them is None.
     """
     if not len(took_ms):
         return None

@@ -1,4 +1,4 @@
-"""Builds the tables of the latency at each rate, at saturation and under steady load, and of recovery after a kill."""
+"""Builds the tables for latency (at each rate, at saturation and under steady load) and for recovery after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.harness.report import table
 
 
 def latency(measurements: list[Found]) -> list[str]:
-    """Return a table of the latency at each rate, and a table of the rates at which the contenders are saturated."""
+    """Return a table of the latency at each rate, and a table of the rates that saturate the contenders."""
     rows = []
     for (rate, name), runs in sorted(by(measurements, "rate", "contender").items(), key=lambda item: item[0][0]):
         rows.append(

@@ -1,4 +1,4 @@
-"""Builds the tables of the throughput, its costs, the contenders' states, and the other workloads."""
+"""Builds the tables for throughput, its costs, the contenders' states, and the other workloads."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def eur_per_billion(one: Found) -> float:
 
 
 def states(measurements: list[Found]) -> list[str]:
-    """Return a table of the size of each contender's state, sampled at the same input positions for all."""
+    """Return a table of the contenders' state sizes, sampled at the same input positions for every contender."""
     rows = []
     for (name,), runs in by(measurements, "contender").items():
         found = [one["state"] for one in runs if one.get("state", {}).get("positions")]

@@ -5,8 +5,8 @@ pair that the contender can find, and either no neighbour is missing, or the run
 proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
 part of the input that it processed, and not compared for completeness.
 
-Rates are those of the steady part of a run, which begins after a fifth of its results and ends with the last one, by
-the broker's clock. This excludes the start-up by the same rule for all contenders.
+Rates are measured over the steady part of a run, which begins after a fifth of its results and ends with the last one,
+according to the broker's clock. This rule excludes start-up in the same way for all contenders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENOUGH: Final = 0.15
 def judge(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> dict[str, Any]:
-    """Return the rates and costs of a run, and the comparison of its results with the expected ones."""
+    """Return the rates and costs of a run, and how its results compare with the expected results."""
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload for a contender to join, with a window of ``width_ms`` and on ``cores`` cores (0: all cores)."""
+    """A workload for a contender to join, the width of its window, and the number of cores to use (0: all cores)."""
 
     contender: Contender
     workload: str

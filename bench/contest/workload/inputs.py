@@ -209,7 +209,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 
 
 def like_nexmark(name: str, records: int, seed: int, *, streams: nexmark.Streams) -> Workload:
-    """Make two streams by the rules of the Nexmark generator. Rows with the same id belong to one thing.
+    """Make two streams that follow the rules of the Nexmark generator. Rows with the same id belong to one thing.
 
     The query is not one of Nexmark's but the neighbour join. The first stream has a single row for each id, which is
     therefore a neighbour of every row of the second stream with that id. The things come and go, so the watermark scope

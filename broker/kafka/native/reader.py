@@ -63,7 +63,7 @@ class NativeReader:
     def __init__(self, consumer: Consumer, count_max: int) -> None:
         """Prepare to read; no partition is read until it is added. Raises `Unavailable`.
 
-        ``count_max``: the maximum number of messages that a call of `read` can return.
+        ``count_max``: the maximum number of messages that a call to `read` can return.
         """
         self._memory, self._library = load_loops(), library()
         self._handle = handle_of(consumer)

@@ -216,7 +216,7 @@ def _encode(schema: Any, arrays: list[Any]) -> bytes:
 
 
 class Results(NamedTuple):
-    """The n results of a message, with a list for each field.
+    """The n results in a message, with one list per field.
 
     ``time_ns`` is rounded down to whole nanoseconds, and ``half`` says whether half a nanosecond was cut off.
     ``value`` holds numbers, or pairs of numbers if the join keeps both values. ``left`` and ``right`` are the positions
@@ -290,7 +290,7 @@ def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:
-    """Return a copy of a message of results that contains only the given rows."""
+    """Return a copy of a results message that contains only the given rows."""
     with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
         batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
     return _encode(batch.schema, batch.columns)

@@ -100,7 +100,7 @@ class ArrowRows(NamedTuple):
         for name in ("thing", "quantity", "id"):
             text = shown.get(name)
             if text is not None and not 1 <= len(text) <= NAME_LENGTH_MAX:
-                return f"{name} has {len(text)} characters, but must have between 1 and {NAME_LENGTH_MAX}"
+                return f"{name} is {len(text)} characters long, but must have between 1 and {NAME_LENGTH_MAX}"
         if "\0" in shown["quantity"]:
             return "quantity contains a NUL character"
         if not math.isfinite(shown["result"]):
