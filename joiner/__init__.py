@@ -12,6 +12,7 @@ The library can be used without any server::
 """
 
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
+from joiner.alignment.grid import Grid
 from joiner.alignment.rules import ColumnRule
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError, SnapshotError
@@ -28,6 +29,7 @@ __all__ = [
     "AlignedRows",
     "ArgumentError",
     "ColumnRule",
+    "Grid",
     "LocalStreamBuffer",
     "RecordJoin",
     "SnapshotError",
