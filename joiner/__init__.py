@@ -17,6 +17,7 @@ from joiner.alignment.rules import ColumnRule
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError, SnapshotError
 from joiner.library.align import align, column
+from joiner.library.grid import grid
 from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
@@ -36,5 +37,6 @@ __all__ = [
     "Step",
     "align",
     "column",
+    "grid",
     "join",
 ]
