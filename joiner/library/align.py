@@ -162,7 +162,9 @@ def _read(
         by = keys if one.by is None else one.by
         sides[name] = side = Side(f"columns[{name!r}]", read[id(one.table)], one.time or time, by)
         if len(by) not in {0, len(keys)}:
-            raise ArgumentError(f"{side.name}: by must name {len(keys)} columns, as for the driver, not {by!r}")
+            raise ArgumentError(
+                f"{side.name}: by must name {len(keys)} columns, as for the driver, or none, not {by!r}"
+            )
     if not isinstance(driver, TableGrid):
         return kind, table, sides
     with_keys = [side for side in sides.values() if len(side.by) == len(keys)]

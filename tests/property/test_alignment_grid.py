@@ -222,3 +222,18 @@ def test_a_backlog_is_released_once_the_other_column_has_come_as_far(rule: str) 
     found = buffer.push(columns=records("b", 0, 10_000))
     assert found.seq.tolist() == list(range(10_000 * 10 // 25))
     assert buffer.held() <= 4
+    # The place of the backlog has been given back; what was left is still right.
+    found = buffer.push(columns=records("a", 10_000, 10_100) | records("b", 10_000, 10_100))
+    assert found.seq.tolist() == list(range(10_000 * 10 // 25, 10_100 * 10 // 25))
+    wanted = {"previous": found.ts_ns // 10, "next": -(-found.ts_ns // 10), "nearest": found.ts_ns // 10}
+    assert found.values["b"].tolist() == wanted.get(rule, found.ts_ns / 10).tolist()
+
+
+def test_of_records_at_the_time_of_a_tick_the_first_one_is_kept_for_its_next_value() -> None:
+    buffer = AlignBuffer({"a": ColumnRule(rule="next"), "b": ColumnRule()}, grid=Grid(every_ns=10))
+    keys, ones = np.zeros(4, np.int64), np.arange(4)
+    a = (keys, np.array([5, 10, 10, 20]), ones), ones.astype(np.float64)
+    b = (keys[:2], np.array([5, 11]), ones[:2]), np.zeros(2)
+    assert len(buffer.push(columns={"a": a, "b": ((keys[:1], b[0][1][:1], ones[:1]), b[1][:1])})) == 0
+    found = buffer.push(columns={"b": ((keys[1:2], b[0][1][1:], ones[1:2]), b[1][1:])})
+    assert found.values["a"].tolist() == [1.0]

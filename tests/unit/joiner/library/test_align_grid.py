@@ -126,6 +126,13 @@ def test_a_row_without_a_value_may_be_left_out() -> None:
     assert rows.columns.tolist() == ["machine", AT, "rpm"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_without_rows_give_no_ticks(kind: str) -> None:
+    make = KINDS[kind]
+    rows = align(grid(10), {"rpm": column(make(SPEED[:0])), "mode": column(make(MODE[:0]))}, time=AT, by="machine")
+    assert as_lists(rows) == {"machine": [], AT: [], "rpm": [], "mode": []}
+
+
 def test_integer_times_at_the_ends_of_int64_do_not_overflow() -> None:
     ends = {AT: np.array([-(2**63), 2**63 - 1]), "v": np.array([1, 2])}
     rows = align(grid(2**62, origin=5), {"v": column(ends)}, time=AT)
@@ -139,8 +146,8 @@ DATED = SPEED.assign(at=pd.to_datetime(SPEED[AT]))
     ("of", "columns", "text"),
     [
         (grid(0), {"v": column(SPEED, "rpm")}, "every = 0 must be above 0"),
-        (grid("1s"), {"v": column(SPEED, "rpm")}, "every = '1s' is a duration, but times are integers"),
-        (grid(5), {"v": column(DATED, "rpm")}, "every must be a duration if times are datetimes"),
+        (grid("1s"), {"v": column(SPEED, "rpm")}, "every = '1s' is a duration, but the times are integers"),
+        (grid(5), {"v": column(DATED, "rpm")}, "every must be a duration such as .*, because the times are datetimes"),
         (grid("5ns", origin=datetime(2024, 1, 1, tzinfo=UTC)), {"v": column(DATED, "rpm")}, "time: origin is one of"),
         (grid(1, ticks_max=19), {"v": column(SPEED, "rpm")}, "more than ticks_max = 19 ticks"),
         (grid(1), {"v": column(SPEED, "rpm"), "w": column(DATED, "rpm")}, r"time: columns\['v'\] has integers"),
@@ -155,7 +162,7 @@ DATED = SPEED.assign(at=pd.to_datetime(SPEED[AT]))
         (
             grid(1),
             {"v": column(SPEED, "rpm"), "w": column(SPEED.assign(machine=1), "rpm")},
-            r"by: columns\['v'\]\['machine'\] contains strings, columns\['w'\]\['machine'\] integers",
+            r"by: columns\['v'\]\['machine'\] contains strings, but columns\['w'\]\['machine'\] contains integers",
         ),
     ],
 )
