@@ -12,10 +12,12 @@ The library can be used without any server::
 """
 
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
+from joiner.alignment.grid import Grid
 from joiner.alignment.rules import ColumnRule
 from joiner.core.engine import ALL_KEYS, LocalStreamBuffer, Step
 from joiner.core.errors import ArgumentError, SnapshotError
 from joiner.library.align import align, column
+from joiner.library.grid import grid
 from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
@@ -28,11 +30,13 @@ __all__ = [
     "AlignedRows",
     "ArgumentError",
     "ColumnRule",
+    "Grid",
     "LocalStreamBuffer",
     "RecordJoin",
     "SnapshotError",
     "Step",
     "align",
     "column",
+    "grid",
     "join",
 ]

@@ -183,7 +183,7 @@ class LocalStreamBuffer:
             check_watermarks("left_watermarks", left_watermarks),
             check_watermarks("right_watermarks", right_watermarks),
         )
-        return self._step(records, watermarks)
+        return self.step(records, watermarks)
 
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
         """Consume the last records and end both streams. All relations become certain, and the buffer is emptied.
@@ -193,9 +193,33 @@ class LocalStreamBuffer:
         """
         self._check_open("close")
         records = check_records("left", left), check_records("right", right)
-        step = self._step(records, (check_watermarks("left_watermarks", None),) * 2, ends=True)
-        self._closed = True
-        return step
+        return self.step(records, (check_watermarks("left_watermarks", None),) * 2, ends=True)
+
+    def step(
+        self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
+    ) -> Step:
+        """Do what `push` does or, if the streams end, `close`, with validated records and watermarks (left, right).
+
+        For a stream that goes to several buffers, and is validated once. Raises `ArgumentError` if it does not rise.
+        """
+        last_seq = [
+            check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
+        ]
+        self._has_identities = check_identities(records, self._has_identities)
+        # From here on, nothing raises.
+        since = [NEVER if last is None else last for last in self._last_seq]
+        self._last_seq, self._closed = last_seq, ends
+        keys = self._touched_keys(records, watermarks, all_held=ends)
+        before = self._frontiers.at(keys)
+        late = [self._frontiers.advance(side, records[side], watermarks[side]) for side in (_LEFT, _RIGHT)]
+        if ends:
+            self._frontiers.end()
+        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
+        accepted = records[_LEFT].without(late[_LEFT]), records[_RIGHT].without(late[_RIGHT])
+        now = self._frontiers.at(keys)
+        sides, duplicate_seq = self._held.merge(keys, accepted, self._frontiers, since, self._has_identities)
+        touched = len(keys) + sum(len(batch.key) for batch in accepted)
+        return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
     def __len__(self) -> int:
         """Return the total number of records held on both sides."""
@@ -270,29 +294,6 @@ class LocalStreamBuffer:
         if self._closed:
             message = f"{call} after close: both streams have ended"
             raise ArgumentError(message)
-
-    def _step(
-        self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
-    ) -> Step:
-        """Consume the records and watermarks of both sides. ``ends``: whether both streams end with them."""
-        last_seq = [
-            check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
-        ]
-        self._has_identities = check_identities(records, self._has_identities)
-        # From here on, nothing raises.
-        since = [NEVER if last is None else last for last in self._last_seq]
-        self._last_seq = last_seq
-        keys = self._touched_keys(records, watermarks, all_held=ends)
-        before = self._frontiers.at(keys)
-        late = [self._frontiers.advance(side, records[side], watermarks[side]) for side in (_LEFT, _RIGHT)]
-        if ends:
-            self._frontiers.end()
-        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
-        accepted = records[_LEFT].without(late[_LEFT]), records[_RIGHT].without(late[_RIGHT])
-        now = self._frontiers.at(keys)
-        sides, duplicate_seq = self._held.merge(keys, accepted, self._frontiers, since, self._has_identities)
-        touched = len(keys) + sum(len(batch.key) for batch in accepted)
-        return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
     def _touched_keys(self, records: Sequence[Records], watermarks: Sequence[Watermarks], *, all_held: bool) -> Ints:
         """Return the keys that a batch can affect, ascending. ``all_held``: include every key that has records."""

@@ -66,6 +66,13 @@ def column_names(option: str, names: Any) -> list[str]:
 
 def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Ints]:
     """Map the keys of the left and right rows to small integers. ``counts``: the number of rows in each table."""
+    check_key_types(kind, sides)
+    codes = kind.codes(*key_tables(kind, sides)) if sides[0].by else np.zeros(sum(counts), dtype=np.int64)
+    return codes[: counts[0]], codes[counts[0] :]
+
+
+def check_key_types(kind: Kind, sides: list[Side]) -> None:
+    """Raise `ArgumentError` if the key columns of the left and the right table differ in type."""
     left, right = sides
     for names in zip(left.by, right.by, strict=True):
         types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
@@ -74,8 +81,6 @@ def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Int
                 f"by: {left.name}[{names[0]!r}] contains {types[0]}, but {right.name}[{names[1]!r}] contains "
                 f"{types[1]}; cast one of them"
             )
-    codes = kind.codes(*key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
-    return codes[: counts[0]], codes[counts[0] :]
 
 
 def key_tables(kind: Kind, sides: list[Side]) -> tuple[Any, Any]:

@@ -64,6 +64,12 @@ def _find_outside(values: Array) -> Ints:
     return np.flatnonzero((days < low) | (days > high))
 
 
+def unit_ns(values: Array) -> int:
+    """Return the unit of datetimes in ns."""
+    unit, units = np.datetime_data(values.dtype)
+    return units * _NS_PER[unit]
+
+
 def time_of(name: str, value: Any) -> tuple[int, str]:
     """Return an event time and its type: `INTEGERS`, `AWARE` or `NAIVE`. Datetimes are converted to ns since 1970.
 

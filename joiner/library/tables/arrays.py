@@ -64,6 +64,10 @@ class Arrays(Kind):
     def of_floats(self, name: str, values: Array, is_missing: Array) -> dict[str, Any]:
         return {name: np.ma.masked_array(values, mask=is_missing)}
 
+    def of_times(self, name: str, times: Ints, like: Mapping[str, Any], column: str) -> dict[str, Any]:
+        dtype = np.asarray(like[column]).dtype
+        return {name: times.view("datetime64[ns]").astype(dtype) if dtype.kind == "M" else times}
+
 
 def _array(column: Any) -> Any:
     """Convert a column to an array. A masked array is returned unchanged, so that it keeps its mask."""

@@ -97,6 +97,12 @@ class ArrowTables(Kind):
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
         return self._arrow.table({name: self._arrow.array(values, mask=is_missing)})
 
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        found, kind = self._arrow.array(times), like[column].type
+        if self._arrow.types.is_temporal(kind):
+            found = found.cast(self._arrow.timestamp("ns", getattr(kind, "tz", None))).cast(kind)
+        return self._arrow.table({name: found})
+
     def _without_views(self, table: Any) -> Any:
         """Convert string and binary view columns to plain ones, because pyarrow cannot take rows from views."""
         for place, field in enumerate(table.schema):

@@ -66,6 +66,13 @@ class Kind(Protocol):
         """Return a table with one float64 column, shape (n,). Values are missing where ``is_missing`` is true."""
         ...
 
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        """Return a table of one column: times in ns (UTC), shape (n,), in the type of a column of ``like``.
+
+        If that contains integers, the times are integers in the same unit, and stay int64.
+        """
+        ...
+
     def with_labels(self, joined: Any, _table: Any, _rows: Ints) -> Any:
         """Copy the row labels of ``table`` at ``rows`` to the result ``joined``. Only pandas has row labels."""
         return joined

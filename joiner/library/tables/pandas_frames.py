@@ -107,6 +107,14 @@ class PandasFrames(Kind):
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
         return self._pandas.DataFrame({name: np.where(is_missing, np.nan, values)}, copy=False)
 
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        values, has_zone = self.column(like, column)
+        if values.dtype.kind != "M":
+            return self._pandas.DataFrame({name: times}, copy=False)
+        found = self._pandas.Series(times.view("datetime64[ns]"))
+        found = found.dt.tz_localize("UTC") if has_zone else found
+        return self._pandas.DataFrame({name: found.astype(like[column].dtype)}, copy=False)
+
     def with_labels(self, joined: Any, table: Any, rows: Ints) -> Any:
         joined.index = table.index.take(rows)
         return joined

@@ -84,6 +84,12 @@ class PolarsFrames(Kind):
         column = self._polars.Series(name, values)
         return column.set(self._polars.Series(is_missing), None).to_frame()
 
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        found, dtype = self._polars.Series(name, times), like[column].dtype
+        if dtype.is_temporal():
+            found = found.cast(self._polars.Datetime("ns", getattr(dtype, "time_zone", None))).cast(dtype)
+        return found.to_frame()
+
     def _is_text(self, dtype: Any) -> bool:
         return isinstance(dtype, self._polars.String | self._polars.Categorical | self._polars.Enum)
 

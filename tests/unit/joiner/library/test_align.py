@@ -163,7 +163,11 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
         ),
         (TORQUE, {"speed": column(SPEED.assign(more=1))}, r"name the column of values, as in column\(table, 'rpm'\)"),
         (TORQUE, {"speed": column(SPEED, time="when")}, r"columns\['speed'\] has no column 'when'"),
-        (TORQUE, {"speed": column(SPEED, by=[])}, r"columns\['speed'\]: by must name 1 columns, as for the driver"),
+        (
+            TORQUE,
+            {"speed": column(SPEED, by=["machine", "at"])},
+            r"columns\['speed'\]: by must name 1 columns, .* or none, not",
+        ),
         (
             TORQUE,
             {"speed": column(SPEED, tolerance="1s")},
