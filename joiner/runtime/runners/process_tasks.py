@@ -16,8 +16,7 @@ from joiner.runtime.migration.protocol import Release
 from joiner.runtime.ownership.restore import recover
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners.active_task import ActiveTask
-from joiner.runtime.runners.input import InputConsumer
-from joiner.runtime.runners.pending_input import PendingInput
+from joiner.runtime.runners.input import InputConsumer, PendingInput
 from joiner.runtime.runners.supervisor import Claimed, Failure
 from joiner.runtime.runners.task_commits import TaskCommits
 from joiner.runtime.settings import JoinerSettings

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joiner.runtime.kafka.batches.messages import Read
-from joiner.runtime.runners.pending_input import PendingInput
+from joiner.runtime.runners.input import PendingInput
 from joiner.runtime.task.decode import Messages
 
 DATA = "data"

@@ -169,8 +169,14 @@ def test_the_bad_rows_of_a_message_are_dead_letters_and_the_others_are_joined() 
     assert [json.loads(value)["id"] for value in effects.joined.values.each()] == ["power:0:7.0:7.12"]
     assert [(one.offset, one.row) for one in effects.rejected] == [(7, row) for row in range(1, 11)]
     assert [one.id for one in effects.rejected] == [f"{DATA}:0:7.{row}" for row in range(1, 11)]
-    reasons = ["thing is null", "quantity has 0", "phenomenonTime is null", "outside the years", "result is null"]
-    reasons += ["NaN", "-Infinity", "id has 300", "belongs to partition 3, this is 0", "max_future_skew"]
+    reasons = [
+        "thing is null",
+        "quantity is 0",
+        "phenomenonTime is null",
+        "outside the years",
+        "result is null",
+    ]
+    reasons += ["NaN", "-Infinity", "id is 300", "belongs to partition 3, this is 0", "max_future_skew"]
     for dead_letter, reason in zip(effects.rejected, reasons, strict=True):
         assert reason in dead_letter.reason
     assert json.loads(effects.rejected[5].value) == fine | {"result": "NaN"}
