@@ -4,7 +4,7 @@ Only this module and `broker.wire.bulk` parse and build these bytes; `bulk` does
 with the same results. The joiner's state topic, which no other service reads, is in `joiner.runtime.model`.
 
     machine.data       `Record` or `Watermark`
-    machine.out        `Joined`
+    machine.out        `Joined` or `AlignedRow`
     machine.late       `Late`
     machine.unmatched  `Unmatched`
     machine.rejected   `Rejected`
@@ -102,16 +102,34 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tie: str = ""
 
 
-class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """An output about one input record on one side of a join: the record at ``topic``, ``partition`` and ``offset``.
+class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One row of an align: a record of its driver, with the value of each column at its time.
 
-    ``row``: its row, if it came in a message of many records.
+    ``quantity`` is the name of the align, ``phenomenonTime`` the time of the record as a number in the configured unit,
+    and ``result`` its value. ``id`` is ``align:unit:offset``. ``values``: by column, None where it is missing. ``tie``
+    is the ordinal among the driver's records with equal thing and time, and is omitted if it is 0.
+    """
+
+    thing: str
+    quantity: str
+    phenomenonTime: int | msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+    values: dict[str, float | None]
+    tie: str = ""
+
+
+class OutputRecord(msgspec.Struct, frozen=True, gc=False):
+    """An output about one record of one stream of a join or an align: at ``topic``, ``partition`` and ``offset``.
+
+    ``join``: the name of the join or the align. ``side``: ``left`` or ``right``; of an align, ``driver`` or the name of
+    a column. ``row``: its row, if it came in a message of many records.
     """
 
     id: str
     application: str
     join: str
-    side: Literal["left", "right"]
+    side: str
     topic: str
     partition: int
     offset: int
@@ -185,7 +203,7 @@ _sides = msgspec.json.Decoder(_RawTimeSide)
 _encoder = msgspec.json.Encoder()
 
 
-class _JoinedIn(msgspec.Struct):
+class _JoinedIn(msgspec.Struct, omit_defaults=True):
     thing: str
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
@@ -193,6 +211,7 @@ class _JoinedIn(msgspec.Struct):
     id: str
     left: dict[str, Any] | None = None
     right: dict[str, Any] | None = None
+    values: dict[str, float | None] | None = None
     tie: str = ""
 
 
@@ -275,7 +294,7 @@ def _time_ns(value: int | str | bytes, time_unit: str) -> int:
         raise Unreadable(str(error)) from error
 
 
-def encode(message: Record | Watermark | Joined | OutputRecord | Rejected | str) -> bytes:
+def encode(message: Record | Watermark | Joined | AlignedRow | OutputRecord | Rejected | str) -> bytes:
     """Return the JSON of a message, or of a string in a message."""
     return _encoder.encode(message)
 
@@ -295,7 +314,10 @@ def decode_sides(lines: bytes) -> list[Side]:
 
 
 def decode_joined(value: bytes) -> _JoinedIn:
-    """Decode a value of the out topic. ``phenomenonTime`` is the text of a number. Raises msgspec.DecodeError."""
+    """Decode a value of the out topic. ``phenomenonTime`` is the text of a number. Only rows have ``values``.
+
+    Raises msgspec.DecodeError.
+    """
     return _joined.decode(value)
 
 

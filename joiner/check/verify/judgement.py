@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from joiner.check.found.evidence import Message
-    from joiner.runtime.settings import JoinerSettings, JoinSettings
+    from joiner.operators import JoinSettings
+    from joiner.runtime.settings import JoinerSettings
 
 SIDES: Final = ("left", "right")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.wire.records import Record
     from joiner.check.found.evidence import Message
     from joiner.check.verify.judgement import SideJudgement, UnitJudgement
-    from joiner.runtime.settings import JoinSettings
+    from joiner.operators import JoinSettings
 
 _RELATIVE_ERROR: Final = 1e-12
 

@@ -189,7 +189,7 @@ def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, 
                 f"{join.name}:{unit}:{name}:{late.seq}",
                 APPLICATION,
                 join.name,
-                name,  # type: ignore[arg-type] # one of the two literals
+                name,
                 settings.topics.data,
                 unit,
                 late.seq,
@@ -213,7 +213,7 @@ def _emit_unmatched(
         for offset in sorted(unmatched[number]):
             identity = f"{join.name}:{unit}:{offset}:" if name == "left" else f"{join.name}:{unit}::{offset}"
             record, where = records[offset], (settings.topics.data, unit, offset)
-            value = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)  # type: ignore[arg-type] # as above
+            value = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)
             pipeline.put_out(settings.topics.unmatched, unit, record.thing, value)
 
 

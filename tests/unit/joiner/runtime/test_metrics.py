@@ -189,7 +189,9 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
     join = {"name": "power", "left": "speed", "right": "torque", "output": "p", "lateness": ["2s", 0]}
     runner = Runner(join, application={"buffer_records_max": 100, "buffer_bytes_max": 1000})
     held = JoinSummary(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
-    runner.told = {3: UnitStatus(runner.checkpoint({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
+    runner.told = {
+        3: UnitStatus(runner.checkpoint({}, power=held), {"power": {"left": 100, "right": 400}}, {DATA}, 12, 1.5)
+    }
     side = {"unit": "3", "join": "power", "side": "left"}
     other = side | {"side": "right"}
     assert [runner.value("held_records", **one) for one in (side, other)] == [20, 5]
