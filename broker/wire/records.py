@@ -341,8 +341,13 @@ def pair_id(join: str, unit: int, left: int | str, right: int | str) -> str:
     return f"{join}:{unit}:{left}:{right}"
 
 
+def row_id(align: str, unit: int, position: int | str) -> str:
+    """Return the id of an aligned row: the align, the unit, and the position of the driver's record."""
+    return f"{align}:{unit}:{position}"
+
+
 def join_of(identity: str) -> str:
-    """Return the name of the join in a pair's id. It is unique within a result topic, even across applications."""
+    """Return the name of the join or align in a result's id. It is unique within a topic, in all applications."""
     return identity.partition(":")[0]
 
 

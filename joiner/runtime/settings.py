@@ -121,6 +121,9 @@ class SparkSettings(Section):
     config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
 
 
+_NO_OPERATOR: Final = "there is neither a [[join]] nor an [[align]]: add at least one"
+
+
 class JoinerSettings(ServiceSettings):
     """The settings that the joiner reads from ``lsb.toml``."""
 
@@ -137,7 +140,7 @@ class JoinerSettings(ServiceSettings):
     def _operators_fit_together(self) -> Self:
         mistakes = clashes([outline_of(operator) for operator in self.operators], self.topics.data)
         if not self.operators:
-            mistakes.append("there is neither a [[join]] nor an [[align]]: add at least one")
+            mistakes.append(_NO_OPERATOR)
         if self.align and self.application.results == "arrow":
             mistakes.append(
                 "application.results is 'arrow', but aligned rows are written as JSON: choose 'full' or 'compact', or "
@@ -173,6 +176,8 @@ class JoinerSettings(ServiceSettings):
         outlines = [outline_of_invalid("join", one) for one in joins]
         outlines += [outline_of_invalid("align", one) for one in aligns]
         mistakes = [] if parts_are_right else clashes(outlines, None)
+        if not parts_are_right and not given.get("join") and not given.get("align"):
+            mistakes.append(_NO_OPERATOR)
         functions: dict[str, str] = {}
         for number, one in enumerate(joins):
             if isinstance(one.get("function"), str):
