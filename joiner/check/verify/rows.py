@@ -13,7 +13,6 @@ import msgspec
 
 from broker.times import mean_text
 from broker.wire.records import row_id
-from joiner.alignment.buffer import DRIVER
 from joiner.check.model.aligned import Column
 from joiner.check.model.expected_rows import Cell, ExpectedRow, Rows, certain_rows
 from joiner.check.verify.pairs import is_same_time
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from joiner.operators import AlignSettings
 
 ROWS: Final = "aligned rows"
+
+_DRIVER: Final = "driver"
+"""The side that has a row for each of its records. All other sides are columns."""
 
 _RELATIVE_ERROR: Final = 1e-12
 
@@ -62,11 +64,11 @@ class ExpectedRows:
 
     def left_out(self, side: str) -> set[int]:
         """Return the positions of the side's records whose rows were left out."""
-        return self.rows.left_out if side == DRIVER else set()
+        return self.rows.left_out if side == _DRIVER else set()
 
     def used(self, side: str) -> set[int]:
         """Return the positions of the side's records that are in a row."""
-        return set(self.rows.rows) if side == DRIVER else self.rows.used[list(self.align.columns).index(side)]
+        return set(self.rows.rows) if side == _DRIVER else self.rows.used[list(self.align.columns).index(side)]
 
 
 def expect_rows(
