@@ -1,1 +1,1 @@
-"""Benchmarks on seeded data, against peers. Only ratios within one run are meaningful."""
+"""Benchmarks on seeded data, which compare the joiner with other tools. Only ratios within one run are meaningful."""

@@ -1,7 +1,8 @@
 """Measures whether the joiner's memory grows while it joins many records, Kafka to Kafka, exactly once.
 
 ``python -m bench.growth --report docs/evidence/growth`` writes ``.json`` and ``.md``. Records are sent as fast as they
-are joined, never far ahead, and the resident memory of the joiner's process is read after every few million.
+are joined, but never far ahead, and the resident memory of the joiner's process is read after every few million
+records.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def memory_of(process_id: int) -> int:
 
 
 def joined(group: Consumer) -> int:
-    """Return how many records the joiner has committed, from the offsets of its group."""
+    """Return how many input records the joiner has committed, according to the offsets of its consumer group."""
     places = [TopicPartition(_DATA, number) for number in range(PARTITIONS)]
     return sum(max(0, place.offset) for place in group.committed(places, TIMEOUT_S))
 
 
 def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> list[dict[str, Any]]:
-    """Join ``records`` records. Return the memory in bytes and the seconds since the start after each ``every``."""
+    """Join ``records`` records. Return the memory in bytes and the seconds since the start, every ``every`` records."""
     make_topic(kafka, _DATA, PARTITIONS)
     application = Application(kafka, folder, "growth", PARTITIONS, data=_DATA)
     producer = make_sender(kafka)
@@ -64,7 +65,7 @@ def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> lis
             else:
                 producer.poll(_LOOK_S)
             if process.poll() is not None or time.monotonic() - moved_s > _STALLED_S:
-                raise RuntimeError(f"the joiner ended or stands still after {done:,} records")
+                raise RuntimeError(f"the joiner has exited or stopped making progress after {done:,} records")
             before, done = done, joined(group)
             moved_s = time.monotonic() if done > before else moved_s
             if done // every > before // every or done == records:

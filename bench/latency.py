@@ -1,9 +1,10 @@
-"""Measures the latency of results against an exactly-once pass-through with the same batch waits.
+"""Measures the latency of results, compared with that of an exactly-once pass-through.
 
-``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through runs the
-same transactions, one per unit and batch, at the same times. Records are sent at a steady rate; the latency of a result
-is the time from just before its later record is passed to the producer until the committed result reaches a consumer.
-Sender, contender and consumer are processes on one machine and share its clock. The first seconds do not count.
+``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through waits
+for batches as the joiner does, and makes the same transactions: one per unit and batch. Records are sent at a steady
+rate. The latency of a result is the time from just before its later record is passed to the producer until the
+committed result reaches a consumer. Sender, contender and consumer are processes on one machine and share its clock.
+Results in the first seconds of a run do not count.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from joiner.runtime.kafka.clients import make_admin, make_consumer
 _WARM_UP_S: Final = 5.0
 _WARM_UP_TURNS: Final = 2
 _JAVA: Final = ("-Xms768m", "-Xmx768m", "-XX:+UseZGC")
-"""JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute."""
+"""JVM options for Kafka. The default garbage collector would pause it for up to 120 ms, several times a minute."""
 _QUIET_S: Final = 5.0
 """A run ends after this time without results."""
 _QUANTILES: Final = (50, 99, 99.9)
 
 
 def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
-    """Send records at a steady rate; their ids are send times in ns."""
+    """Send records at a steady rate. The id of a record is the time at which it was sent, in ns."""
     producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=5))
     things = [f"machine-{number}" for number in range(THINGS)]
     places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
@@ -62,7 +63,7 @@ def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
 
 
 def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, seconds: float) -> list[float]:
-    """Return the latencies in ms of all results after the warm-up."""
+    """Run a contender and return the latencies, in ms, of all results after the warm-up."""
     name = f"late-{uuid.uuid4().hex[:8]}"
     data, out = f"{name}.data", f"{name}.out"
     make_topic(kafka, data, PARTITIONS)
@@ -93,7 +94,7 @@ def measure(kafka: KafkaSettings, folder: Path, contender: str, rate: int, secon
 
 
 def _sent_ns(content: dict[str, Any]) -> list[int]:
-    """Return when the records behind a result were sent; a passed-through record has only one send time."""
+    """Return when the records of a result were sent, in ns: two times, or one for a passed-through record."""
     return [int(content[side]["id"]) for side in ("left", "right")] if "left" in content else [int(content["id"])]
 
 
@@ -141,7 +142,11 @@ def _lines(found: list[dict[str, Any]], rates: list[int]) -> list[str]:
         (f"{one['rate']:,}", f"{one['contender']}, run {one['run']}", *(f"{ms:.0f}" for ms in one["ms"]))
         for one in found
     ]
-    return ["Minimum / median / maximum of the runs, and each run:", *table(heads, rows), *table(heads, every)]
+    return [
+        "The first table has the minimum / median / maximum of the runs, the second one each run:",
+        *table(heads, rows),
+        *table(heads, every),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Measures the cost of metrics: a joiner whose metrics are scraped every second, against one without metrics.
+"""Measures the cost of metrics: compares a joiner whose metrics are scraped every second with one without metrics.
 
 ``python -m bench.metrics --report docs/evidence/bench_metrics`` starts a temporary Kafka broker, writes the input once,
-runs both in each turn, in alternating order, and writes ``.json`` and ``.md``. The result is the ratio within a turn,
-because other load on the machine affects both alike.
+runs both joiners in each turn, in alternating order, and writes ``.json`` and ``.md``. The result is the ratio of their
+rates within a turn, because other load on the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVERY_S: Final = 1.0
 
 @contextlib.contextmanager
 def scraped(port: int) -> Iterator[list[int]]:
-    """Scrape metrics every second, as Prometheus would; yield the sizes of the responses."""
+    """Scrape a joiner's metrics every second, as Prometheus would. Yield the list of response sizes."""
     stop, sizes = threading.Event(), list[int]()
 
     def scrape() -> None:
@@ -49,7 +49,7 @@ def scraped(port: int) -> Iterator[list[int]]:
 
 
 def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) -> tuple[float, float]:
-    """Return the seconds between the first and the last result of a joiner, and its total CPU seconds."""
+    """Run a joiner. Return the seconds between its first and last result, and the CPU seconds that it used in all."""
     before_s = _spent_s()
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     with contextlib.ExitStack() as stack:
@@ -62,7 +62,7 @@ def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) ->
         stack.callback(process.terminate)
         application.wait_until_through([process])
         if with_metrics and not sizes:
-            raise RuntimeError("no metrics were scraped: more records are needed")
+            raise RuntimeError("the run ended before any metrics were scraped; use more records")
     return seconds_between(kafka, application.settings.topics.out), _spent_s() - before_s
 
 
@@ -103,7 +103,7 @@ def main() -> int:
         ("with / without, by turn", spread(ratios, 3), spread(of_cores, 3)),
     ]
     lines = table(
-        ["min / median / max", "thousand records/s", "core seconds a million records, with start and end"], rows
+        ["min / median / max", "thousand records/s", "core seconds per million records, including start and stop"], rows
     )
     write(options.report, "What metrics cost", about() | {"records": options.records}, figures, lines)
     print(f"with / without: {statistics.median(ratios):.3f}")

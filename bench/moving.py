@@ -1,9 +1,10 @@
 """Measures the pause of a join while its units move from one runner to another under load.
 
 ``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners take turns serving
-an application: all of its units are repeatedly moved from one to the next while records arrive at a steady rate. Each
-unit and move yields two figures: the pause, from the source's last commit to the target's first, as ``joiner move``
-reports it, and the gap, the longest time around it without a result in the unit's partition, by the broker's clock.
+an application: all of its units are repeatedly moved from one runner to the next while records arrive at a steady rate.
+Two figures are measured for each unit and move. The pause is the time from the source's last commit to the target's
+first one, as reported by ``joiner move``. The gap is the longest time around the pause in which no result was appended
+to the unit's partition, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ RUNNERS: Final[dict[str, Runner]] = {
 def measure(
     kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Move all units ``moves`` times. Return a row per unit and move, and the tester's counts."""
+    """Move all units ``moves`` times under load. Return a row per unit and move, and the counts of the tester."""
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
@@ -102,7 +103,7 @@ def _wait_until_owned(application: Application, site: str, running: list[subproc
         if any(process.poll() is not None for process in running):
             raise RuntimeError("a runner ended unexpectedly")
         time.sleep(_LOOK_S)
-        # KafkaException: the state topic is being created.
+        # A KafkaException means that the state topic is still being created.
         with suppress(KafkaException), closing(Readers(application.settings, SystemClock())) as readers:
             found = [read_checkpoint(readers, unit) for unit in range(PARTITIONS)]
             owners = [one.site if one is not None else None for one in found]
@@ -151,7 +152,7 @@ def _lines(rows: list[dict[str, Any]]) -> list[str]:
         )
         found.append((*way, len(pauses), spread(pauses, 0), _p90(pauses), spread(gaps, 0), _p90(gaps)))
     text = (
-        "Pause: from the source's last commit to the target's first. Gap: the longest time without a result around it."
+        "Pause: from the source's last commit to the target's first. Gap: the longest time without results around it."
     )
     return [text, *table(heads, found)]
 

@@ -1,9 +1,9 @@
-"""Measures the recovery time of a joiner that holds a million records, against one that holds a single record.
+"""Compares the recovery time of a joiner that holds a million records with that of a joiner that holds a single record.
 
-``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka broker with two
-applications. One has read records of only one side and holds them all; the other holds a single one. Each is then
-killed with SIGKILL and restarted several times, in alternation. Before each start, a record that completes a pair is
-sent. The recovery time is measured from the start of the process until the committed pair reaches a consumer.
+``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka broker and two joiner
+applications, both of which receive records of one side only. One holds a million of them, the other a single one. Each
+is then killed with SIGKILL and restarted several times, in alternation. Before each restart, a record that completes a
+pair is sent. The recovery time is measured from the start of the process until a consumer receives the committed pair.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEADLINE_S: Final = 120.0
 
 
 class Subject:
-    """An application that holds ``records`` records of one side."""
+    """A joiner application that holds ``records`` records of one side, which wait for a record of the other side."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, records: int) -> None:
         self._kafka = kafka
@@ -45,9 +45,9 @@ class Subject:
             self._application.wait_until_through([process])
 
     def first_pair_s(self, turn: int) -> float:
-        """Send a record, start the joiner, and return the seconds until the record's pair arrives.
+        """Send a record that completes a pair, start the joiner, and return the seconds until the pair arrives.
 
-        That record is earlier than all held records, so it is the previous neighbour of one of them.
+        The record is earlier than all held records, so it is the previous neighbour of one of them.
         """
         (before,) = ends(self._kafka, self._out, 1)
         self._send("machine-0", "torque", FIRST_MS - 1000 + turn, f"torque {turn}")

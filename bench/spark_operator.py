@@ -2,12 +2,17 @@
 
     python -m bench.spark_operator --rows 10000000
 
-It has three parts. *Table*: rows of both sides in parquet files are joined by Spark, by `joiner.join` and by four
-`pandas.merge_asof`; the three results must be equal. *Disordered stream*: a fifth as many rows arrive in micro-batches,
-out of order within the delay of a watermark, which finally passes the end; the output must equal `joiner.join`.
-*Stream*: micro-batches of one equal-sized file per side are joined into a sink that discards the output, with several
-numbers of buckets. As many buckets as keys shows the cost of one group per key. The data is seeded. Figures hold for
-this run and machine; only their ratios are meaningful elsewhere.
+It has three parts:
+
+- *Table*: two tables, one per side, are joined by Spark (from parquet files), by `joiner.join` and by four calls of
+  `pandas.merge_asof`. The three results must be equal.
+- *Disordered stream*: Spark joins a fifth as many rows, which arrive in micro-batches and are out of order by at most
+  the watermark delay. At the end the watermark passes all rows. The output must equal that of `joiner.join`.
+- *Stream*: Spark joins micro-batches of two equal-sized files, one per side, into a sink that discards the output. This
+  is repeated with different numbers of buckets; with as many buckets as keys, it shows the cost of one group per key.
+
+The data is random with a fixed seed. The figures apply to the machine they were measured on; only their ratios are
+meaningful elsewhere.
 """
 
 from __future__ import annotations
@@ -43,10 +48,10 @@ DISORDER_MS: Final = 60_000
 
 
 def main() -> None:
-    """Run all parts and print their figures. Exits with status 1 if results differ."""
+    """Run all parts of the benchmark and print their figures. Exit with status 1 if any results differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of both tables together")
-    parser.add_argument("--batch-rows", type=int, default=200_000, help="rows of both sides of a micro-batch")
+    parser.add_argument("--batch-rows", type=int, default=200_000, help="rows per micro-batch, both sides together")
     parser.add_argument("--cores", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -81,21 +86,21 @@ def session(cores: int, folder: Path) -> SparkSession:
 
 
 def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Table:
-    """Return rows in time order from ``start``, numbered in the column ``name``."""
+    """Return ``count`` random rows in time order, from the time ``start``. The column ``name`` numbers the rows."""
     at = start + np.sort(draw.integers(0, 4 * count, count))
     columns = {"key": draw.integers(0, KEYS, count), "at": at, name: np.arange(count), "value": draw.random(count)}
     return pa.table(columns)
 
 
 def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Join tables in three ways and return whether the results are equal."""
+    """Join two tables in Spark, with `joiner.join` and with pandas. Return whether the three results are equal."""
     draw = np.random.default_rng(SEED)
     tables = {name: rows(draw, count // 2, 0, name) for name in ("left", "right")}
     for name, table in tables.items():
-        # Several row groups, so that the file is read in parallel.
+        # Write several row groups, so that Spark can read the file in parallel.
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=500_000)
     print(f"Table: {count:,} rows of both sides, {KEYS:,} keys")
-    # A small run first, so that starting the JVM and the workers is not measured.
+    # Run a small join first, so that the start of the JVM and the workers is not included in the measured time.
     spark.range(10).selectExpr("id", "id as at").transform(lambda t: neighbour_join(t, t, by="id", time="at")).count()
     frames = [spark.read.parquet(str(folder / f"{name}.parquet")) for name in tables]
     seconds, _ = timed(
@@ -115,19 +120,19 @@ def bench_table(spark: SparkSession, folder: Path, count: int) -> bool:
     answers = [in_order(one["left"].to_numpy(), one["right"].to_numpy()) for one in (found, joined)]
     answers.append(np.unique(in_order(*pairs), axis=0))
     is_equal = all(np.array_equal(answers[0], other) for other in answers[1:])
-    print(f"  {len(answers[0]):,} pairs; all three answers are {'equal' if is_equal else 'DIFFERENT'}")
+    print(f"  {len(answers[0]):,} pairs; all three results are {'equal' if is_equal else 'DIFFERENT'}")
     return is_equal
 
 
 def timed(work: Any) -> tuple[float, Any]:
-    """Return the duration of a call in seconds, and its result."""
+    """Call ``work``. Return the duration of the call in seconds, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
 def of_pandas(left: pd.DataFrame, right: pd.DataFrame) -> tuple[Ints, Ints]:
-    """Return the pairs from four as-of joins; some occur more than once."""
+    """Return the pairs of neighbours found by four pandas as-of joins. A pair may occur more than once."""
     found = []
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
@@ -144,12 +149,12 @@ def in_order(left: Ints, right: Ints) -> Ints:
 
 
 def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Return whether a disordered stream, whose watermark passes its end, yields the same pairs as `joiner.join`."""
+    """Join an out-of-order stream in Spark. Return whether the pairs are the same as those of `joiner.join`."""
     draw = np.random.default_rng(SEED)
     tables, frames = {}, []
     for name in ("left", "right"):
         table = tables[name] = rows(draw, count // 2, 0, name)
-        # No row is more than `DISORDER_MS` behind a later one.
+        # Shuffle the rows so that each is less than `DISORDER_MS` behind the latest row before it.
         order = np.argsort(table["at"].to_numpy() + draw.integers(0, DISORDER_MS, len(table)))
         marker = table.slice(len(table) - 1).set_column(1, "at", pa.array([8 * count + 10 * DISORDER_MS]))
         marker = marker.set_column(0, "key", pa.array([KEYS]))
@@ -174,14 +179,14 @@ def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
     is_equal = np.array_equal(came, wanted)
     batches = sum(report.numInputRows > 0 for report in query.recentProgress)
     print(
-        f"Disordered stream: {count:,} rows in {batches} micro-batches, {len(came):,} pairs, {len(wanted):,} of "
-        f"joiner.join; they are {'equal' if is_equal else 'DIFFERENT'}"
+        f"Disordered stream: {count:,} rows in {batches} micro-batches. Spark found {len(came):,} pairs, joiner.join "
+        f"{len(wanted):,}; the results are {'equal' if is_equal else 'DIFFERENT'}"
     )
     return is_equal
 
 
 def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:
-    """Time micro-batches of one file per side. The first ones, which start the workers, do not count."""
+    """Time micro-batches of one file per side, leaving out the first two, in which the workers start."""
     draw = np.random.default_rng(SEED)
     frames = []
     for name in ("left", "right"):
@@ -198,7 +203,7 @@ def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) ->
     query.awaitTermination()
     seconds = sorted(report.batchDuration / 1_000 for report in query.recentProgress[2:])
     middle = seconds[len(seconds) // 2]
-    print(f"Stream: {count:,} rows a micro-batch, {buckets:5} buckets: {middle:6.2f} s, {count / middle:10,.0f} rows/s")
+    print(f"Stream: {count:,} rows per batch, {buckets:5} buckets: {middle:6.2f} s, {count / middle:10,.0f} rows/s")
 
 
 if __name__ == "__main__":

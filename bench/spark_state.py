@@ -1,10 +1,10 @@
-"""Measures what the state of the Spark stage costs, and whether it grows over time.
+"""Measures how much the state of the Spark stage slows it down, and whether the state grows over time.
 
 ``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a temporary Kafka broker. The same
-records are joined with no other records held, with many records held in one unit, and with many held in every unit. The
-held records belong to machines whose other stream is silent. Then an hour of events, a thousand per second of event
-time, is joined as fast as possible while the state is sampled: how many records are held, how large the largest unit
-snapshot is, and how large Spark's folder is.
+records are joined three times: with no additional held records, with many held in one unit, and with many held in every
+unit. These held records belong to machines whose other stream is silent. Then an hour of events (by event time, a
+thousand per second) is joined as fast as possible. Meanwhile the state is sampled: the number of held records, the size
+of the largest unit snapshot, and the size of Spark's checkpoint folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import checkpoint_key, decode_checkpoint
 
 HOUR: Final = 3_600_000
-"""Number of records in an hour, one per millisecond."""
+"""The number of records in an hour of event time, at one record per millisecond."""
 _LOOK_S: Final = 1.0
 _SMALL_BATCHES: Final = """\
 [spark]
@@ -52,12 +52,12 @@ batch_records_max = 50_000
 [spark.config]
 "spark.sql.streaming.stateStore.maintenanceInterval" = "5s"
 """
-"""Spark removes obsolete state once per maintenance interval, a minute by default; here it is short enough to show
-that."""
+"""Settings for sampling the state. Spark removes obsolete state once per maintenance interval. The default of a minute
+would be too long for this benchmark to show the removal, so the interval is shortened."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Write alternating speed and torque of `THINGS` machines, one record per ms, spread evenly over partitions."""
+    """Write alternating speed and torque records of `THINGS` machines, one per ms, evenly over the partitions."""
     producer = make_sender(kafka)
     things = things_over_all_units("machine", THINGS)
     for number in range(records):
@@ -87,7 +87,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
 
 
 def rate_of(application: Application) -> float:
-    """Return records/s from the time by which every unit had made its first commit until the last commit."""
+    """Return the rate in records/s, measured from when all units have made their first commit until the last commit."""
     commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
     first_ms = max(found[0][0] for found in commits)
     last_ms = max(found[-1][0] for found in commits)
@@ -96,7 +96,10 @@ def rate_of(application: Application) -> float:
 
 
 def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
-    """Return the time of each of a unit's commits with joined records, and how many were joined by then."""
+    """Return each commit of a unit as its time in ms and the number of records that the unit had joined by then.
+
+    Commits before the first joined record are left out.
+    """
     settings, found = application.settings, []
     with closing(make_reader(settings.kafka, "bench")) as consumer:
         low, high = log_range(consumer, settings.state_topic, unit)
@@ -109,7 +112,7 @@ def commits_of(application: Application, unit: int) -> list[tuple[int, int]]:
 
 
 def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
-    """Write ``records`` records to each of ``units`` units, from machines whose other stream is silent."""
+    """Write ``records`` records to each of the first ``units`` units, from machines whose other stream is silent."""
     producer = make_sender(kafka)
     for thing, place in things_over_all_units("silent", PARTITIONS):
         for number in range(records if place < units else 0):
@@ -125,7 +128,7 @@ def hold(kafka: KafkaSettings, topic: str, records: int, units: int) -> None:
 
 
 def grow(kafka: KafkaSettings, data: str, folder: Path) -> list[dict[str, Any]]:
-    """Join everything and sample the state every second."""
+    """Join a whole topic with the Spark stage. Return samples of the state, taken once a second."""
     application = Application(kafka, folder, f"hour-{uuid4().hex[:8]}", PARTITIONS, data=data)
     checkpoint = folder / "checkpoint"
     application.add_settings(_SMALL_BATCHES.format(checkpoint=checkpoint))

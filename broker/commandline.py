@@ -1,7 +1,7 @@
-"""Shared by all commands of the pipeline: the version, and the message for a missing package.
+"""Code shared by all commands of the pipeline: the version, and the error message for a missing dependency.
 
-Every command imports this module first, so it depends only on the standard library. `joiner.spark` has its own message,
-because it also runs from a zip of ``joiner`` that lacks this package.
+Every command imports this module first, so it depends only on the standard library. `joiner.spark` has its own error
+message, because it can also run from a zip that contains only ``joiner``, without this package.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Final
 
 VERSION: Final = "0.1.0"
-"""The version in pyproject.toml. It is repeated here because the container images run from source, without installed
-metadata."""
+"""The same version as in pyproject.toml. It is repeated here because the container images run from source, where no
+package metadata is installed."""
 
 DISTRIBUTIONS: Final = {
     "confluent_kafka": "confluent-kafka",
@@ -31,7 +31,8 @@ DISTRIBUTIONS: Final = {
     "pyspark": "pyspark",
     "structlog": "structlog",
 }
-"""Distribution names of the packages in the extras ``service``, ``arrow`` and ``spark``, by import name."""
+"""Maps the import names of the optional dependencies (extras ``service``, ``arrow`` and ``spark``) to the names under
+which pip installs them."""
 
 _WRONG_USAGE: Final = 2
 
@@ -42,16 +43,19 @@ def version_of(command: str) -> str:
 
 
 def describe_missing(package: str, extra: str) -> str:
-    """Return the message for a missing package of an extra. ``package`` is a key of `DISTRIBUTIONS`."""
+    """Return an error message that says how to install a missing package of an extra.
+
+    ``package`` is the package's import name, a key of `DISTRIBUTIONS`.
+    """
     command = f"pip install 'localstreambuffer[{extra}]'"
     return f"{DISTRIBUTIONS[package]} is not installed: {command} (in the repository: make setup)"
 
 
 @contextmanager
 def imports_of(command: str, extra: str = "service") -> Iterator[None]:
-    """Guard the imports of a command: exit if a package of the extra is missing.
+    """Exit with a helpful message if an import within this context fails because a package of the extra is missing.
 
-    In that case print one line and exit with status 2; ``--version`` still works. Other errors propagate.
+    The message is one line, and the exit status is 2. ``--version`` works nevertheless. Other errors propagate.
     """
     try:
         yield

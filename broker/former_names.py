@@ -1,4 +1,4 @@
-"""Accepts settings under the names of the previous release, for one release and with a warning."""
+"""Accepts settings under the names they had in the previous release, and logs a warning for each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ log = logging.getLogger(__name__)
 
 
 def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a section, keyed by the current names of its settings.
+    """Return the values of a settings section, with former names of settings replaced by the current ones.
 
-    ``renamed`` maps former names to current ones (both ``section.field``). If both are given, the current one wins.
+    ``renamed`` maps each former name to the current one, both as ``section.field``. If a section has both, the value
+    under the current name is used.
     """
     values = dict(given)
     for former, present in renamed.items():
@@ -21,8 +22,8 @@ def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> 
             continue
         value = values.pop(old)
         if new in values:
-            log.warning("%s is ignored, as %s is given too: remove the old name", former, present)
+            log.warning("%s is ignored because %s is also given: remove the old name", former, present)
         else:
             values[new] = value
-            log.warning("%s is now called %s; the next release does not accept the old name", former, present)
+            log.warning("%s is now called %s; the next release will not accept the old name", former, present)
     return values

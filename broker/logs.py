@@ -1,8 +1,8 @@
-"""Logging for a service: one line per event on standard error, never the contents of records.
+"""Configures logging for a service: one line per event on standard error, never with the contents of records.
 
-On a terminal, lines are plain text. Otherwise each is a JSON object with ``timestamp``, ``level``, ``logger``,
-``event`` and, for an exception, ``exception``. ``LSB_LOG=text`` or ``LSB_LOG=json`` overrides this. The final message
-of a program that cannot start or fails is always plain text, because it is meant for the person who started it.
+On a terminal, lines are plain text. Otherwise each line is a JSON object with ``timestamp``, ``level``, ``logger``,
+``event`` and, for an exception, ``exception``. ``LSB_LOG=text`` or ``LSB_LOG=json`` overrides this. If a program fails
+or cannot start, its final message is always plain text, because it is meant for the person who started the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logs(level: str) -> None:
-    """Configure logging for the whole process, including libraries."""
+    """Configure logging for the whole process, including the libraries that it uses. ``level`` is a level's name."""
     handler = logging.StreamHandler(sys.stderr)
     wanted = os.environ.get("LSB_LOG") or ("text" if sys.stderr.isatty() else "json")
     handler.setFormatter(logging.Formatter(_TEXT) if wanted == "text" else _json_lines())

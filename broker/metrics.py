@@ -3,10 +3,11 @@
 Healthy means that the main loop is running; ready means that the service can do its work. A service waiting for Kafka
 is healthy but not ready: restarting it would not help.
 
-Nothing here is counted per record. Values that a service keeps anyway are read on request (`Readings`). Others are
-added once per batch, even if each record is an observation (`Distribution`). Each service has its own registry, so that
-several can run in one process. Metrics contain no secrets and no record data, but there is no authentication: listen on
-the loopback interface, or where only operators can connect.
+No metric is updated per record. Values that a service keeps anyway are read when ``/metrics`` is requested
+(`Readings`). Other values are added once per batch, even if there is one observation per record (`Distribution`). Each
+service has its own registry, so that several services can run in one process. Metrics contain no secrets and no record
+data, but the server has no authentication, so it should listen on the loopback interface, or where only operators can
+connect.
 """
 
 from __future__ import annotations
@@ -35,28 +36,29 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Histogram buckets for durations, from a single commit to a one-minute outage."""
+"""Upper bounds of histogram buckets for durations, which range from that of a single commit to a one-minute outage."""
 
 _REQUEST_TIMEOUT_S: Final = 10.0
-"""Timeout of a request, so that a silent client does not tie up its thread forever."""
+"""Timeout for reading an HTTP request. Without it, a client that sends nothing would tie up a thread forever."""
 
 _LOOK_EVERY_S: Final = 1.0
-"""Maximum age of values that only the main loop may query."""
+"""How often the main loop refreshes the metrics that no other thread may query."""
 
 _POLL_S: Final = 0.1
-"""Interval at which the listening thread checks for a shutdown."""
+"""How often the server's thread checks whether it has to shut down."""
 
 _Values = float | Mapping[tuple[str, ...], float]
-"""One value, or a value for each tuple of label values."""
+"""The value of a metric without labels, or, for a metric with labels, the value for each tuple of label values."""
 
 log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values are kept elsewhere. They are read by the thread that serves a request.
+    """Metrics whose values the service keeps anyway. The thread that serves a request for ``/metrics`` reads them.
 
-    A reading must not call a Kafka consumer. confluent-kafka 2.16 admits one thread at a time, and while the main loop
-    keeps calling `consume`, any other thread waits forever, even in ``get_watermark_offsets(cached=True)``.
+    A function that reads a value must not call a Kafka consumer. confluent-kafka 2.16 lets only one thread at a time
+    into a consumer. While the main loop keeps calling `consume`, any other thread waits forever, even in
+    ``get_watermark_offsets(cached=True)``.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -72,10 +74,10 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a counter; ``read`` returns its value.
+        """Register a counter metric whose value is returned by ``read``.
 
-        ``labels`` are its label names; if there are any, ``read`` returns a mapping from label values to values.
-        ``formerly`` is the metric's name in the previous release; the metric is exposed under that name as well.
+        If the metric has labels, ``labels`` are their names and ``read`` returns a mapping from tuples of label values
+        to values. ``formerly`` is the metric's name in the previous release, under which it is exposed as well.
         """
         self._add(CounterMetricFamily, (name, meaning, formerly), read, labels)
 
@@ -88,7 +90,7 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a gauge; takes the same arguments as `counter`."""
+        """Register a gauge metric. The arguments are the same as those of `counter`."""
         self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
 
     def _add(
@@ -101,11 +103,11 @@ class Readings(Collector):
         name, meaning, formerly = about
         self._families.append(lambda: _filled(kind(name, meaning, labels=labels), read()))
         if formerly is not None:
-            note = f"Deprecated, use {name}; removed in the next release."
+            note = f"Deprecated: use {name}. Will be removed in the next release."
             self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, because registration must not read any values."""
+        """Return no metrics. Otherwise the registry would read their values when this collector is registered."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -120,10 +122,13 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: _Values) ->
 
 
 class Distribution(Collector):
-    """A histogram that accepts many observations at once; the library's own accepts one at a time."""
+    """A Prometheus histogram that accepts many observations at once. prometheus_client's own accepts one at a time."""
 
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
-        """``bounds`` are the upper bounds of the buckets, ascending. An unbounded bucket is added."""
+        """Register an empty histogram.
+
+        ``bounds`` are the upper bounds of the buckets, in ascending order. A bucket without an upper bound is added.
+        """
         self._name, self._meaning = name, meaning
         self._bounds = np.array(bounds, dtype=np.float64)
         self._counts = np.zeros(len(bounds) + 1)
@@ -132,7 +137,7 @@ class Distribution(Collector):
         registry.register(self)
 
     def observe(self, values: ArrayLike, counts: ArrayLike | None = None) -> None:
-        """Add ``values``. ``counts``: how many times to add each (default: once)."""
+        """Add observations to the histogram. ``counts`` says how often each value was observed (default: once)."""
         seen = np.atleast_1d(np.asarray(values, dtype=np.float64))
         weights = np.ones(len(seen)) if counts is None else np.atleast_1d(np.asarray(counts, dtype=np.float64))
         found = np.bincount(self._bounds.searchsorted(seen), weights, len(self._counts))
@@ -156,7 +161,7 @@ class Distribution(Collector):
 class TelemetryServer:
     """The metrics registry, health and readiness of a service, served over HTTP.
 
-    Use it as a context manager for the lifetime of the service. Without ``metrics.listen`` it does not listen.
+    Use it as a context manager for the lifetime of the service. If ``metrics.listen`` is not set, no server is started.
     """
 
     def __init__(self, settings: MetricsSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -179,7 +184,10 @@ class TelemetryServer:
         self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
-        """Return whether the main loop should refresh the values that only it may query; false if the server is off."""
+        """Return whether the main loop should now refresh the metrics that no other thread may query.
+
+        Always false if the server is off.
+        """
         if not self.is_on or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
         self._looked_s = self._clock()
@@ -198,7 +206,7 @@ class TelemetryServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens; 0 before it listens."""
+        """The port on which the server listens, or 0 if it is not listening."""
         return int(self._server.server_address[1]) if self._server is not None else 0
 
     def __enter__(self) -> Self:
@@ -209,8 +217,8 @@ class TelemetryServer:
                 self._server = _Server(host.strip("[]"), int(port), self)
             except OSError as error:
                 raise SettingsError(
-                    f"metrics.listen: {self._settings.listen} cannot be used: {error.strerror or error}; give "
-                    "each process an address of its own (LSB_METRICS__LISTEN), or port 0 for any free one"
+                    f"metrics.listen: {self._settings.listen} cannot be used: {error.strerror or error}; give each "
+                    "process its own address (LSB_METRICS__LISTEN), or use port 0 to choose any free port"
                 ) from error
             threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True).start()
             log.info("metrics at http://%s:%s/metrics", host, self.port)
@@ -233,11 +241,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without HTTPServer's host name lookup, which may take seconds."""
+        """Bind the socket. Unlike HTTPServer's method, do not look up the host name, which may take seconds."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error: the client has disconnected, or a value cannot be read. Neither stops the service."""
+        """Log an error in a request: the client has disconnected, or a value cannot be read. The service continues."""
         del request
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING
@@ -248,7 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _REQUEST_TIMEOUT_S
     wbufsize = -1
-    """Buffer each response and send it whole; a second packet would wait for the TCP acknowledgement of the first."""
+    """Buffer each response and send it in one piece: a second packet would wait until the client's TCP stack has
+    acknowledged the first."""
 
     def do_GET(self) -> None:
         telemetry = self.server.telemetry
@@ -270,4 +279,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Log nothing, because there is a request every few seconds."""
+        """Do not log requests, because Prometheus sends one every few seconds."""

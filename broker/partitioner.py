@@ -1,8 +1,9 @@
 """The partitioner used by every producer in the pipeline: murmur2 of the key, as in Kafka's Java client.
 
-librdkafka's default differs. With different partitioners, the two sides of a join would end up in different partitions,
-and no pair would be found. So all producers set ``partitioner`` to `PARTITIONER`; this module computes the same
-partition numbers, so that a consumer can check them.
+librdkafka uses another partitioner by default. If two producers used different partitioners, records with the same key
+would end up in different partitions, and the joiner would not find their pairs. All producers therefore set
+``partitioner`` to `PARTITIONER`. The functions of this module compute the same partition numbers, so that a consumer
+can check them.
 
 Source of the algorithm: MurmurHash2 (public domain), with the seed and the sign mask of
 ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner.partitionForKey``.
@@ -37,5 +38,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition for records with ``key``, 0 <= p < ``partitions``."""
+    """Return the number of the partition to which records with ``key`` belong, from 0 to ``partitions`` - 1."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,11 +1,11 @@
-"""The settings that services share, and the loader for every service's settings.
+"""Defines the settings that services share, and loads the settings of each service.
 
-One TOML file (``lsb.toml``) has all sections; environment variables ``LSB_<SECTION>__<FIELD>`` override it. Each
-service validates the sections it uses before it starts anything, and reports all errors together. Secrets come from the
-environment or from a file named in the settings, never from the command line.
+The settings of all services are in one TOML file (``lsb.toml``); environment variables ``LSB_<SECTION>__<FIELD>``
+override it. Before it does anything else, a service validates the sections it uses, and reports all errors together.
+Secrets come from the environment or from a file named in the settings, never from the command line.
 
-Validating a section is pure: the outcome does not depend on the machine. Files are checked only when a service loads
-its settings at start-up.
+Validating a section is pure: the outcome does not depend on the machine. Whether the files named in the settings can be
+used is checked only when a service loads its settings at start-up.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SECTIONS: Final = frozenset(
         "db_connector",
     }
 )
-"""The sections of all services; any other section in the file is an error."""
+"""The names of all sections that a settings file may contain. Any other section is an error."""
 
 TOPIC_BYTES_MAX: Final = 65_535
 """Maximum length of an MQTT topic."""
@@ -68,19 +68,19 @@ TOPIC_NAME_LENGTH_MAX: Final = 200
 """Kafka itself accepts 249 characters."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
-"""Maximum length of a secret: MQTT's limit for passwords."""
-_NAME_ANOTHER: Final = "name a text file that this user may read and whose first line is the secret"
+"""The maximum length of a secret in bytes, which is MQTT's limit for passwords."""
+_NAME_ANOTHER: Final = "name a text file that has the secret on its first line and is readable by this user"
 
 
 class SettingsError(Exception):
-    """Unusable settings. The message lists every error on a line of its own."""
+    """Raised if settings cannot be used. The message lists all errors, one per line."""
 
 
 def read_secret(file: Path) -> str:
-    """Return the secret on the first line of a file, stripped of surrounding white space.
+    """Return the secret on the first line of a file, without leading and trailing white space.
 
-    Raises `SettingsError` if the file cannot be read, or its first line is empty, longer than
-    `SECRET_BYTES_MAX`, or not UTF-8.
+    Raises `SettingsError` if the file cannot be read, or if its first line is empty, is longer than `SECRET_BYTES_MAX`
+    or is not UTF-8.
     """
     try:
         _check_regular(file)
@@ -102,7 +102,7 @@ def _read_token(file: Path) -> None:
         raise SettingsError(f"the first line of the secret file {file} {_NOT_SENT}")
 
 
-_NOT_SENT: Final = "has characters that HTTP cannot send: give a token of printable Latin-1 characters"
+_NOT_SENT: Final = "contains characters that are not allowed in an HTTP header: use only printable Latin-1 characters"
 
 
 def _fits_a_header(secret: str) -> bool:
@@ -120,7 +120,7 @@ def _load_certificates(file: Path) -> None:
 
 
 def _check_regular(file: Path) -> None:
-    """Raise OSError if the path exists but is not a regular file: reading a pipe could block forever."""
+    """Raise OSError if the path exists but is not a regular file. Reading a pipe, for example, could block forever."""
     if "\0" in str(file) or (file.exists() and not file.is_file()):
         raise OSError(0, "it is not a regular file")
 
@@ -132,7 +132,7 @@ def _unreadable(what: str, file: Path, error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Marks a file that must be usable when a service starts; ``attempt`` raises `SettingsError` if it is not."""
+    """Marks a setting that names a file which a service needs. ``attempt`` raises `SettingsError` if it is unusable."""
 
     attempt: Callable[[Path], object]
 
@@ -141,23 +141,23 @@ SecretFile = Annotated[Path | None, _Read(read_secret)]
 """A file with a secret on its first line."""
 
 TokenFile = Annotated[Path | None, _Read(_read_token)]
-"""A file with a secret for an HTTP header on its first line."""
+"""A file whose first line is a secret that will be sent in an HTTP header."""
 
 CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
 """A PEM file with the certificates to trust."""
 
 
 def _duration(given: object) -> int:
-    # TOML has types, such as arrays, that parse_duration cannot compare with text.
+    # parse_duration expects text or a number, but a TOML value can also be, for example, an array.
     return parse_duration(given if isinstance(given, str | int | float) else str(given))
 
 
 Duration = Annotated[int, BeforeValidator(_duration)]
-"""int64 nanoseconds, written with a unit: ``"250ms"``, ``"2s"``, ``"1d"``."""
+"""A duration as int64 nanoseconds. In the settings it is written with a unit: ``"250ms"``, ``"2s"``, ``"1d"``."""
 
 
 def duration_between(shortest: str, longest: str) -> AfterValidator:
-    """Return a validator for durations from ``shortest`` to ``longest``, inclusive; both are written with a unit."""
+    """Return a validator that accepts durations from ``shortest`` to ``longest`` (such as ``"1s"``), inclusive."""
     low_ns, high_ns = parse_duration(shortest), parse_duration(longest)
 
     def check(duration_ns: int) -> int:
@@ -169,7 +169,7 @@ def duration_between(shortest: str, longest: str) -> AfterValidator:
 
 
 def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator:
-    """Return a validator for names that become part of topic, group and instance names, folders and ids."""
+    """Return a validator for a name that is used within topic, group, instance and folder names and in ids."""
 
     def check(name: str) -> str:
         is_omitted = may_be_empty and not name
@@ -193,7 +193,7 @@ def _topic_name(name: str) -> str:
 
 
 TopicName = Annotated[str, AfterValidator(_topic_name)]
-"""A valid Kafka topic name that leaves room for a suffix."""
+"""A valid Kafka topic name that is short enough to append a suffix."""
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -205,10 +205,10 @@ def _token(secret: SecretStr) -> SecretStr:
 def _topic_filter(text: str) -> str:
     levels = text.split("/")
     misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
-    # Bytes of an environment variable that are not UTF-8 become lone surrogates.
+    # Python turns bytes that are not UTF-8 in an environment variable into lone surrogates.
     is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
     if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
-        raise ValueError("must be an MQTT topic filter: not empty, + only as a whole level, # only as the last level")
+        raise ValueError("must be an MQTT topic filter: not empty, + only as an entire level, # only as the last level")
     return text
 
 
@@ -219,14 +219,14 @@ def _http_url(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or re.search(r"[\s\0?#]", text):
-        raise ValueError("must be http:// or https:// with a host and optionally a port and a path")
+        raise ValueError("must be an http:// or https:// URL with a host and, optionally, a port and a path")
     if "@" in parts.netloc:
-        raise ValueError("must not contain user and password, which would not be sent; set them as influxdb.token")
+        raise ValueError("must not contain a user name or password, which would not be sent; set influxdb.token")
     return text
 
 
 def plain_values(given: object) -> object:
-    """Validate a table that is passed to another program: every value is a string, a number, true or false."""
+    """Check that every value in a table of settings for another program is a string, a number, true or false."""
     if isinstance(given, dict):
         wrong = [repr(name) for name, value in given.items() if not isinstance(value, str | int | float)]
         if wrong:
@@ -235,13 +235,13 @@ def plain_values(given: object) -> object:
 
 
 class Section(BaseModel):
-    """A section of the file. Unknown fields are errors, and values never change once loaded."""
+    """Base class of the sections of the settings. Unknown fields are errors. Values cannot change once loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Names from the previous release, mapped to the current ones (both ``section.field``). The old names are accepted
-    with a warning."""
+    """Maps the names that settings had in the previous release to the current names, both as ``section.field``. The old
+    names are accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -257,7 +257,7 @@ class KafkaSettings(Section):
     sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """Return the configuration of a librdkafka client. ``more`` uses ``_`` for ``.`` and overrides the rest."""
+        """Return a librdkafka client's settings. Those in ``more`` (named with ``_`` for ``.``) take precedence."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, **self.client}
         if self.sasl_password_file is not None:
             config["sasl.password"] = read_secret(self.sasl_password_file)
@@ -265,13 +265,13 @@ class KafkaSettings(Section):
         return config
 
     def producer_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """Return the configuration of a producer: idempotent, acks from all replicas, with the shared partitioner."""
+        """Return the settings of an idempotent librdkafka producer with ``acks=all`` and the shared partitioner."""
         durable: dict[str, str | float | bool] = {"enable_idempotence": True, "acks": "all", "partitioner": PARTITIONER}
         return self.client_config(**{**durable, **more})
 
 
 class MqttSettings(Section):
-    """The connection to the MQTT broker, and the topic of the events."""
+    """The connection to the MQTT broker, and the topic on which it receives events."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=1883, ge=1, le=PORT_MAX)
@@ -282,14 +282,14 @@ class MqttSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str | None:
-        """Return the password, from the environment or a file."""
+        """Return the password, which is set in the environment or in a file, or None if there is none."""
         if self.password_file is not None:
             return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password else None
 
 
 class InfluxdbSettings(Section):
-    """The connection to InfluxDB: 2.x, or 1.8 with ``org = "-"`` and ``bucket = "database/retention policy"``."""
+    """The connection to InfluxDB 2.x, or to 1.8 with ``org = "-"`` and ``bucket = "<database>/<retention policy>"``."""
 
     url: Annotated[str, AfterValidator(_http_url)] = "http://127.0.0.1:8086"
     org: str = "-"
@@ -299,14 +299,14 @@ class InfluxdbSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str:
-        """Return the token from the environment or a file, or ``:`` (no user, no password) if none is given."""
+        """Return the token from the environment or a file, or ``:`` (no user name, no password) if none is set."""
         if self.token_file is not None:
             return read_secret(self.token_file)
         return self.token.get_secret_value() if self.token else ":"
 
 
 class TopicSettings(Section):
-    """The topics of the pipeline. All have ``partitions`` partitions, which is the number of units."""
+    """The topics of the pipeline. Each has ``partitions`` partitions; there is one unit per partition number."""
 
     data: TopicName = "machine.data"
     out: TopicName = "machine.out"
@@ -320,7 +320,7 @@ class TopicSettings(Section):
 
     @property
     def has_rows(self) -> bool:
-        """Whether a message of the data topics holds many records, so that a record's position includes a row."""
+        """Whether a message in the data topics holds many records. If so, a record's position includes its row."""
         return self.data_format == "arrow"
 
 
@@ -333,22 +333,22 @@ class EventSettings(Section):
 
 def _address(given: object) -> str:
     host, _, port = str(given).rpartition(":")
-    # A bare port may be a string (from the environment) or a number (from the file).
+    # If only a port is given, it may be a string (from the environment) or a number (from the file).
     known = re.fullmatch(r"\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*", host) and re.fullmatch(r"\d{1,5}", port, re.ASCII)
     if not known or int(port) > PORT_MAX:
-        raise ValueError("must be a port or host:port, with an IPv6 address in brackets; port 0 means any free port")
+        raise ValueError("must be a port or host:port, with IPv6 addresses in brackets; port 0 means any free port")
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
 class MetricsSettings(Section):
-    """Where to serve metrics and health over HTTP. There is no default port, because all services share one file."""
+    """Metrics and health over HTTP. There is no default port, because services that share it could not run together."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")
 
 
 class ServiceSettings(BaseSettings):
-    """Base class of a service's settings. Its fields are sections; the sections of other services are ignored."""
+    """Base class of a service's settings. Each field is a section. Sections of other services are ignored."""
 
     model_config = SettingsConfigDict(
         env_prefix="LSB_", env_nested_delimiter="__", extra="ignore", frozen=True, env_ignore_empty=True
@@ -356,14 +356,14 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
-        """Return further errors in rejected settings, so that all errors are reported at once.
+        """Return additional errors in settings that failed validation, so that all errors are reported at once.
 
         ``given``: the merged values of all sources, of any type. ``parts_are_right``: each section is valid by itself.
         """
         return []
 
     def needs_arrow(self) -> str | None:
-        """Return the setting that needs pyarrow, if one does."""
+        """Return the name of a setting whose value requires pyarrow, or None if no setting does."""
 
 
 Service = TypeVar("Service", bound=ServiceSettings)
@@ -372,10 +372,10 @@ Service = TypeVar("Service", bound=ServiceSettings)
 def load_settings(model: type[Service], file: Path | None = None) -> Service:
     """Load the settings of a service from ``file`` (default: ``lsb.toml`` if it exists) and the environment.
 
-    Raises `SettingsError` with all errors at once.
+    Raises `SettingsError`, which lists all errors.
     """
     if file is not None and not file.is_file():
-        message = f"the settings file {file} does not exist; give another with --config"
+        message = f"the settings file {file} does not exist; use --config to name an existing file"
         raise SettingsError(message)
     path = file or DEFAULT_FILE
     merged: dict[str, Any] = {}
@@ -395,7 +395,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         @model_validator(mode="before")
         @classmethod
         def _check_files(cls, given: dict[str, Any]) -> dict[str, Any]:
-            # At this point all sources are merged, and nothing has been validated yet.
+            # This runs when the file and the environment have been merged, but before the values are validated.
             merged.update(given)
             errors.extend(_unusable_files(model, given, path))
             return given
@@ -414,7 +414,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
 
 
 class _Environment(EnvSettingsSource):
-    """The environment. Text that is not JSON is kept, so that validation reports it along with all other errors."""
+    """Reads environment variables. Keeps text that should be JSON but is not, so that validation reports the error."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
@@ -434,7 +434,7 @@ def _unknown_sections(path: Path) -> list[str]:
 
 
 def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: Path) -> list[str]:
-    """Return the errors in files that the settings name. Values that are not paths are left to validation."""
+    """Check the files that the settings name, and return the errors. Skip values that are not paths."""
     errors = []
     for section, section_field in model.model_fields.items():
         values, kind = given.get(section), section_field.annotation

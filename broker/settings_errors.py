@@ -1,7 +1,8 @@
-"""Error lines for rejected settings: what is wrong, where, and what to do.
+"""Formats the error lines for invalid settings. Each line says what is wrong, where, and what to do about it.
 
-Turns pydantic's errors and environment variable names into text. The only settings it knows by name are secrets: a
-value that is or might contain a secret is never shown. It raises nothing; `broker.settings` collects the lines.
+The lines are built from pydantic's errors and from the names of environment variables. A value that is or might contain
+a secret is never shown; for this purpose the module knows which settings are secret, and no other settings. It does not
+raise errors itself; `broker.settings` collects the lines.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ _SECRETS: Final = frozenset({"token", "password", "client"})
 """Settings whose values are never shown."""
 
 _MESSAGES: Final = {
-    # These replace pydantic's messages, which are written for programmers.
+    # Messages that replace pydantic's own, which are written for programmers, by pydantic's error type.
     "model_type": "must be a table",
     "dict_type": "must be a table",
     "list_type": "must be a list",
     "missing": "is missing",
-    "extra_forbidden": "is not a setting: correct its name, or remove it",
+    "extra_forbidden": "is not a known setting: correct the name, or remove it",
 }
 _IN_JSON: Final = frozenset({"model_type", "dict_type", "list_type"})
 
 
 def error_line(found: Any, path: Path) -> str:
-    """Return the line for one of pydantic's errors (``ErrorDetails``) in the settings of the file ``path``."""
+    """Return the error line for one of pydantic's errors (``ErrorDetails``) in the settings file ``path``."""
     place, kind = found["loc"], found["type"]
     message = _MESSAGES.get(kind, found["msg"].removeprefix("Value error, "))
     if not place:
         return f"{path}: {message}"
-    # An element of a list or table has no variable of its own; only the whole list or table has one.
+    # Environment variables can set a whole list or table, but not a single element of it.
     named = list(takewhile(lambda part: isinstance(part, str), place))[:2]
     remedy = remedy_of(named, may_be_set=kind != "extra_forbidden")
     as_json = " (in a variable: as JSON)" if kind in _IN_JSON else ""
@@ -45,9 +46,10 @@ def error_line(found: Any, path: Path) -> str:
 
 
 def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
-    """Return where to fix the setting ``named`` (section, field): in the variable that sets it, or in the file.
+    """Return text that says where to correct the setting ``named`` (section, field).
 
-    Empty if no variable sets it and the setting does not exist (``may_be_set`` is false).
+    That is the environment variable that sets it or, if there is none, the settings file. If there is none and the
+    setting does not exist (``may_be_set`` is false), return an empty string.
     """
     variable = "LSB_" + "__".join(named).upper()
     whole_section = f"LSB_{named[0].upper()}"
@@ -58,10 +60,10 @@ def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
 
 
 def unknown_variables(sections: Collection[str]) -> list[str]:
-    """Return a line for each variable that sets a field of an unknown section.
+    """Return an error line for each environment variable that sets a field of an unknown section.
 
-    Variables without two underscores are skipped: they are not settings (``LSB_CACHE``), or set a whole section
-    (``LSB_JOIN``).
+    Variables without a double underscore are skipped: they either are not settings (``LSB_CACHE``) or set a whole
+    section (``LSB_JOIN``).
     """
     errors = []
     for variable in _variables():
@@ -72,17 +74,20 @@ def unknown_variables(sections: Collection[str]) -> list[str]:
 
 
 def no_section(name: str, sections: Collection[str]) -> str:
-    """Return the message for a section that does not exist."""
+    """Return the error message for an unknown section ``name``, which lists the ``sections`` that exist."""
     return f"[{name}] is not a section; the sections are {', '.join(sorted(sections))}"
 
 
 def _variables() -> list[str]:
-    """Return the project's environment variables that are set, in upper case, because names are case-insensitive."""
+    """Return the names of the project's environment variables that are set. Case does not matter, so use upper case."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 
 def _shown(found: Any) -> str:
-    """Return the rejected value, or an empty string if it may be secret, as in a table or an unknown setting."""
+    """Return the rejected value as text to append to a message, or an empty string if it may be secret.
+
+    A whole table, or the value of an unknown setting, may contain a secret.
+    """
     place, value = found["loc"], found["input"]
     secret = len(place) == 1 or _SECRETS & set(place) or found["type"] in {"missing", "extra_forbidden"}
     if secret or not isinstance(value, str | int | float):
@@ -92,7 +97,7 @@ def _shown(found: Any) -> str:
 
 
 def lacking_arrow(path: Path, setting: str | None) -> list[str]:
-    """Return the error for a setting that needs pyarrow, if it is not installed."""
+    """Return an error line for a setting that needs pyarrow, or no lines if pyarrow is installed or there is none."""
     if setting is None or find_spec("pyarrow") is not None:
         return []
     return [f"{path}: {setting}: {describe_missing('pyarrow', 'arrow')}"]

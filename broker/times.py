@@ -1,8 +1,8 @@
-"""Event times on the wire, as exact int64 nanoseconds since the epoch (UTC).
+"""Converts event times between their wire formats and exact int64 nanoseconds since the epoch (UTC).
 
-Times are parsed and formatted here and nowhere else. Floats are not used: a current time in milliseconds already takes
-41 of a double's 53 bits, and the mean of two times may end in half a unit. The unit of a bare number is configured,
-never guessed from its magnitude.
+Event times are parsed and formatted only in this module. It does not use floats, which are not exact enough: a current
+time in milliseconds already takes 41 of a double's 53 bits, and the mean of two times may end in half a unit. The unit
+of times that are plain numbers is configured, never guessed from their magnitude.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-"""Nanoseconds in each unit that a bare number may have."""
+"""The length in nanoseconds of each unit that can be configured for times given as plain numbers."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
-"""1678-01-01T00:00:00Z, the earliest accepted time; the range of int64 nanoseconds begins some months earlier."""
+"""The earliest accepted time, 1678-01-01T00:00:00Z. The range of int64 nanoseconds begins some months earlier."""
 
 TIME_MAX_NS: Final = 9_214_646_399_999_999_999
-"""The last nanosecond of 2261, the latest accepted time; the range of int64 nanoseconds ends some months later."""
+"""The latest accepted time, the last nanosecond of 2261. The range of int64 nanoseconds ends some months later."""
 
 _DURATION_NS: Final = {**UNIT_NS, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)", re.ASCII)
@@ -29,17 +29,18 @@ _ISO = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
-"""Maximum length of a time in characters, as a number or in ISO-8601. Any accepted time to the nanosecond with its
-offset fits (35 characters), and the limit is far below the lengths at which Decimal is slow. The text of a time is
-copied into every record of its event, and from there into every result."""
+"""The maximum length in characters of a time, whether a number or ISO-8601. An ISO-8601 time with nanoseconds and an
+offset has 35 characters, so every time that can be accepted fits. Decimal becomes slow only at much greater lengths.
+There has to be a limit because the text of a time is copied into all records of its event, and from there into all
+results."""
 
 
 def parse_time(value: int | str | bytes, time_unit: str) -> int:
-    """Return the time ``value`` in nanoseconds since the epoch.
+    """Convert a time to nanoseconds since the epoch.
 
-    ``value`` is an integer in ``time_unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``time_unit``
-    (decimals are exact), or an ISO-8601 string with an offset. Raises ValueError with the reason for
-    anything else: longer than `TIME_LENGTH_MAX`, no offset, finer than a nanosecond, or outside 1678-2261.
+    ``value`` is an integer in ``time_unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``time_unit``, whose
+    decimals are converted exactly, or an ISO-8601 string with an offset. Raises ValueError with the reason if it is
+    none of these, is longer than `TIME_LENGTH_MAX`, is finer than a nanosecond, or is outside the years 1678-2261.
     """
     if isinstance(value, int):
         time_ns = value * UNIT_NS[time_unit]
@@ -59,9 +60,10 @@ def _shown(value: int | str | bytes) -> str:
 
 
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
-    """Return a JSON number as an exact fraction. Raises ValueError before expanding a huge number to an integer.
+    """Convert a JSON number to an exact fraction (numerator, denominator).
 
-    ``otherwise`` completes the message "time … is" if ``text`` is not a number.
+    Raises ValueError for a huge number before it would be expanded to an integer, and if ``text`` is not a number. In
+    that case ``otherwise`` completes the message "time … is".
     """
     if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has too many digits"
@@ -96,7 +98,7 @@ def _from_iso(text: str) -> int:
         raise ValueError(message)
     year, month, day, hour, minute, second, fraction, zulu, sign, off_hour, off_minute = match.groups()
     if zulu is None and sign is None:
-        message = f"time {text!r} has no offset from UTC; add Z or one such as +02:00"
+        message = f"time {text!r} has no offset from UTC; add Z or an offset such as +02:00"
         raise ValueError(message)
     if fraction is not None and len(fraction.rstrip("0")) > len("123456789"):
         message = f"time {_shown(text)!r} is finer than a nanosecond"
@@ -113,29 +115,30 @@ def _from_iso(text: str) -> int:
 
 
 def iso_text(time_ns: int) -> str:
-    """Return a time within the accepted range as ISO-8601 text in UTC, with as few decimals as possible."""
+    """Format a time within the accepted range as ISO-8601 text in UTC, with no more decimals than it needs."""
     whole_s, rest_ns = divmod(time_ns, 10**9)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
 
 
 def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
-    """Return the exact mean of two times as the text of a JSON number in ``time_unit``, to half a nanosecond."""
+    """Return the exact mean of two times, which may end in half a nanosecond, as a JSON number in ``time_unit``."""
     total = left_ns + right_ns
     sign, total = ("-", -total) if total < 0 else ("", total)
     whole, rest = divmod(total, 2 * UNIT_NS[time_unit])
     if not rest:
         return f"{sign}{whole}"
-    # rest / (2 unit) = 5 rest / (10 unit), and 10 units of nanoseconds are a power of ten: its exponent is the
-    # number of decimals.
+    # rest / (2 * unit) equals 5 * rest / (10 * unit). Since 10 * unit in nanoseconds is a power of ten, the fraction is
+    # a decimal whose number of digits is the exponent.
     decimals = len(str(UNIT_NS[time_unit]))
     return f"{sign}{whole}.{str(rest * 5).zfill(decimals).rstrip('0')}"
 
 
 def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
-    """Return a mean time rounded down to whole nanoseconds, and whether half a nanosecond was cut off.
+    """Convert the text of a mean time (see `mean_text`) to nanoseconds.
 
-    Inverse of `mean_text`. Raises ValueError if ``text`` is not such a time.
+    Return the time rounded down to whole nanoseconds, and whether half a nanosecond was cut off. Raises ValueError if
+    ``text`` is not a mean time.
     """
     raw = text.encode() if isinstance(text, str) else text
     numerator, denominator = _exact_ratio(raw, "not a number")
@@ -147,15 +150,15 @@ def point_time(text: bytes | str, time_unit: str) -> tuple[int, bool]:
 
 
 def parse_duration(value: object) -> int:
-    """Return the nanoseconds of a duration such as ``250ms``, ``2s``, ``1.5 min``, ``1d``, or of a bare ``0``.
+    """Convert a duration such as ``250ms``, ``2s``, ``1.5 min`` or ``1d`` to nanoseconds. ``0`` needs no unit.
 
-    Raises ValueError for anything else, including other bare numbers, whose unit would be a guess.
+    Raises ValueError for anything else, including other numbers without a unit, because the unit would be a guess.
     """
     if value in {0, "0"} and not isinstance(value, bool):
         return 0
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        message = f"a duration is a number with a unit (ns, us, ms, s, min, h, d) such as '250ms', not {value!r}"
+        message = f"expected a duration with a unit (ns, us, ms, s, min, h, d) such as '250ms', got {value!r}"
         raise ValueError(message)
     numerator, denominator = Decimal(match[1]).as_integer_ratio()
     duration_ns, rest = divmod(numerator * _DURATION_NS[match[2]], denominator)
@@ -163,6 +166,6 @@ def parse_duration(value: object) -> int:
         message = f"the duration {value!r} is finer than a nanosecond"
         raise ValueError(message)
     if duration_ns > TIME_MAX_NS:
-        message = f"the duration {value!r} is too long: the range of times is the years 1678-2261"
+        message = f"the duration {value!r} is too long: times must be in the years 1678-2261"
         raise ValueError(message)
     return duration_ns

@@ -3,10 +3,11 @@
     events.py           payload -> records or refusals              pure
     acknowledgement.py  which messages may be acknowledged          pure
     watermarks.py       which silent quantities get a watermark     pure
+    batches.py          records of many events -> Arrow messages    pure
     session.py          the connection to the MQTT broker
     bridge.py           the service: receives, sends, acknowledges
     progress.py         counters and their log lines
-    metrics.py          its metrics
+    metrics.py          the connector's Prometheus metrics
 
-The pure modules use no sockets, clocks, logs or threads.
+The pure modules open no sockets, read no clocks, write no logs and start no threads.
 """

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the connector and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="connector",
-        description="Receives events from MQTT, sends their records to Kafka, and then acknowledges the events.",
+        description="Forwards events from MQTT to Kafka. Acknowledges each event once Kafka has all of its records.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,13 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _tune_gc() -> None:
-    """Make garbage collection rare: nothing here creates cycles, and the collector used 40 % of the CPU time."""
+    """Make garbage collection rare: the service creates no reference cycles, yet the collector took 40% of CPU time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    """Shut down cleanly on the first signal, and exit immediately on the second."""
+    """Shut down cleanly on SIGTERM or SIGINT; if the same signal arrives again, exit immediately."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.set()

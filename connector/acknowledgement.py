@@ -1,8 +1,8 @@
 """Decides which MQTT messages may be acknowledged: those whose records are all in Kafka, in order of arrival.
 
-Pure bookkeeping. MQTT requires messages to be acknowledged in the order they arrived (MQTT 5, 4.6), but Kafka confirms
-records in any order, because the records of one message go to several partitions. A message is therefore acknowledged
-only once all of its records, and all earlier messages, have been confirmed.
+Pure bookkeeping. MQTT requires messages to be acknowledged in the order in which they arrived (MQTT 5, section 4.6),
+but Kafka may confirm records in a different order, because they go to several partitions. A message is therefore
+acknowledged only once all of its records, and those of all earlier messages, have been confirmed.
 
 The ledger also limits the messages in flight. It is full when too many messages or bytes are unconfirmed; the service
 then stops reading until Kafka catches up.
@@ -14,11 +14,11 @@ from collections import deque
 from typing import Final
 
 NO_PACKET: Final = 0
-"""The packet id of a message that cannot be acknowledged: it came at QoS 0, or over a connection since lost."""
+"""The packet id of a message that cannot be acknowledged, because it was sent at QoS 0 or its connection was lost."""
 
 
 class Ticket:
-    """A message in flight: its packet id, the memory its records use, and how many of them are unconfirmed."""
+    """An MQTT message in flight: its packet id, the size of its records, and how many Kafka has not confirmed yet."""
 
     __slots__ = ("packet_id", "size_bytes", "unconfirmed_records")
 
@@ -29,7 +29,8 @@ class Ticket:
 
 
 Tickets = Ticket | tuple[Ticket, ...]
-"""What Kafka confirms with one message: a record of one event or, as Arrow, the records of several events."""
+"""The MQTT messages whose records are in one Kafka message. A JSON message holds a single record, so there is only one;
+an Arrow message holds the records of several."""
 
 
 class Ledger:
@@ -46,16 +47,16 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """The memory used by the records of all messages in flight."""
+        """The memory in bytes that the records of all messages in flight use."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether a limit is reached, so that no message may be added until Kafka confirms some."""
+        """Whether the limit on messages or bytes is reached. Add no more messages until Kafka has confirmed some."""
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Add a message with ``records`` records (at least one) that take ``size_bytes`` in total."""
+        """Add a message and return its ticket. Its ``records`` records (at least one) take ``size_bytes`` in total."""
         if records < 1:
             message = "a message without records would never be confirmed"
             raise ValueError(message)
@@ -65,14 +66,14 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Record that Kafka has confirmed one record of the message. Raises ValueError if none was outstanding."""
+        """Note that Kafka has confirmed one more record of a message. Raises ValueError if none was unconfirmed."""
         if ticket.unconfirmed_records < 1:
-            message = f"packet {ticket.packet_id} was confirmed more often than it has records"
+            message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)
         ticket.unconfirmed_records -= 1
 
     def release(self) -> list[int]:
-        """Remove the fully confirmed messages at the head; return the packet ids to acknowledge, in order."""
+        """Remove the messages before the first unconfirmed one; return the packet ids to acknowledge, in order."""
         tickets = self._tickets
         packet_ids = []
         while tickets and not tickets[0].unconfirmed_records:
@@ -83,6 +84,6 @@ class Ledger:
         return packet_ids
 
     def detach(self) -> None:
-        """Invalidate all packet ids: the connection is lost, and the broker will redeliver these messages."""
+        """Invalidate all packet ids after the connection is lost; the broker will redeliver the messages in flight."""
         for ticket in self._tickets:
             ticket.packet_id = NO_PACKET

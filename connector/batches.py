@@ -1,8 +1,8 @@
-"""Puts the records of many events into one message for each partition, as Arrow.
+"""Packs the records of many events into Arrow messages, normally one per partition.
 
-The module is pure: it takes records and returns messages. All records of an event go into the same message, so the
-event is confirmed with it, unless they are too large for one. The module is imported only if `topics.data_format` is
-``arrow``: pyarrow is an extra.
+The module is pure: it takes records and returns messages. All records of an event go into the same message, so one
+confirmation from Kafka covers the whole event. Only an event that is too large for one message is split. The module is
+imported only if `topics.data_format` is ``arrow``, because pyarrow is an optional dependency.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from connector.acknowledgement import Ticket, Tickets
 
 RECORDS_MAX: Final = 10_000
-"""A message with this many records is complete. The last event may add up to `broker.wire.records.QUANTITIES_MAX` more,
-because an event is not divided; the sum of both is below what a message may hold."""
+"""A message is closed once it has this many records. Because the last event is not split, the message may end up with
+up to `broker.wire.records.QUANTITIES_MAX` more. This is still below the maximum number of rows in a message."""
 
 SIZE_BYTES_MAX: Final = 512 * 1024
-"""About the largest size of a message, which is half of what Kafka accepts by default."""
+"""Approximate maximum size of a message: half of Kafka's default limit."""
 
 _NUMBERS_BYTES: Final = 28
-"""Bytes of a record besides its names: the time, the result, and the indices of its names."""
+"""Size of a row without its strings: the time, the value, and the dictionary index of each string."""
 
 
 @dataclass
 class _Waiting:
-    """The records of one partition that are not in a message yet. A message with ``key`` goes to this partition."""
+    """The records for one partition that have not been put into a message yet. Kafka maps ``key`` to this partition."""
 
     key: bytes
     records: list[Record] = field(default_factory=list)
@@ -51,7 +51,7 @@ class RecordBatches:
         self._complete: list[Outgoing[Tickets]] = []
 
     def divide(self, records: Sequence[Record]) -> list[Sequence[Record]]:
-        """Divide the records of an event into parts that fit into a message each. Usually there is only one."""
+        """Split the records of an event into parts, each small enough for one message. Usually one part is enough."""
         if self.size_of(records) <= SIZE_BYTES_MAX:
             return [records]
         parts, size_bytes = [[records[0]]], self.size_of(records[:1])
@@ -65,7 +65,7 @@ class RecordBatches:
         return [*parts]
 
     def add(self, thing: str, time_ns: int, records: Sequence[Record], ticket: Ticket) -> None:
-        """Add a part of an event (see `divide`). It goes into one message."""
+        """Add one part of an event, as returned by `divide`. All of its records go into the same message."""
         number, size_bytes = partition_of(thing.encode(), self._partitions), self.size_of(records)
         waiting = self._waiting.get(number)
         if waiting is not None and waiting.size_bytes + size_bytes > SIZE_BYTES_MAX:
@@ -81,14 +81,14 @@ class RecordBatches:
             self._complete.append(self._message(self._waiting.pop(number)))
 
     def take(self) -> list[Outgoing[Tickets]]:
-        """Return the messages with all records added since the last call, each with the tickets of its events."""
+        """Return messages with all records added since the last call, each with the tickets of the events in it."""
         found = self._complete + [self._message(waiting) for waiting in self._waiting.values()]
         self._waiting, self._complete = {}, []
         return found
 
     @staticmethod
     def size_of(records: Sequence[Record]) -> int:
-        """Return an estimate of the number of bytes that records of one event take; there is at least one."""
+        """Return the approximate size in bytes of one event's records. ``records`` must not be empty."""
         shared = len(records[0].thing.encode()) + len(records[0].id.encode()) + _NUMBERS_BYTES
         return shared * len(records) + sum(len(one.quantity.encode()) for one in records)
 

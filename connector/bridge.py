@@ -6,11 +6,12 @@ dead letters are in Kafka and all earlier messages have been acknowledged.
 
 Failures:
 
-    Kafka unavailable  confirmations stop and the ledger fills up; the service stops reading, and MQTT queues events
+    Kafka unavailable  confirmations stop and the ledger fills up; the service stops reading, and the MQTT broker
+                       queues events
     MQTT unavailable   records in flight still go to Kafka; the service reconnects once all are confirmed, so that
                        redelivered messages do not add to those in flight
-    killed             the broker redelivers unacknowledged messages: duplicates are possible, loss is not
-    a record refused   the service stops, having acknowledged only events that Kafka has confirmed
+    service killed     the broker redelivers unacknowledged messages: events may be duplicated, but none is lost
+    record rejected    if Kafka rejects a record, the service stops; it has acknowledged only confirmed events
 """
 
 from __future__ import annotations
@@ -45,14 +46,15 @@ STOP_WITHIN_S: Final = 3.5
 
 _IDLE_WAIT_S: Final = 0.1
 _UNCONFIRMED_WAIT_S: Final = 0.002
-"""How long to wait for MQTT while confirmations are outstanding. They arrive only by polling, so this adds latency."""
+"""How long to wait for MQTT messages while Kafka has yet to confirm some records. Confirmations are processed only
+after this wait, so it adds to their latency."""
 
 RECORD_OVERHEAD_BYTES: Final = 1024
-"""Memory overhead per unconfirmed record, beyond its key and value; 910 bytes were measured."""
+"""Memory that an unconfirmed record is assumed to use in addition to its key and value; 910 bytes were measured."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
 _WATERMARK_CHECKS: Final = 4
-"""How many times per ``idle_after`` to check for silent quantities."""
+"""How many times to check for silent quantities during each ``idle_after``."""
 
 
 class Bridge:
@@ -83,7 +85,7 @@ class Bridge:
         self._retry_s = 0.0
 
     def run(self) -> None:
-        """Run until stopped.
+        """Run the service until it is stopped.
 
         Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
         `connector.session.SessionRefusedError`, SettingsError if the metrics cannot be served, and KafkaException if
@@ -111,19 +113,19 @@ class Bridge:
             self._progress.report(len(self._ledger), "stopped")
 
     def _is_over(self) -> bool:
-        """Send a heartbeat and return whether to stop. Called on every iteration of the loop."""
+        """Record that the loop is alive, for health checks, and return whether to stop. Called on every iteration."""
         self._telemetry.heartbeat()
         return self._is_stopping()
 
     def _release(self) -> list[int]:
-        """Remove the messages that Kafka has confirmed; return the packet ids to acknowledge."""
+        """Remove confirmed messages from the ledger; return the packet ids to acknowledge to MQTT."""
         before = len(self._ledger)
         packet_ids = self._ledger.release()
         self._publish_times.ended(before - len(self._ledger))
         return packet_ids
 
     def _wait_for_mqtt(self) -> None:
-        """Connect once everything in flight is in Kafka and the back-off has elapsed."""
+        """Poll Kafka, and connect to MQTT if nothing is in flight any more and the back-off has elapsed."""
         self._producer.poll(_IDLE_WAIT_S)
         self._release()
         if len(self._ledger) or time.monotonic() < self._retry_s:
@@ -184,7 +186,7 @@ class Bridge:
             record_count += len(parsed.records)
             parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
             if batches is not None and parts:
-                # The records of a part are confirmed at once, because they share a message.
+                # Kafka confirms all records of a part together, because they are in one message. So count them as one.
                 count += len(parts)
                 size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
             ticket = ledger.add(packet_id, size_bytes, count)
@@ -204,7 +206,7 @@ class Bridge:
         self._producer.send(self._settings.topics.rejected, dead)
 
     def _confirm(self, tickets: Tickets) -> None:
-        """Record that Kafka has confirmed a message: a record of one event, or the records of several."""
+        """Note that Kafka has confirmed one message. ``tickets`` are those of the events with records in it."""
         for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
             self._ledger.confirm(ticket)
 
@@ -224,7 +226,7 @@ class Bridge:
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
-                # A flush sends records at once, without lingering to fill a batch.
+                # A flush sends records immediately instead of lingering to fill a batch.
                 self._producer.flush(_IDLE_WAIT_S)
                 packet_ids = self._release()
                 if self._session.is_connected:
@@ -244,8 +246,8 @@ def _record_batches(settings: Settings) -> RecordBatches:
 class _WatermarkWriter:
     """Builds the keys and values of watermarks for silent quantities. See `connector.watermarks` for the rule.
 
-    ``is_holding`` is true while a watermark is due but records are in flight. The service then stops reading until
-    Kafka has confirmed them all.
+    ``is_holding`` is true while due watermarks are held back because records are in flight. The service then stops
+    reading until Kafka has confirmed all records.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -266,9 +268,9 @@ class _WatermarkWriter:
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:
-        """Advance the reading time by ``listening_ns`` and return the due watermarks, as keys and values.
+        """Return the key and value of each watermark that is due after another ``listening_ns`` spent reading.
 
-        ``is_confirmed`` says that nothing is in flight; otherwise due watermarks are held back.
+        ``is_confirmed`` states that no records are in flight. If it is false, due watermarks are held back.
         """
         self._listened_ns += listening_ns
         if self._listened_ns < self._next_check_ns and not self.is_holding:
@@ -279,7 +281,7 @@ class _WatermarkWriter:
             return []
         self._next_check_ns = self._listened_ns + self._check_every_ns
         if self._watch.is_full and not self._was_full:
-            logger.warning("too many things and quantities to watch: new ones get no watermarks")
+            logger.warning("the limit on watched quantities is reached: new things and quantities get no watermarks")
             self._was_full = True
         for watermark in due:
             self._watch.written(watermark)

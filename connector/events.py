@@ -1,7 +1,7 @@
 """Parses the payload of an MQTT message into records and refusals.
 
-Pure: bytes in, records and refusals out; it knows no topics or connections. Nothing is dropped silently: each quantity
-becomes a record or a refusal, and a payload that is not an event becomes a single refusal.
+Pure: bytes in, records and refusals out, with no knowledge of topics or connections. Nothing is dropped silently: each
+quantity becomes a record or a refusal, and a payload that is not an event becomes a single refusal.
 
 An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed": 288.2}``. Every
 other member is a quantity. An invalid quantity does not affect the valid ones of its event.
@@ -9,9 +9,9 @@ other member is a quantity. An invalid quantity does not affect the valid ones o
 The fast path decodes an event in one pass into plain values. Anything unusual falls back to the slow path, which parses
 each member from its exact text. Only the slow path refuses anything, so it alone determines the reasons.
 
-Output size is linear in event size: the lengths of names and of the time are limited, and so is the total size of their
-copies in the records (`COPIES_MAX`). If more than `REFUSED_MAX` quantities are invalid, a single dead letter covers
-them all.
+The size of the output is linear in the size of the event. Names and times are limited in length, and so is the total
+size of the copies of ``Thing`` and ``id`` in the records (`COPIES_MAX`). If more than `REFUSED_MAX` quantities are
+invalid, a single dead letter covers them all.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
 REASON_LENGTH_MAX: Final = 500
-"""Maximum length of a reason in characters: a payload may consist of a single name, a megabyte long."""
+"""Maximum length, in characters, of the reason for a refusal. A reason may quote a payload that is very long."""
 
 _EXACT_INT_MAX: Final = 2**53
-"""Larger integers take the slow path, which forwards them as float64, as every reader would convert them anyway."""
+"""Larger integers take the slow path, which forwards them as float64; every reader would convert them anyway."""
 
 _COPY_BYTES_MAX: Final = 10
-"""Maximum number of bytes that a character of ``Thing`` takes in a record: six as a JSON escape, four in the key."""
+"""Maximum number of bytes that one character of ``Thing`` adds to a Kafka message: up to six in the value, as a JSON
+escape, and up to four in the key."""
 
 _SHOWN_LENGTH_MAX: Final = 60
 _OTHER_TYPES: Final = {
@@ -61,9 +62,9 @@ _OTHER_TYPES: Final = {
 
 
 class Refusal(NamedTuple):
-    """A part of a payload that cannot be used: the bytes to keep, the reason, and the id of its dead letter.
+    """Part or all of a payload that cannot be used: the bytes to keep, the reason, and the id of the dead letter.
 
-    ``identity`` is None if the whole payload is refused; its dead letter then gets a hash of the payload as its id.
+    ``identity`` is None if the whole payload is refused; the id is then derived from a hash of the payload.
     """
 
     value: bytes
@@ -72,7 +73,7 @@ class Refusal(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The result of parsing. ``thing`` is empty and ``time_ns`` 0 if the payload is not an event."""
+    """The result of parsing a payload. If it is not an event, ``thing`` is empty and ``time_ns`` is 0."""
 
     thing: str
     time_ns: int
@@ -81,7 +82,7 @@ class Parsed(NamedTuple):
 
 
 class UnusableError(ValueError):
-    """The payload, or one of its quantities, cannot be used; the message is the reason."""
+    """The payload, or one of its quantities, cannot be used. The message of the exception is the reason to report."""
 
 
 _plain_values = msgspec.json.Decoder(dict[str, int | float | str])
@@ -90,7 +91,7 @@ _strings = msgspec.json.Decoder(str)
 
 
 class Parser:
-    """Parses payloads. A time without a unit is in ``time_unit`` (a key of `broker.times.UNIT_NS`).
+    """Parses MQTT payloads. A ``Timestamp`` that is a number is in ``time_unit`` (a key of `broker.times.UNIT_NS`).
 
     A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused without parsing.
     """
@@ -103,12 +104,13 @@ class Parser:
         self._bytes_max = event_bytes_max
 
     def parse(self, payload: bytes) -> Parsed:
-        """Return the records and the refusals of ``payload``. Never raises."""
+        """Return the records in ``payload``, and a refusal for each part that cannot be used. Never raises."""
         if len(payload) > self._bytes_max:
             reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         if len(payload) > BRACKETS_MAX and payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
-            # The decoder's depth limit depends on the stack of its caller; the result must not.
+            # How deep the decoder can recurse depends on the stack of its caller. A fixed limit makes the result the
+            # same for every caller.
             reason = f"not a JSON object of at most {BRACKETS_MAX} brackets"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         return self._parse_plain(payload) or self._parse_members(payload)
@@ -119,7 +121,8 @@ class Parser:
             fields: dict[str, Any] = _plain_values.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        # Every member has a colon, so if there are only as many colons as names, no name is repeated.
+        # Each member has a colon, and the decoder merges members of the same name. If the counts are equal, no name is
+        # repeated.
         if payload.count(b":") != len(fields):
             return None
         thing, time, identity = fields.pop(THING, None), fields.pop(TIME, None), fields.pop(IDENTITY, None)
@@ -131,7 +134,7 @@ class Parser:
             or not 0 < len(identity) <= NAME_LENGTH_MAX
             or not self._time_min <= time <= self._time_max
             or not 0 < len(fields) <= QUANTITIES_MAX
-            # An upper bound; the slow path counts exactly.
+            # Compares an upper bound on the size of the copies; the slow path computes their exact size.
             or len(fields) * (len(thing) + len(identity) + 1) * _COPY_BYTES_MAX > COPIES_MAX * len(payload)
         ):
             return None
@@ -145,7 +148,7 @@ class Parser:
         return Parsed(thing, time * self._unit_ns, records, [])
 
     def _parse_members(self, payload: bytes) -> Parsed:
-        """Parse an event on the slow path, each member from its exact text."""
+        """Parse an event on the slow path, which decodes each member from its exact JSON text."""
         try:
             texts = _members(payload)
             thing = _name(texts, THING)
@@ -168,7 +171,10 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """Return the time to forward, exactly as given (int, str, or the Raw text of a decimal), and the time in ns."""
+        """Return the event's time twice: exactly as given, to be forwarded, and in ns.
+
+        The time as given is an int, a str or, for a decimal number, its text as `msgspec.Raw`.
+        """
         text = texts.get(TIME)
         if text is None:
             message = f"{TIME} is missing"
@@ -186,32 +192,32 @@ class Parser:
 
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
-    """Return the dead letter of a refusal. The topic is shortened, because it may be up to 65,535 bytes long."""
+    """Return the dead letter for a refusal. The name of the MQTT topic is truncated, as it may have 65,535 bytes."""
     topic = mqtt_topic if len(mqtt_topic) <= NAME_LENGTH_MAX else mqtt_topic[:NAME_LENGTH_MAX] + "..."
     return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
 
 
 def _check_size(quantities: int, thing: str, identity: str, payload_bytes: int) -> None:
-    """Raise `UnusableError` if there are too many quantities, or the records would be much larger than the event."""
+    """Raise `UnusableError` if an event has too many quantities, or its records would be much larger than the event."""
     if quantities > QUANTITIES_MAX:
         message = f"the event has {quantities} quantities, more than {QUANTITIES_MAX}"
         raise UnusableError(message)
     copied = quantities * (len(encode(thing)) + len(thing.encode()) + len(encode(identity)))
     if copied > COPIES_MAX * payload_bytes:
         message = (
-            f"{THING} and {IDENTITY} in each of {quantities} records come to {copied} bytes, more than {COPIES_MAX} "
-            f"times the event's {payload_bytes}: shorten them, or send fewer quantities in one event"
+            f"repeating {THING} and {IDENTITY} in {quantities} records would take {copied} bytes, more than "
+            f"{COPIES_MAX} times the event's {payload_bytes} bytes: shorten them, or send fewer quantities per event"
         )
         raise UnusableError(message)
 
 
 def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[str, str]) -> list[Refusal]:
-    """Return a refusal for each invalid quantity, or a single one if there are too many."""
+    """Return one refusal per invalid quantity, or a single refusal of the whole event if too many are invalid."""
     if not reasons:
         return []
     if len(reasons) > REFUSED_MAX:
         first = next(iter(reasons.values()))
-        reason = f"{len(reasons)} quantities of the event cannot be used, more than {REFUSED_MAX}; the first: {first}"
+        reason = f"{len(reasons)} quantities of the event are invalid (limit {REFUSED_MAX}); the first error: {first}"
         return [Refusal(payload, _short(reason))]
     digest = hashlib.sha256(payload).hexdigest()
     return [
@@ -221,7 +227,10 @@ def _refusals_of_parts(payload: bytes, texts: dict[str, bytes], reasons: dict[st
 
 
 def _members(payload: bytes) -> dict[str, bytes]:
-    """Return the exact text of each member. Raises `UnusableError` unless the payload is an object of unique names."""
+    """Return the exact JSON text of each member, by name.
+
+    Raises `UnusableError` if the payload is not a JSON object, or if a name is repeated.
+    """
     if not payload:
         raise UnusableError("the payload is empty")
     try:
@@ -238,7 +247,10 @@ def _members(payload: bytes) -> dict[str, bytes]:
 
 
 def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
-    """Raise `UnusableError` if a name repeats. msgspec silently keeps only the last occurrence; json returns all."""
+    """Raise `UnusableError` if a name is repeated.
+
+    This needs the json module, which returns all occurrences of a name; msgspec silently keeps only the last.
+    """
     try:
         pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
     except (ValueError, RecursionError) as error:
@@ -282,7 +294,7 @@ def _measured(name: str, what: str) -> str:
 
 
 def _number(name: str, text: bytes) -> float:
-    """Return the value of a JSON number, as an int if float64 holds it exactly, so that its text does not change."""
+    """Return the value of a JSON number. Integers that float64 holds exactly stay ints, so their text is unchanged."""
     other = _OTHER_TYPES.get(text[0])
     if other is not None:
         message = f"quantity {_shown(name)} is {other}, not a number"
@@ -296,7 +308,7 @@ def _number(name: str, text: bytes) -> float:
 
 
 def _part_of_event(texts: dict[str, bytes], name: str) -> bytes:
-    """Return the event with only this quantity, so that dead letters do not each repeat the whole event."""
+    """Return a copy of the event with only the quantity ``name``, so that no dead letter repeats the whole event."""
     kept = (THING, TIME, IDENTITY, name)
     members = (msgspec.json.encode(member) + b":" + texts[member] for member in kept)
     return b"{" + b",".join(members) + b"}"

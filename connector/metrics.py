@@ -41,8 +41,8 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
 class PublishTimes:
     """Measures the time from an event's arrival until Kafka has all of its records.
 
-    Events are confirmed in order of arrival, and all events of a block arrive together, so no per-event state is
-    needed.
+    Events leave the ledger in order of arrival, and events that are read together share an arrival time. One time per
+    block of events is therefore enough.
     """
 
     def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,7 +58,7 @@ class PublishTimes:
             self._begun.append((count, self._clock()))
 
     def ended(self, count: int) -> None:
-        """Observe the durations for the oldest ``count`` events, which are now in Kafka."""
+        """Record the durations of the oldest ``count`` events, all of which are now in Kafka."""
         if not self._is_on or not count:
             return
         now_s, took_s, counts = self._clock(), [], []

@@ -26,7 +26,7 @@ class Progress:
         self.rejected += rejected
 
     def report_when_due(self, unacknowledged: int) -> None:
-        """Log the counts if the last line is at least ten seconds old."""
+        """Log the counts if they were last logged at least ten seconds ago."""
         if time.monotonic() - self._reported_s >= _PROGRESS_S:
             self.report(unacknowledged, "progress")
 

@@ -4,8 +4,9 @@ paho implements the protocol. This module drives it without a background thread,
 without locks. It never reconnects on its own: a lost connection raises `SessionLostError`, and the service decides when
 to retry. A failure that a retry cannot fix, such as a wrong password, raises `SessionRefusedError`.
 
-The protocol version is MQTT 3.1.1. Every broker supports it, it has the persistent sessions and QoS 1 that the delivery
-guarantee needs, and paho reads and acknowledges a message in half the CPU time it needs with MQTT 5 (36 against 69 us).
+The protocol version is MQTT 3.1.1. Every broker supports it, and it has the persistent sessions and QoS 1 that the
+delivery guarantee needs. To read and acknowledge a message, paho takes half as much CPU time as with MQTT 5 (36 against
+69 us).
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from connector.settings import ConnectorSettings
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 2.5
-"""Timeout for connecting, up to CONNACK. Shutdown may have to wait for it, within its limit of five seconds."""
+"""Timeout for connecting, including the wait for CONNACK. A shutdown, which must finish within five seconds, may have
+to wait that long."""
 
 _TURN_MESSAGES_MAX: Final = 500
-"""Maximum number of messages per turn: enough to amortise the cost of a turn, few enough for a steady flow of
-acknowledgements."""
+"""Maximum number of messages to read per iteration of the service's loop: enough to amortise its fixed cost, but few
+enough for a steady flow of acknowledgements."""
 
 _TURN_BYTES_MAX: Final = 256 * 1024
-"""Payload bytes after which a turn ends: processing takes time, and keep-alive packets must be sent between turns."""
+"""Payload bytes after which an iteration reads no more messages: processing them takes time, and keep-alives are sent
+only between iterations."""
 
 _DISCONNECT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
@@ -48,25 +51,25 @@ _PERMANENT: Final = {
     "Client identifier not valid": "the client identifier is not valid (connector.client_id)",
     "Bad user name or password": "bad user name or password (mqtt.username, mqtt.password)",
     "Not authorized": "not authorised (mqtt.username, mqtt.password)",
-    "Granted QoS 0": "it grants QoS 0 only, so messages could be lost",
+    "Granted QoS 0": "the broker grants only QoS 0, at which messages could be lost",
 }
-"""Refusals that a retry cannot fix: from paho's names for them (MQTT 3.1.1, 3.2.2.3 and 3.9.3) to the reason and what
-to change. After any other refusal the service reconnects."""
+"""Refusals that a retry cannot fix. Maps paho's name of each (MQTT 3.1.1, sections 3.2.2.3 and 3.9.3) to the reason and
+the settings to check. After any other refusal, the service reconnects."""
 
 _MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
 """The exceptions that paho raises on malformed packets."""
 
 
 class SessionLostError(Exception):
-    """The connection failed or was lost; a retry may help."""
+    """The connection to the MQTT broker could not be made or was lost; a retry may help."""
 
 
 class SessionRefusedError(Exception):
-    """The broker refuses this client; a retry cannot help."""
+    """The MQTT broker refuses this client or its subscription; a retry cannot help."""
 
 
 class Message(NamedTuple):
-    """A message that arrived. ``packet_id`` is 0 at QoS 0."""
+    """A message received from the MQTT broker. ``packet_id`` is 0 if the message was sent at QoS 0."""
 
     topic: str
     payload: bytes
@@ -76,7 +79,7 @@ class Message(NamedTuple):
 class MqttSession:
     """The connector's session with the MQTT broker.
 
-    Starts out disconnected. Call `connect` again after each lost connection.
+    A new instance is disconnected. Call `connect` first, and again each time the connection has been lost.
     """
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
@@ -95,7 +98,7 @@ class MqttSession:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, accepted or not."""
+        """Whether a connection is open, even if the broker has not accepted it yet."""
         return self._client is not None
 
     @property
@@ -104,7 +107,7 @@ class MqttSession:
         return self._client is not None and self._connack is not None and not self._connack[1].is_failure
 
     def connect(self) -> None:
-        """Connect, resume the session and subscribe. May block for `CONNECT_TIMEOUT_S`.
+        """Connect, resume the session and subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
 
         Raises `SessionLostError` or `SessionRefusedError`.
         """
@@ -147,7 +150,7 @@ class MqttSession:
         return messages
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        """Acknowledge these messages. Raises `SessionLostError`."""
+        """Acknowledge the messages with these packet ids. Raises `SessionLostError`."""
         client = self._client
         if client is None:
             return
@@ -156,10 +159,10 @@ class MqttSession:
         self._write(client)
 
     def maintain(self, *, reading: bool) -> None:
-        """Send pending packets and keep-alives, and detect a broker that has gone silent.
+        """Send pending packets. If ``reading``, also send keep-alives and detect a broker that has gone silent.
 
-        The check for silence is skipped while the connection is not being read; the broker would close a dead
-        connection after one and a half times the keep-alive. Raises `SessionLostError`.
+        Replies to keep-alives would not be seen without reading. The broker closes a connection on which it has
+        received nothing for one and a half times the keep-alive. Raises `SessionLostError`.
         """
         if self._client is not None and reading:
             self._check(self._client.loop_misc())
@@ -173,8 +176,9 @@ class MqttSession:
         if client is None or connection is None:
             return
         deadline_s = time.monotonic() + _DISCONNECT_S
-        # paho closes its socket right after DISCONNECT. If there is unread data, that resets the connection and the
-        # last acknowledgements are lost. So duplicate the socket and read it until the broker closes the connection.
+        # paho closes its socket right after it has sent DISCONNECT. If the socket has unread data, closing it resets
+        # the connection, and the last acknowledgements are lost. So duplicate the socket, and read from the duplicate
+        # until the broker closes the connection.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
             client.disconnect()
             while client.want_write() and time.monotonic() < deadline_s:

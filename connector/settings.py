@@ -27,38 +27,40 @@ class ConnectorSettings(Section):
     renamed: ClassVar[Mapping[str, str]] = {"connector.ahead_max": "connector.max_future_skew"}
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
-    """The id of the MQTT session, 1 to 128 letters, digits, ``.``, ``_``, ``-``. It must stay the same across restarts,
-    because the session keeps the unacknowledged messages, and only one connector may use it at a time."""
+    """The client id, which identifies the MQTT session: 1 to 128 letters, digits, ``.``, ``_`` or ``-``. It must stay
+    the same across restarts, because the session keeps the unacknowledged messages. Only one connector may use it at a
+    time."""
 
     keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")
-    """Interval of keep-alives on a quiet connection, in whole seconds: 1 s to 18 h, default 30 s. A dead connection is
-    detected after one and a half intervals."""
+    """Interval between keep-alives on a quiet connection, in whole seconds: 1 s to 18 h, default 30 s. A dead
+    connection is detected after one and a half intervals."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Maximum number of messages in flight (received but not acknowledged); beyond it the connection is not read: 1 to
-    65,535, default 5,000. It limits how many are redelivered after a crash, and must cover the message rate times the
-    time that Kafka takes to confirm (10,000/s * 0.1 s = 1,000)."""
+    """Maximum number of messages in flight (received but not acknowledged): 1 to 65,535, default 5,000. At the limit
+    the connector stops reading. The limit also bounds how many messages are redelivered after a crash. It must be at
+    least the message rate times the time that Kafka takes to confirm a record (10,000/s * 0.1 s = 1,000)."""
 
     in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
     """Maximum memory for messages in flight, counted as the size of their records plus 1 KiB per record: 1 MiB to 4
-    GiB, default 64 MiB. Beyond it the connection is not read."""
+    GiB, default 64 MiB. At the limit the connector stops reading."""
 
     linger: Annotated[Duration, duration_between("0s", "1s")] = parse_duration("10ms")
     """How long a record waits for others to share its Kafka batch: 0 to 1 s, default 10 ms. A longer wait means larger
     batches and higher latency."""
 
     compression: Literal["none", "lz4", "zstd", "snappy", "gzip"] = "lz4"
-    """Compression of the batches, default lz4: JSON records compress well, at little cost."""
+    """Compression of Kafka batches, default lz4, which compresses JSON records well and uses little CPU time."""
 
     idle_after: Annotated[Duration, duration_between("100ms", "366d")] | None = None
-    """How long a quantity may be silent while its thing is still sending before it gets a watermark, so that joins do
-    not wait for it: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest regular pause and delay of
-    a quantity, because records below its watermark are late. Only one connector may write watermarks for a thing."""
+    """How long a quantity may be silent, while its thing keeps sending, before the connector writes a watermark for it
+    so that joins do not wait: 0.1 s to 366 d, default none (no watermarks). It must exceed the longest normal pause or
+    delay of any quantity, because records below a watermark are late. Only one connector may write watermarks for a
+    thing."""
 
     max_future_skew: Duration = parse_duration("1d")
-    """Event times further than this ahead of the connector's clock do not advance a watermark, default 1 d (as for the
-    joiner's ``application.max_future_skew``). Otherwise a single record from the year 2200 would make all later ones
-    late."""
+    """Event times that are further ahead of the connector's clock than this do not advance a watermark; default 1 d,
+    like the joiner's ``application.max_future_skew``. Otherwise a single record from the year 2200 would make every
+    later record late."""
 
 
 class Settings(ServiceSettings):

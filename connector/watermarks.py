@@ -2,13 +2,13 @@
 
 Pure: the caller passes in the time and the arrivals. A quantity is silent if no record of it has arrived for
 ``idle_after_ns`` of reading time while its thing is still sending. T is the largest event time of the *thing* minus
-``idle_after_ns``, so it is derived from the data. The clock decides only when to write a watermark, never a time in the
-streams.
+``idle_after_ns``, so it is derived from the data. The clock determines only when a watermark is written, never its
+time.
 
-A watermark is written only if T is above the last watermark and above every event time of the quantity itself. The
-caller must not write the watermarks that `SilenceWatch.due` returns while a record is unconfirmed, and no other process
-may write watermarks for the same scope. State is kept in memory only: after a restart, a quantity that stays silent is
-unknown and gets no watermark until it sends again.
+A watermark is written only if T is above the last watermark and above every event time of the quantity itself. While
+Kafka has yet to confirm a record, the caller must not write the watermarks that `SilenceWatch.due` returns. No other
+process may write watermarks for the same quantities. The state is only in memory: after a restart, a quantity that
+stays silent is unknown and gets no watermark until it sends again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Maximum number of (thing, quantity) pairs to watch, about 30 MB of memory. Names come from outside, so their number
-needs a limit."""
+"""Maximum number of quantities to watch, counted per thing. They take about 30 MB of memory. Senders choose the names,
+so the number needs a limit."""
 
 
 class DueWatermark(NamedTuple):
@@ -49,9 +49,9 @@ class _Thing:
 class SilenceWatch:
     """Tracks when each thing and each quantity last sent a record.
 
-    ``idle_after_ns`` > 0; watermarks are whole multiples of ``unit_ns``, rounded down. Event times more than
-    ``max_future_skew_ns`` ahead of the wall clock are ignored: otherwise one record from the year 2200 would make every
-    later one late.
+    ``idle_after_ns`` must be positive. Watermarks are rounded down to multiples of ``unit_ns``. Records whose event
+    time is more than ``max_future_skew_ns`` ahead of the wall clock are ignored; otherwise a single record from the
+    year 2200 would make every later record late.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class SilenceWatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit is reached. New things and quantities are then not watched."""
+        """Whether the maximum number of quantities is being watched. New things and quantities are then ignored."""
         return self._room <= 0
 
     def observe(self, thing: str, quantity: str, time_ns: int, *, now_ns: int, wall_ns: int) -> None:
-        """Record the arrival of a record.
+        """Note that a record of a quantity has arrived, with the event time ``time_ns``.
 
-        ``now_ns`` is from a clock that stops while nothing is being read, because silence counts only while reading.
+        ``now_ns`` is from a clock that runs only while the service is reading, because only then does silence count.
         ``wall_ns`` is the time since the epoch.
         """
         if time_ns > wall_ns + self._max_future_skew_ns:
@@ -94,7 +94,7 @@ class SilenceWatch:
         of_quantity.time_max_ns = max(of_quantity.time_max_ns, time_ns)
 
     def due(self, now_ns: int) -> list[DueWatermark]:
-        """Return the watermarks to write now, ordered by the first arrival of their thing, then of their quantity."""
+        """Return the watermarks to write now, in the order in which their things, then quantities, were first seen."""
         found = []
         silent_since_ns = now_ns - self._idle_after_ns
         for thing, seen in self._things.items():
@@ -111,5 +111,5 @@ class SilenceWatch:
         return found
 
     def written(self, watermark: DueWatermark) -> None:
-        """Record that the watermark was sent, so that only higher ones follow."""
+        """Note that the watermark was sent, so that `due` returns only later watermarks for its quantity."""
         self._things[watermark.thing].quantities[watermark.quantity].watermark_ns = watermark.time_ns

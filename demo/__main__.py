@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return the exit status."""
     wishes = Wishes(**vars(_parser().parse_args(arguments)))
     if wishes.move:
-        print("demo: the join moves by default now; the next release does not accept MOVE=1", file=sys.stderr)
+        print("demo: the join moves by default now; the next release will not accept MOVE=1", file=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if Demo(read_task(wishes)).run() else 1
@@ -58,27 +58,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="demo",
-        description="Replays events over MQTT, through Kafka and the joiner into InfluxDB, moves the running join from "
-        "a process to Spark, and verifies that nothing is missing or doubled. Everything runs on this machine, in "
-        ".lsb/demo, and is stopped at the end.",
+        description="Replays events from MQTT through Kafka and the joiner to InfluxDB, moves the running join from a "
+        "process to Spark, and verifies that no result is missing or duplicated. Everything runs on this machine, "
+        "keeps its files in .lsb/demo, and is stopped at the end.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--events", type=Path, default=os.environ.get("EVENTS") or None, help="events file (EVENTS)")
     parser.add_argument(
-        "--events-count", type=int, default=20_000, help="how many to generate if there is no file (20000)"
+        "--events-count", type=int, default=20_000, help="events to generate if no events file is given (20000)"
     )
     parser.add_argument("--rate", default="2000", help="events per second, or max (2000)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the generated events (1)")
-    # Without the flag the simulator reads the variable itself.
+    # Without this flag, the simulator still reads AS_RECORDED from the environment.
     parser.add_argument("--as-recorded", action="store_true", help="replay in the order of the file (AS_RECORDED=1)")
     parser.add_argument(
         "--runner",
         default=os.environ.get("RUNNER") or None,
-        help="process or spark: the join stays there (RUNNER; without it, it moves from a process to Spark)",
+        help="process or spark: run the whole join there; by default it moves from a process to Spark (RUNNER)",
     )
-    # From the previous release, in which the move was optional. With --runner, the join moves from that runner to the
-    # other.
+    # Still accepted because the previous release moved the join only with this flag. With --runner, the join moves from
+    # that runner to the other one.
     parser.add_argument("--move", action="store_true", default=bool(os.environ.get("MOVE")), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, default=Path(".lsb/demo"), help="data and logs (.lsb/demo)")
     return parser

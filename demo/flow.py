@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """A step has stopped making progress before all data arrived. The message names the step and how far it got."""
+    """A step stopped making progress before all data had passed it. The message says which step, and how far it got."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
@@ -47,7 +47,7 @@ def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
 
 
 class Flow:
-    """Waits for the steps of one pipeline. Its methods raise `Stalled` and `ServiceFailed`."""
+    """Waits until all data has passed each step of a pipeline. Its methods raise `Stalled` and `ServiceFailed`."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._settings = settings = pipeline.joiner
@@ -61,7 +61,7 @@ class Flow:
         self._database.close()
 
     def wait_in_kafka(self, parts: int, services: Services) -> None:
-        """Wait until the data and dead-letter topics have ``parts`` records in total."""
+        """Wait until the data topic and the dead-letter topic contain ``parts`` records in total."""
 
         def look() -> tuple[int, int]:
             return self._length(self._settings.topics.data) + self._length(self._settings.topics.rejected), parts
@@ -79,7 +79,7 @@ class Flow:
         self._wait("joined", look, services)
 
     def wait_in_database(self, services: Services) -> None:
-        """Wait until the database connector has committed the end of the result topic."""
+        """Wait until the database connector has committed its offsets up to the end of the result topic."""
 
         def look() -> tuple[int, int]:
             topic = self._settings.topics.out

@@ -1,8 +1,8 @@
 """Measures the latency of pairs, from MQTT publish to the database's acknowledgement.
 
-It is computed from two journals: the simulator's (id, time of publishing) and the database connector's (time of
-acknowledgement, partition, first and last offset of the results). A pair's latency starts at the later of its two
-events. It includes the wait for the record that makes the pair certain, which no pipeline can avoid.
+It is computed from two journals: the simulator's (event id, time of publishing) and the database connector's (time of
+acknowledgement, partition, first and last offset of the results). A pair's latency is measured from the moment its
+later event was published. It includes the wait for the record that makes the pair certain, which no pipeline can avoid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Latency(NamedTuple):
-    """Latency percentiles in ms over ``pairs`` pairs."""
+    """The number of pairs that were measured, and percentiles of their latency in ms."""
 
     pairs: int
     p50_ms: float
@@ -29,7 +29,7 @@ class Latency(NamedTuple):
 
 
 def measure(settings: JoinerSettings, published: Path, acknowledged: Path) -> Latency | None:
-    """Return the latency over all results, or None if there are none."""
+    """Return the latency percentiles over all results in Kafka, or None if no result could be measured."""
     sent_ns = dict(_published(published))
     acks = _acknowledged(acknowledged)
     waits = sorted(
@@ -50,7 +50,7 @@ def _published(journal: Path) -> Iterator[tuple[str, int]]:
 
 
 def _acknowledged(journal: Path) -> dict[int, list[tuple[int, int]]]:
-    """Return (last offset, time in ns) per partition, ascending. The first acknowledgement of an offset counts."""
+    """Return, by partition, the (last offset, time in ns) of every write, ascending. Repeated writes are left out."""
     acks: dict[int, list[tuple[int, int]]] = {}
     with journal.open(encoding="utf-8") as lines:
         for line in lines:
@@ -67,7 +67,7 @@ def _acknowledged_at(acks: list[tuple[int, int]], offset: int) -> int | None:
 
 
 def _results(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Yield partition, offset and the two event ids of every committed result."""
+    """Yield the partition, the offset and the two event ids of every committed result."""
     topic, units = settings.topics.out, range(settings.topics.partitions)
     consumer = make_consumer(settings.kafka, "demo", enable_partition_eof=True)
     try:

@@ -59,7 +59,7 @@ class Demo:
         stack.wipe()
         try:
             stack.up()
-            # The simulator and load_pipeline read the same variables as the services.
+            # The simulator and `load_pipeline` also read these variables, and they use this process's environment.
             os.environ.update(stack.environment())
             services = Services(self._folder / "services", stack.environment())
             try:
@@ -80,7 +80,7 @@ class Demo:
         return good
 
     def _prepare_events(self) -> tuple[int, int]:
-        """Generate the events if there is no recording.
+        """Generate the events file, unless the user has given a recording.
 
         Returns the number of lines in the file, and the number of records and dead letters they become in total.
         """
@@ -106,7 +106,7 @@ class Demo:
             flow.close()
         took_s = time.monotonic() - began_s
         print(f"everything has arrived after {took_s:.1f} s")
-        _say("Verify: recompute every result independently, compare with Kafka and InfluxDB")
+        _say("Verify: recompute every result independently, and compare with Kafka and InfluxDB")
         right = self._verify()
         self._show(pipeline.joiner, lines, took_s)
         return right
@@ -133,11 +133,11 @@ class Demo:
         replay = subprocess.Popen(command)
         try:
             if self._task.moves_to is not None:
-                # The command takes a few seconds: started a third of the way through the replay, it moves the join
+                # The command takes a few seconds. If it starts a third of the way through the replay, it moves the join
                 # around the middle.
                 flow.wait_in_kafka(parts // 3, services)
                 self._moved = self.move(self._task.moves_to)
-            # Lines that are not events are checked by the verification.
+            # `NO_EVENTS` means that some lines are not events. This is not a failure; the verification checks them.
             failed = replay.wait() not in {0, NO_EVENTS}
         finally:
             replay.kill()
@@ -145,7 +145,10 @@ class Demo:
             raise ServiceFailed("the simulator did not publish every event; see above")
 
     def move(self, site: str) -> str:
-        """Move the running join, show what ``joiner move`` prints, and return its verdict. Raises `ServiceFailed`."""
+        """Move the running join with ``joiner move``, print its output, and return its verdict.
+
+        Raises `ServiceFailed` if the join did not move.
+        """
         _say(f"Move of the running join: {self._task.runner} to {site}")
         command = [sys.executable, "-m", "joiner", "move", "--to", site]
         verdict = ""

@@ -22,7 +22,7 @@ class ServiceFailed(Exception):
 
 
 class Services:
-    """The services of one demo, with logs in ``folder``; ``environment`` has the addresses of the servers."""
+    """The services of one demo. They log to files in ``folder`` and find the servers through ``environment``."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -32,16 +32,16 @@ class Services:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start ``python -m <arguments>`` under ``name``."""
+        """Start ``python -m <arguments>`` as the service called ``name``."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
-        # A killed demo may have left the service running.
+        # The service may still be running if an earlier demo was killed.
         child.stop(STOP_S)
         child.log.unlink(missing_ok=True)
         child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
         self._children[name] = child
 
     def wait_for(self, name: str, words: str) -> None:
-        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed`."""
+        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed` if it exits or takes too long."""
         child = self._children[name]
         found = wait_until(lambda: words in _text(child.log) or child.pid is None, READY_S)
         if not found or words not in _text(child.log):
@@ -54,7 +54,7 @@ class Services:
                 raise ServiceFailed(f"{name} ended unexpectedly:\n{_end(child.log)}")
 
     def stop(self) -> list[str]:
-        """Stop all services in start order; return the names of those that had to be killed."""
+        """Stop all services in the order they were started; return the names of those that had to be killed."""
         return [name for name in list(self._children) if not self._children.pop(name).stop(STOP_S)]
 
 

@@ -1,7 +1,7 @@
-"""The demo's task: checks its options and all settings before anything starts.
+"""Determines what the demo has to do, and checks all options and settings before anything starts.
 
-`run` executes it. Each part validates its own input: the generator its plan, the simulator its command line, each
-service its settings. This module just runs these validations early.
+`demo.run` executes the resulting task. The generator, the simulator and the services each validate their own input;
+this module only runs those checks early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator import settings as simulator_settings
 from simulator.generate import Plan
 
 _OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
-"""The runner to which the join moves, by the runner it starts on."""
+"""For each runner on which the join may start: the runner to which it moves."""
 
 
 class Pipeline(NamedTuple):
@@ -32,7 +32,7 @@ class Pipeline(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The user's options.
+    """The options that the user has given.
 
     If ``events`` is None, events are generated. If ``runner`` is None, the join moves from a process to Spark.
     """
@@ -45,12 +45,12 @@ class Wishes(NamedTuple):
     folder: Path
     runner: str | None = None
     move: bool = False
-    """With ``runner``: move the join from that runner to the other."""
+    """Whether to move the join from ``runner`` to the other runner. The join always moves if ``runner`` is None."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a demo is to do, with all of its settings checked."""
+    """What a demo has to do. All of its settings have been checked."""
 
     folder: Path
     events: Path
@@ -58,7 +58,7 @@ class Task:
     """The plan of the events to generate; None if ``events`` is a recording."""
     rate: str
     replay: tuple[str, ...]
-    """The simulator's arguments, without the journal."""
+    """The simulator's command-line arguments, except for ``--journal``."""
     runner: str
     """The site where the join starts."""
     moves_to: str | None
@@ -66,14 +66,15 @@ class Task:
 
 
 def read_task(wishes: Wishes) -> Task:
-    """Check the options and all settings, and create the folder. Raises `SettingsError` with every mistake."""
+    """Check all options and settings, and create the folder. Raises a `SettingsError` that lists every mistake."""
     pipeline = load_pipeline()
     mistakes: list[str] = []
     runner = wishes.runner or PROCESS
     if runner not in _OTHER:
         mistakes.append(f"--runner: must be {' or '.join(_OTHER)}, not {runner!r}")
     plan = _plan(wishes, mistakes) if wishes.events is None else None
-    # The simulator refuses a file that does not exist yet, so any other file stands in for the one to be generated.
+    # The simulator refuses a file that does not exist. If the events have yet to be generated, this module's own file
+    # is passed instead.
     mistakes += _replay_mistakes(_replay_arguments(wishes, pipeline, wishes.events or Path(__file__)))
     if wishes.events is not None and wishes.events.is_file() and not wishes.events.stat().st_size:
         mistakes.append(f"--events: {wishes.events} is empty: there is nothing to replay")
@@ -93,7 +94,8 @@ def read_task(wishes: Wishes) -> Task:
 def load_pipeline() -> Pipeline:
     """Load the settings that the services will read from ``lsb.toml`` and the environment.
 
-    The joining functions are loaded too. Raises `SettingsError` listing the mistakes of all services, each once.
+    The joining functions are loaded too. Raises a `SettingsError` that lists the mistakes in the settings of all
+    services, without repeating those in shared settings.
     """
     mistakes: dict[str, None] = {}
     connector, joiner, database = (
@@ -118,7 +120,7 @@ def _load(model: type[Service], mistakes: dict[str, None]) -> Service | None:
 def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
     count = wishes.events_count
     if count < 1:
-        mistakes.append(f"--events-count: must be a whole number from 1 up, not {count}")
+        mistakes.append(f"--events-count: must be a whole number of at least 1, not {count}")
         return None
     try:
         return Plan(events=count, seed=wishes.seed, machines=7, disorder=0.02, repeats=0.005, equal=0.005)
@@ -128,7 +130,7 @@ def _plan(wishes: Wishes, mistakes: list[str]) -> Plan | None:
 
 
 def _replay_arguments(wishes: Wishes, pipeline: Pipeline, events: Path) -> tuple[str, ...]:
-    # This is the only way the simulator learns the connector's topic and time unit.
+    # The simulator does not read lsb.toml, so the connector's topic and time unit must be passed as arguments.
     connector = pipeline.connector
     found = (
         f"--events={events}",
@@ -143,9 +145,9 @@ def _replay_mistakes(arguments: tuple[str, ...]) -> list[str]:
     try:
         found = simulator_settings.read_settings(arguments, os.environ)
     except simulator_settings.SettingsError as error:
-        # The topic is the only one of these settings that is not also an option of the demo.
+        # The demo has no --topic option, so the message must name the setting in lsb.toml instead.
         return [fault.replace("--topic:", "mqtt.topic, to which the demo also publishes,") for fault in error.errors]
     if (found.read_first, found.skip_first, found.rounds, found.rebase) != (None, 0, 1, None):
         names = "READ_FIRST_N, SKIP_FIRST_N, LOOP and REBASE"
-        return [f"the demo compares the whole file, as it is, with what arrives: unset {names} in the environment"]
+        return [f"the demo can only verify a replay of the whole, unchanged file: unset {names} in the environment"]
     return []

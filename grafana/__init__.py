@@ -1,1 +1,1 @@
-"""The dashboards that `grafana.generate` writes, the Prometheus alerts, and the provisioning of both."""
+"""Grafana dashboards written by `grafana.generate`, Prometheus alert rules, and the files that provision both."""

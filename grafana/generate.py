@@ -1,6 +1,6 @@
 """Writes the dashboards as JSON for Grafana: ``python -m grafana.generate`` (or ``make dashboards``).
 
-Edit this file, not its output. Data sources are referenced by their uids from ``grafana/provisioning``.
+Edit this file, not its output. Panels refer to their data source by the uid defined in ``grafana/provisioning``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Panel: TypeAlias = "timeseries.Panel | stat.Panel | table.Panel"
 
 
 class _Flux(Dataquery, Builder[Dataquery]):
-    """A Flux query; the library has no builder for this data source."""
+    """A Flux query for InfluxDB, for which grafana-foundation-sdk has no builder."""
 
     def __init__(self, query: str) -> None:
         self._query = query
@@ -41,12 +41,15 @@ class _Flux(Dataquery, Builder[Dataquery]):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the query in the format of Grafana's data source."""
+        """Return the query as the JSON object that Grafana's InfluxDB data source expects."""
         return {"refId": "A", "datasource": _INFLUXDB.to_json(), "query": self._query}
 
 
 def _points(quantities: str) -> str:
-    """Return the query for the selected machine's points, except those that have no ``join`` tag yet."""
+    """Return the start of a query for a machine's points with a ``join`` tag. Release 0.1.0 wrote points without it.
+
+    ``quantities``: the Flux condition on the tag ``quantity``.
+    """
     return (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -56,9 +59,10 @@ def _points(quantities: str) -> str:
 
 
 def _thinned() -> str:
-    """Return the query for the mean, minimum and maximum per interval, with one line each per join and field.
+    """Return the query that reduces the points of each join and field to the mean, minimum and maximum per interval.
 
-    The tables have no other tags, so pairs that also have the tag ``tie`` or ``half`` are on the same line.
+    Points are grouped by join and field alone, so points that also have the tag ``tie`` or ``half`` are on the same
+    line.
     """
     kinds = (("mean", "mean"), ("lowest", "min"), ("highest", "max"))
     thinned = ",\n".join(
@@ -75,7 +79,7 @@ def _thinned() -> str:
 
 
 def _newest() -> str:
-    """Return the query for the newest pairs, one row each, with the result or both values."""
+    """Return the query for a table of the newest pairs, with one row per pair and one column per field and tag."""
     return _points("=~ /^${quantity:regex}$/") + (
         f"  |> tail(n: {TABLE_ROWS})\n"
         '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
@@ -87,7 +91,7 @@ def _newest() -> str:
 
 
 def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: int = _HALF) -> timeseries.Panel:
-    """Return a time series panel from Prometheus. Each query is an expression and a legend."""
+    """Return a time series panel of Prometheus data. Each of ``queries`` is a PromQL expression and its legend."""
     panel = timeseries.Panel().title(title).description(what).datasource(_PROMETHEUS)
     panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
     panel = panel.show_points(common.VisibilityMode.NEVER)
@@ -114,7 +118,10 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
 
 
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
-    """Return a variable with a tag's values in the time range, queried like InfluxDB's own `tagValues`."""
+    """Return a dashboard variable that lists the values of ``tag`` in the selected time range.
+
+    ``where``: a further Flux condition. The query does the same as the function `tagValues` of InfluxDB.
+    """
     query = (
         f'from(bucket: "{BUCKET}")\n'
         "  |> range(start: v.timeRangeStart, stop: v.timeRangeStop)\n"
@@ -139,7 +146,7 @@ def machine_data() -> dashboard.Dashboard:
     board = board.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
     panel = _points_panel(
         "$quantity",
-        "Mean, minimum and maximum per interval; zoomed in, each point is a pair.",
+        "Mean, minimum and maximum per interval. When zoomed in, each point is one pair.",
         _thinned(),
     )
     pairs = table.Panel().title("Pairs").description(f"The newest {TABLE_ROWS} pairs, with their join.")
@@ -181,7 +188,7 @@ def _flow() -> list[_Panel]:
             ("sum(rate(lsb_db_connector_points_total[1m]))", "database: points"),
         ),
         _lines(
-            "Join latency", "From the later record to the result of its pair, including the wait.", "s",
+            "Join latency", "Time from a pair's later record to its result.", "s",
             *((latency.format(share=share), f"p{share * 100:g}") for share in shares),
         ),
         _lines(
@@ -215,7 +222,8 @@ def _state() -> list[_Panel]:
     side = "{{join}} {{side}}"
     return [
         _lines(
-            "Frontiers behind the newest event", "In event time. If one grows, its side is silent.", "s",
+            "Frontiers behind the newest event",
+            "How far each side is behind, in event time. If a line keeps rising, that side is silent.", "s",
             ('max by (join, side) (lsb_joiner_frontier_lag_seconds{bound="max"})', side),
         ),
         _lines(
@@ -231,7 +239,7 @@ def _state() -> list[_Panel]:
             ("sum by (join, side) (lsb_joiner_held_bytes)", side), width=_THIRD,
         ),
         _lines(
-            "Paused topics", "1: the topic is not read until the other side has caught up.", "none",
+            "Paused topics", "1 if the topic is not read until the other side has caught up.", "none",
             ("max by (unit, topic) (lsb_joiner_topic_paused)", "{{topic}}, unit {{unit}}"), width=_THIRD,
         ),
     ]  # fmt: skip
@@ -249,7 +257,7 @@ def _ends() -> list[_Panel]:
             ("sum(increase(lsb_joiner_fencings_total[5m]))", "fencings"), width=_THIRD,
         ),
         _lines(
-            "Snapshots", "Age of the last snapshot, if the unit has changed since.", "s",
+            "Snapshots", "Age of each unit's last snapshot; 0 if nothing has changed since.", "s",
             ("max by (unit) (lsb_joiner_snapshot_age_seconds)", "unit {{unit}}"), width=_THIRD,
         ),
         _lines(

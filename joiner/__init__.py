@@ -1,12 +1,12 @@
 """LocalStreamBuffer: joins each record with its neighbours in the other stream.
 
-To use it as a library, no server is needed::
+The library can be used without any server::
 
     from joiner import join                 # two whole tables, in one call
     from joiner import LocalStreamBuffer    # two streams, batch by batch
     from joiner import RecordJoin           # two streams, record by record
-    from joiner import align, column        # each row of a table with the values of other tables at its time
-    from joiner import AlignBuffer          # the same for streams, batch by batch
+    from joiner import align, column        # for each row of a table, the values of other tables at its time
+    from joiner import AlignBuffer          # the same as `align` for streams, batch by batch
 
 ``python -m joiner`` starts the process that joins Kafka topics (`joiner.runtime`).
 """
@@ -20,7 +20,7 @@ from joiner.library.join import join
 from joiner.library.records import RecordJoin
 
 __version__ = "0.1.0"
-"""The version in pyproject.toml, repeated here because a checkout or a zip of `joiner` has no installed metadata."""
+"""The version in pyproject.toml, repeated here because a checkout or a zipped copy has no package metadata."""
 
 __all__ = [
     "ALL_KEYS",

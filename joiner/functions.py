@@ -81,14 +81,14 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 
 
 NUMBER_KINDS: Final = frozenset("biufO")
-"""The dtype kinds that a function may return. numpy would silently convert complex numbers, strings and dates to floats
-as well."""
+"""The dtype kinds that a joining function may return. Complex numbers, strings and dates are not among them, although
+numpy would silently convert them to floats."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
     """Call ``function`` for n pairs. Return its values as float64 of shape (n,) or (n, 2).
 
-    Raises `UnusableValuesError` if it returns anything else. Exceptions of the function are passed on.
+    Raises `UnusableValuesError` if the function returns anything else. Exceptions that the function raises propagate.
     """
     count = len(left.result)
     with np.errstate(all="ignore"):
@@ -111,7 +111,7 @@ def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
     """
     here = Path.cwd()
     if here not in map(Path, sys.path):
-        # Put the folder last, so that its files do not shadow libraries.
+        # Put the current folder last in the path, so that its files do not shadow libraries.
         sys.path.append(str(here))
     loaded, mistakes = {}, []
     for join, name in functions.items():
@@ -133,7 +133,7 @@ def load_function(name: str) -> JoinFunction:
         return BUILT_IN[name]
     module, _, attribute = name.partition(":")
     if not attribute:
-        message = f"unknown joining function {name!r}; use one of {', '.join(BUILT_IN)}, or module:function"
+        message = f"unknown joining function {name!r}; use one of {', '.join(BUILT_IN)}, or your own as module:function"
         raise ValueError(message)
     try:
         function = getattr(importlib.import_module(module), attribute)
@@ -147,12 +147,12 @@ def load_function(name: str) -> JoinFunction:
 
 
 def _reason(error: BaseException, module: str, attribute: str) -> str:
-    """Return what failed, where, and how to correct it."""
+    """Return why a joining function could not be loaded, where that happened, and how to correct it."""
     if module.startswith("."):
         return f"{module!r} is a relative name; use the absolute name, without the leading dot"
     if isinstance(error, AttributeError) and module in sys.modules:  # a module whose import failed is not there
         file = getattr(sys.modules[module], "__file__", None) or module
-        return f"{file} has no {attribute!r}; correct the name of the function or of the module"
+        return f"{file} does not define {attribute!r}; correct the name of the function or of the module"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {error.name!r} in {Path.cwd()} or on the Python path; set PYTHONPATH to its folder"
     if isinstance(error, SyntaxError) and error.filename:

@@ -1,6 +1,6 @@
-"""Checks that the join is correct. ``python joiner/tester.py --help`` lists the options.
+"""The script that checks that the join is correct. ``python joiner/tester.py --help`` lists its options.
 
-This is only the script; the checks themselves are in `joiner.check`.
+The checks themselves are in `joiner.check`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The simulator: replays an events file over MQTT in place of real machines, and generates such files.
 
-It stands outside the pipeline: no Kafka, no joins, none of the services' settings. It sends one JSON object per
-message, as a machine would, and sends invalid lines too, for the connector to reject.
+It is not part of the pipeline: it does not use Kafka, joins, or the settings of the services. Like a machine, it sends
+one JSON object per message. It also sends invalid lines, which the connector must reject.
 
-No module here may share its name with a standard or third-party module, because `python simulator/simulator.py` puts
-this folder first on the path.
+No module here may have the name of a module in the standard library or in another package, because
+`python simulator/simulator.py` puts this folder first on the path.
 """

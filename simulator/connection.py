@@ -1,10 +1,10 @@
-"""One MQTT connection with paho: opens it, reconnects, and starts a new session if the broker has lost the old one.
+"""An MQTT connection based on paho: connects, reconnects, and starts a new session if the broker has lost the old one.
 
-Everything runs in the caller's thread, in `turn`. paho's own network thread is not used, because the two threads would
-compete for the interpreter, new messages could get in between those being resent after a reconnection, and paho's send
-queue is unbounded.
+Everything runs in the caller's thread, in `turn`. paho's own network thread is not used for three reasons: the two
+threads would compete for the interpreter, new messages could be sent in between those that are resent after a
+reconnection, and paho's send queue is unbounded.
 
-The list of unacknowledged messages is in `publishing`.
+The list of unacknowledged messages is kept in `publishing`.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ if TYPE_CHECKING:
     from simulator.settings import LinkSettings
 
 KEEPALIVE_S = 20
-"""A broker that hangs without closing the connection is detected within twice this time."""
+"""MQTT keep-alive interval. If the broker hangs without closing the connection, this is noticed within twice the
+interval."""
 SESSION_EXPIRY_S = 3600
-"""How long the broker keeps the session of a disconnected simulator; a clean disconnect ends it."""
+"""How long the broker keeps the session of a simulator that lost its connection. A clean disconnect ends it at once."""
 SOCKET_TIMEOUT_S = 3.0
-"""Timeout for opening a connection, which blocks; below the 5 s within which the simulator must stop."""
+"""Timeout for opening a connection. Opening blocks the process, which must stop within 5 s of a signal."""
 CONNACK_TIMEOUT_NS = 5_000_000_000
-"""How long to wait for CONNACK before trying again."""
+"""How long to wait for the broker's CONNACK before trying to connect again."""
 RETRY_MIN_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000
 PAYLOAD_BYTES_MAX = 268_435_455 - 65_600
-"""Maximum size of a payload in bytes: MQTT's largest packet minus room for its header (topic and properties)."""
+"""Maximum payload size in bytes: the largest packet that MQTT allows, minus space for the topic and the properties."""
 MISC_EVERY_NS = 500_000_000
 """Interval of keep-alive checks."""
 DISCONNECT_TIMEOUT_NS = 500_000_000
 NOTICE_EVERY_NS = 5_000_000_000
 HEADER_BYTES = 16
-"""Maximum number of bytes in a PUBLISH packet besides topic and payload."""
+"""Maximum size of a PUBLISH packet in bytes, not counting the topic and the payload."""
 
 
 class _SessionForgottenError(Exception):
-    """The broker accepted CONNECT but no longer has the session."""
+    """The broker accepted the connection, but no longer has the session."""
 
 
 class _ForeignSessionError(Exception):
@@ -56,10 +57,10 @@ class _ForeignSessionError(Exception):
 
 
 class Connection:
-    """The connection of one process to its broker.
+    """The connection of a process to its broker.
 
     `turn` calls ``on_acknowledged(mid, reason)`` for each message that the broker has acknowledged or refused, and
-    ``on_reconnected`` when the connection is back. ``notice`` gets lines to show to the user.
+    ``on_reconnected`` when the connection has been restored. ``notice`` is called with each line to show to the user.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class Connection:
         self._notice = notice
         self._clock_ns = clock_ns
         self.connected = False
-        """Whether the connection is up and the broker has accepted it."""
+        """Whether there is a connection that the broker has accepted."""
         self.window = link.in_flight_max
-        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is lower."""
+        """Maximum number of unacknowledged messages: `link.in_flight_max` or the broker's limit, whichever is lower."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.problem = ""
         """Why there is no connection."""
@@ -94,11 +95,11 @@ class Connection:
         self._client = self._make_client()
 
     def open(self) -> None:
-        """Open the connection and send CONNECT for a new session. CONNACK arrives in a later turn."""
+        """Open the connection and send CONNECT to start a session. The CONNACK is received in a later `turn`."""
         host, port = self._link.host, self._link.port
         if self._link.version == "5":
-            # Never a clean start, not even the first time: mosquitto 2.0.11 does not persist sessions that began with
-            # one, so they would not survive its restart.
+            # A clean start is never requested, not even for the first connection: mosquitto 2.0.11 does not persist
+            # sessions that began with one, so they would be lost when it restarts.
             properties = _session_properties(PacketTypes.CONNECT, SESSION_EXPIRY_S)
             connect = partial(self._client.connect, host, port, KEEPALIVE_S, clean_start=False, properties=properties)
         else:
@@ -114,10 +115,10 @@ class Connection:
         return info.mid
 
     def turn(self, timeout_s: float, unacknowledged: int) -> bool:
-        """Read and write once, waiting at most ``timeout_s``. Reconnect if it is time to.
+        """Read and write once, waiting for at most ``timeout_s``. Reconnect when a retry is due.
 
-        Returns whether a new session was started; all unacknowledged messages must then be sent again.
-        ``unacknowledged`` is their number, for the notice.
+        ``unacknowledged``: the number of unacknowledged messages, to show to the user. Return whether a new session was
+        started; if so, all unacknowledged messages must be sent again.
         """
         now_ns = self._clock_ns()
         sock = self._client.socket()
@@ -154,7 +155,7 @@ class Connection:
             if self._client.socket() is None:
                 return
         writers = [sock] if self._client.want_write() else []
-        # select does not report data that TLS has already decrypted.
+        # select() does not report data that TLS has already read and decrypted.
         decrypted = bool(getattr(sock, "pending", int)())
         readable, _, _ = select.select([sock], writers, [], 0.0 if decrypted else timeout_s)
         if readable or decrypted:
@@ -184,8 +185,8 @@ class Connection:
             protocol=MQTTProtocolVersion.MQTTv5 if link.version == "5" else MQTTProtocolVersion.MQTTv311,
         )
         client.connect_timeout = SOCKET_TIMEOUT_S
-        # 0 disables paho's limit, with which it would search its whole window on each acknowledgement. `publishing`
-        # enforces the limit instead.
+        # 0 disables paho's own limit, for which it would search all its messages at each acknowledgement. `publishing`
+        # limits the number instead.
         client.max_inflight_messages_set(0)
         if link.username is not None:
             client.username_pw_set(link.username, link.password)
@@ -194,7 +195,7 @@ class Connection:
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
-        # With this hook set, paho queues packets instead of writing each immediately, and `turn` writes them.
+        # With this hook set, paho only queues packets instead of sending each one immediately; `turn` sends them.
         client.on_socket_register_write = lambda *_: None
         return client
 
@@ -221,14 +222,14 @@ class Connection:
         return False
 
     def _begin_session(self) -> None:
-        """Start a new session with a new client, because the state of the old one would not match it."""
+        """Start a new session with a new paho client, because the old client's state belongs to the lost session."""
         self._drop()
         self._client = self._make_client()
         self._had_session = False
         self.open()
 
     def _drop(self) -> None:
-        """Close the socket without sending DISCONNECT. paho has no call for this; it finds out when it reconnects."""
+        """Close the socket without sending DISCONNECT. paho has no method for this; it notices when it reconnects."""
         sock = self._client.socket()
         if sock is not None:
             sock.close()

@@ -1,13 +1,13 @@
-"""Generates a seeded data set of any size that resembles a recording of real machines, in the format of `events.json`.
+"""Generates a data set of any size that resembles a recording of real machines, in the format of `events.json`.
 
-It models spindles that run, change speed and pause; quantities with sampling clocks of their own, so that speed and
-torque usually arrive in different events and sometimes in the same one; late events; repeated events; equal timestamps;
-and gaps in which a quantity is not sampled. The share of each of the last four is configurable, down to 0. It models no
-invalid lines, and no physics beyond speed times torque.
+The machines are spindles that run, change speed and pause. Quantities are sampled by different clocks, so speed and
+torque are usually in different events, and sometimes in the same one. There are also late events, repeated events,
+events with equal timestamps, and gaps in which a quantity is not sampled; the share of each can be set, down to 0.
+There are no invalid lines, and no physics other than that power is proportional to speed times torque.
 
-The same arguments produce the same bytes on every machine: it uses only `random.Random.random` and `getrandbits`, whose
-sequences Python guarantees, and plain arithmetic, without a maths library. It needs only the standard library, and
-memory only for events being held back.
+The same arguments, including the seed, produce the same bytes on every machine. The only random functions used are
+`random.Random.random` and `getrandbits`, whose sequences Python guarantees, and all arithmetic is plain, without a
+maths library. Only the standard library is needed, and only events that are held back are in memory.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ examples:
 Exit status: 0 written, 1 not written, 2 invalid settings (the file is unchanged)."""
 
 FIRST_TIMESTAMP_MS = 1_554_096_380_468
-"""The first timestamp of the recording that it imitates: 1 April 2019."""
+"""The first timestamp of the recording that the data set imitates: 1 April 2019."""
 TOGETHER_MS = 25
-"""Samples of a machine that are due within this time of each other share an event."""
+"""If several samples of a machine are due within this time, they are sent in the same event."""
 SHARE_MAX = 0.9
-"""Largest share. If all events were repeated or had equal times, time would never advance."""
+"""Maximum for each share. If all events were repeated or had equal times, time would never advance."""
 
 _CLOCKS_MS = (
     (1_000, ("actSpeed_C11",)),
@@ -48,18 +48,18 @@ _CLOCKS_MS = (
     (1_300, ("cmdSpeed_C11",)),
     (1_700, ("vaPower_C11",)),
 )
-"""The period of each clock, and the quantities that it samples."""
+"""For each sampling clock, its period in ms and the quantities that it samples."""
 _SAMPLED = 0.9
-"""Probability that a sample includes a quantity; otherwise it is left out, as if it had not changed."""
+"""Probability that a sample includes a given quantity. Otherwise the quantity is left out, as if it had not changed."""
 QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
-"""The quantities of a machine, named as in the recording."""
+"""The quantities that every machine has, with the names they have in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The data set to generate. Shares are of all events, from 0 to 0.9; times in ms.
+    """Describes the data set to generate. Shares are fractions of all events, from 0 to 0.9. Times are in ms.
 
-    Raises ValueError with every argument that is out of range.
+    Raises ValueError, naming every argument that is out of range.
     """
 
     events: int = field(default=100_000, metadata={"help": "lines to write"})
@@ -68,7 +68,9 @@ class Plan:
     disorder: float = field(default=0.01, metadata={"help": "share of late events"})
     lag_ms: int = field(default=5_000, metadata={"help": "maximum lateness, in event time"})
     repeats: float = field(default=0.001, metadata={"help": "share of repeated events, same id"})
-    equal: float = field(default=0.001, metadata={"help": "share of events with the time of the previous one, new id"})
+    equal: float = field(
+        default=0.001, metadata={"help": "share of events with the same time as the previous event, but a new id"}
+    )
     gaps: float = field(default=0.0005, metadata={"help": "probability that a gap follows a sample"})
     gap_ms: int = field(default=60_000, metadata={"help": "longest gap of a quantity"})
     start_ms: int = field(default=FIRST_TIMESTAMP_MS, metadata={"help": "first time, ms since 1970"})
@@ -103,7 +105,7 @@ class Plan:
 
 
 def generate(plan: Plan) -> Iterator[bytes]:
-    """Yield the lines of the data set, without newlines, in sending order.
+    """Yield the lines of the data set, without newlines, in the order in which they are sent.
 
     A late event is held back until at least one event with a later time has been sent.
     """
@@ -111,12 +113,12 @@ def generate(plan: Plan) -> Iterator[bytes]:
 
 
 def generate_events(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the same events as objects: Thing, Timestamp (ms), the quantities, id."""
+    """Yield the events of the data set as dictionaries: Thing, Timestamp (ms), the quantities, and id."""
     return map(json.loads, generate(plan))
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Write the data set to `path` atomically. Raises OSError."""
+    """Generate the data set and write it to `path` atomically. Raises OSError."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
@@ -131,10 +133,10 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0, or 1 if the file could not be written; exit with 2 for invalid settings."""
+    """Run the command. Return 0, or 1 if the file could not be written. Invalid settings exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m simulator.generate",
-        description="Write a seeded data set in the format of events.json.",
+        description="Generate a reproducible data set in the format of events.json.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -164,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Spindle:
-    """The state of one machine. It runs at a drifting speed, and about once a minute changes speed or pauses."""
+    """Simulates one machine. Its speed drifts, and about once a minute it changes to another speed or pauses."""
 
     def __init__(self, random: Random) -> None:
         self._random = random.random
@@ -176,7 +178,7 @@ class _Spindle:
         self._now_ms = 0
 
     def move_to(self, now_ms: int) -> None:
-        """Advance to `now_ms`: move speed and torque part of the way towards their targets."""
+        """Advance the simulation to `now_ms`, moving speed and torque closer to their target values."""
         if now_ms >= self._until_ms:
             self._until_ms = now_ms + 5_000 + int(self._random() * 110_000)
             running = self._random() < 0.75  # noqa: PLR2004 - pauses for a quarter of the time
@@ -207,14 +209,14 @@ class _Spindle:
 
 
 class _Machine:
-    """The events of a machine in time order. Samples due within 25 ms of each other share an event."""
+    """Generates the events of one machine in time order. Samples due within 25 ms of each other share an event."""
 
     def __init__(self, thing: str, plan: Plan, random: Random) -> None:
         self.thing = thing
         self._plan = plan
         self._random = random
         self._spindle = _Spindle(random)
-        # Each machine's clocks are slightly fast or slow, and start with a random phase.
+        # The clocks of each machine run slightly fast or slow, and start with a random phase.
         pace = 0.9 + random.random() * 0.2
         self._periods_ms = [int(period_ms * pace) for period_ms, _ in _CLOCKS_MS]
         self._due_ms = [plan.start_ms + int(random.random() * period) for period in self._periods_ms]
@@ -223,7 +225,7 @@ class _Machine:
         self._names: list[str] = []
 
     def event(self) -> tuple[int, str]:
-        """Return the time of the next event and its quantities as JSON text, which is empty if none was sampled."""
+        """Generate the next event. Return its time, and its quantities as JSON text (empty if none was sampled)."""
         now_ms = self.next_ms
         self._names = []
         for clock, due_ms in enumerate(self._due_ms):
@@ -237,7 +239,7 @@ class _Machine:
         return now_ms, self.values()
 
     def values(self) -> str:
-        """Return new values for the quantities of the last event, as JSON text."""
+        """Sample the quantities of the last event again. Return them as JSON text."""
         return ", ".join([f'"{name}": {self._spindle.sample(name)!r}' for name in self._names])
 
     def _is_sampled(self, name: str, now_ms: int) -> bool:
@@ -250,7 +252,7 @@ class _Machine:
 
 
 def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
-    """Yield an endless sequence of events from all machines in time order, some with equal times."""
+    """Yield the events of all machines in time order, endlessly. Some of them have equal times."""
     width = max(4, len(str(815 + plan.machines)))
     machines = [_Machine(f"R{815 + n:0{width}d}", plan, random) for n in range(plan.machines)]
     queue = [(machine.next_ms, n) for n, machine in enumerate(machines)]
@@ -267,8 +269,8 @@ def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
 
 
 def _disordered(plan: Plan) -> Iterator[bytes]:
-    """Yield an endless sequence of lines in sending order, with late events held back and some events repeated."""
-    # A second random sequence, so that the shares of disorder and repeats do not affect the machines.
+    """Yield lines endlessly, in the order in which they are sent: some events are held back, some are repeated."""
+    # These decisions have a random sequence of their own, so that disorder and repeats do not affect the machines.
     random = Random(f"delivery {plan.seed}")
     draw = random.random
     held: list[tuple[int, int, bytes]] = []

@@ -1,9 +1,9 @@
-"""Computes when the next messages are due. Pure: the caller passes in the time, and nothing here sleeps.
+"""Decides when the next messages are due. The caller passes in the time, and nothing in this module sleeps.
 
-The schedule is absolute: message n is due at start + n / rate. The mean rate therefore does not drift, however long the
-replay runs and however late individual wake-ups are. A token bucket smooths the output: a burst is at most 10 ms worth
-of messages, and after a stall the backlog is sent at no more than twice the rate. Times are integer ns, and the rate is
-an integer in millionths of a message per second, so no time is ever a float.
+The schedule is absolute: message n is due at start + n / rate. The mean rate therefore does not drift, no matter how
+long the replay runs or how late the process wakes up. A token bucket smooths the output: a burst has at most as many
+messages as are due in 10 ms, and after a stall, the backlog is sent at no more than twice the rate. Times are integers
+in ns, and the rate is an integer in millionths of a message per second, so no rounding errors accumulate.
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ from typing import Protocol
 
 NS_PER_S = 1_000_000_000
 BURST_NS = 10_000_000
-"""Largest burst, as the time its messages take at the configured rate."""
+"""Maximum size of a burst, given as the time in which that many messages are due at the configured rate."""
 CATCH_UP = 2
-"""A backlog is sent at up to this multiple of the rate."""
+"""After a stall, the backlog is sent at up to this multiple of the configured rate."""
 UNLIMITED_BURST = 256
-"""Messages per burst at rate `max`: enough to keep the socket busy, few enough to read acknowledgements in between."""
+"""Number of messages per burst at the rate `max`: enough to keep the socket busy, but few enough that acknowledgements
+are read in between."""
 
 _MICRO = 1_000_000
 _TOKEN = NS_PER_S * _MICRO
-"""One message, in units of ns times millionths of a message per second."""
+"""The tokens for one message. They are counted in units of ns times millionths of a message per second."""
 
 
 class Pacer(Protocol):
-    """Decides how many messages may be sent now. The caller reports sent messages with `take`."""
+    """Decides how many messages may be sent at a given time. The caller reports sent messages by calling `take`."""
 
     def due(self, now_ns: int) -> int:
         """Return the number of messages that may be sent at `now_ns`."""
         ...
 
     def take(self, count: int) -> None:
-        """Record that `count` messages were sent, at most as many as the last `due` returned."""
+        """Record that `count` messages were sent. `count` must not exceed the value last returned by `due`."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """Return the time from `now_ns` until a message is due, or 0 if one is due already."""
+        """Return how long to wait from `now_ns` until the next message is due, or 0 if one is already due."""
         ...
 
 
 class SteadyPacer:
-    """A constant rate, on an absolute schedule that starts at the first call.
+    """Sends at a constant rate, on an absolute schedule that starts at the first call.
 
-    `rate_per_s` is messages per second, at least one millionth; raises ValueError otherwise.
+    `rate_per_s` is the number of messages per second. Raises ValueError if it is less than one millionth.
     """
 
     def __init__(self, rate_per_s: float) -> None:
@@ -57,19 +58,19 @@ class SteadyPacer:
         self._filled_ns = 0
 
     def due(self, now_ns: int) -> int:
-        """Return how many messages the schedule calls for by `now_ns`, limited by the tokens in the bucket."""
+        """Return how many messages are due by `now_ns`, but no more than there are tokens for in the bucket."""
         start_ns = self._begin(now_ns)
         scheduled = (now_ns - start_ns) * self._rate_micro // _TOKEN + 1
         self._fill(now_ns)
         return max(0, min(scheduled - self._sent, self._tokens // _TOKEN))
 
     def take(self, count: int) -> None:
-        """Advance the schedule and take tokens from the bucket."""
+        """Record that `count` messages were sent, and take their tokens from the bucket."""
         self._sent += count
         self._tokens -= count * _TOKEN
 
     def wait_ns(self, now_ns: int) -> int:
-        """Return the time until both the schedule and the bucket allow a message."""
+        """Return how long to wait until both the schedule and the token bucket allow another message."""
         start_ns = self._begin(now_ns)
         self._fill(now_ns)
         on_schedule = start_ns + _divide_up(self._sent * _TOKEN, self._rate_micro) - now_ns
@@ -88,7 +89,7 @@ class SteadyPacer:
 
 
 class UnlimitedPacer:
-    """Sends as fast as the broker accepts messages: always a burst, never a wait."""
+    """Sends as fast as the broker accepts messages: a full burst is always due, and there is never a wait."""
 
     def due(self, now_ns: int) -> int:  # noqa: ARG002 - independent of the time
         """Return a burst."""
@@ -103,7 +104,7 @@ class UnlimitedPacer:
 
 
 def pacer_for(rate_per_s: float | None) -> Pacer:
-    """Return the pacer for a rate in messages per second; None means as fast as possible."""
+    """Return a pacer for the given rate in messages per second. None means as fast as possible."""
     return UnlimitedPacer() if rate_per_s is None else SteadyPacer(rate_per_s)
 
 

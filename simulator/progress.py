@@ -1,6 +1,6 @@
-"""Shows progress to the user: a bar on a terminal, plain lines elsewhere.
+"""Shows the progress of a replay to the user: a progress bar on a terminal, otherwise plain lines.
 
-Everything goes to one text stream (standard error), so that standard output has only the result.
+All of it is written to one text stream (standard error), so that standard output contains only the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Shows how many of `total` messages are sent and acknowledged. `total` is None for an endless replay."""
+    """Shows how many messages were sent and acknowledged. `total`: their final number, or None if endless."""
 
     def __init__(self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class Progress:
         self._bar_shown = False
 
     def show(self, sent: int, acknowledged: int) -> None:
-        """Show the counts if the last display is old enough."""
+        """Show the current counts, unless they were last shown too recently."""
         now_ns = self._clock_ns()
         if now_ns - self._shown_ns < self._every_ns:
             return

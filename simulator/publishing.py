@@ -1,17 +1,18 @@
-"""Publishes without loss over unreliable connections: the window, acknowledgements, and resending.
+"""Publishes messages without loss over unreliable connections: limits how many are in flight, and resends them.
 
-Call `send` while there is `room`, and `turn` to drive the network. Everything runs in the caller's thread.
+The caller calls `send` while there is `room`, and `turn` to drive the network. Everything runs in the caller's thread.
 
-Unacknowledged messages are kept both here and in paho:
+Unacknowledged messages are kept both here and in paho, for two cases:
 
-1. Connection lost, the broker still has the session: paho continues it. At QoS 2, exactly once.
-2. The broker has lost the session, or QoS 0, or MQTT 3.1.1 (no session with an expiry): a new client sends everything
-   unacknowledged again. The receiver may get some messages twice; none is lost. paho alone would complete an exchange
-   that the broker has no record of, and the message would be lost.
+1. The connection is lost, but the broker still has the session. paho resumes it. At QoS 2, every message is delivered
+   exactly once.
+2. The broker has lost the session, or no session is kept (at QoS 0, and with MQTT 3.1.1, where it could not expire). A
+   new client resends all unacknowledged messages, so the receiver may get some of them twice, but none is lost. paho
+   alone would complete an exchange that the broker has no record of, and that message would be lost.
 
-At QoS 0, "acknowledged" means passed to the operating system. The protocol offers no more: data still in the socket is
-lost if the connection breaks. At QoS 2, paho does not report when the broker refuses an individual message (no
-permission to publish to the topic), so such a message counts as acknowledged.
+At QoS 0, "acknowledged" only means that the message was passed to the operating system. The protocol offers no more:
+data that is still in the socket is lost if the connection breaks. At QoS 2, paho does not report that the broker has
+refused a message (for instance, without permission to publish to the topic), so such a message counts as acknowledged.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class BrokerUnavailableError(Exception):
-    """The broker cannot be reached or refuses the connection; the message says why and what to check."""
+    """The broker cannot be reached, or refuses the connection. The message says why, and what to check."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of messages by outcome.
+    """The number of messages for each outcome, and the number of reconnections.
 
-    `refused`: the broker returned an error, or the message is larger than it accepts. `resent`: messages sent again
-    because the broker had lost the session.
+    `refused`: messages that the broker refused with an error, or that are larger than it accepts. `resent`: messages
+    that were sent again because the broker had lost the session.
     """
 
     sent: int = 0
@@ -51,9 +52,9 @@ class Tally:
 
 
 class Publisher:
-    """Publishes payloads in order, with at most `link.in_flight_max` unacknowledged.
+    """Publishes payloads in order. At most `link.in_flight_max` messages are unacknowledged at any time.
 
-    `notice` gets lines to show to the user. `clock_ns` is a monotonic clock.
+    `notice` is called with each line to show to the user. `clock_ns` returns monotonic time.
     """
 
     def __init__(
@@ -78,30 +79,30 @@ class Publisher:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is up and the broker has accepted it."""
+        """Whether there is a connection that the broker has accepted."""
         return self._connection.connected
 
     @property
     def window(self) -> int:
-        """Maximum number of unacknowledged messages: the setting or the broker's limit, whichever is lower."""
+        """Maximum number of unacknowledged messages: `link.in_flight_max` or the broker's limit, whichever is lower."""
         return self._connection.window
 
     @property
     def unacknowledged(self) -> int:
-        """Number of unacknowledged messages, whether sent or waiting to be resent."""
+        """Number of messages that are not acknowledged yet, whether they were sent or are waiting to be resent."""
         return len(self._in_flight) + len(self._resend)
 
     @property
     def room(self) -> int:
-        """How many messages may be sent now; 0 without a connection."""
+        """Number of messages that may be sent now; 0 if there is no connection."""
         if not self.connected or self._resend:
             return 0
         return self.window - len(self._in_flight)
 
     def connect(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Connect for the first time, retrying for `timeout_s`. Return early once `stopped()` is true.
+        """Connect for the first time, retrying for up to `timeout_s`. Return early if `stopped()` becomes true.
 
-        Raises BrokerUnavailableError: immediately if the broker refuses the connection, otherwise after `timeout_s`.
+        Raises BrokerUnavailableError, either at once if the broker refuses the connection, or after `timeout_s`.
         """
         until_ns = self._clock_ns() + int(timeout_s * 1e9)
         self._connection.open()
@@ -115,7 +116,10 @@ class Publisher:
             raise self._unavailable()
 
     def send(self, payload: bytes) -> bool:
-        """Send a message; requires `room`. Return False, without sending, if it is larger than the broker accepts."""
+        """Send a message. Call this only if `room` is positive.
+
+        Returns False, without sending the message, if it is larger than the broker accepts.
+        """
         if len(payload) > self._connection.payload_bytes_max:
             self.tally.refused += 1
             return False
@@ -124,27 +128,27 @@ class Publisher:
         return True
 
     def turn(self, timeout_s: float) -> None:
-        """Read and write once, waiting at most `timeout_s`. Reconnect and resend as needed."""
+        """Read and write once, waiting for at most `timeout_s`. Reconnect and resend messages if necessary."""
         if self._connection.turn(timeout_s, self.unacknowledged):
             self._requeue()
         while self._resend and self.connected and len(self._in_flight) < self.window:
             self._publish(self._resend.popleft())
 
     def close(self) -> None:
-        """Disconnect, so that the broker drops the session. Unacknowledged messages are abandoned."""
+        """Disconnect cleanly, so that the broker ends the session. Unacknowledged messages are given up."""
         self._connection.close()
 
     def _publish(self, payload: bytes) -> None:
         self._in_flight[self._connection.publish(payload)] = payload
 
     def _requeue(self) -> None:
-        """Queue all unacknowledged messages to be resent, in order and ahead of new ones."""
+        """Queue all unacknowledged messages for resending, in their order and before any new messages."""
         self._resend.extendleft(reversed(self._in_flight.values()))
         self.tally.resent += len(self._in_flight)
         if self._in_flight and self._link.qos:
             self._notice(
-                f"the broker has lost the session: {len(self._in_flight)} messages are sent again; "
-                "some may arrive twice"
+                f"the broker has lost the session: resending {len(self._in_flight)} messages, "
+                "some of which may arrive twice"
             )
         self._in_flight.clear()
 
@@ -165,7 +169,7 @@ class Publisher:
     def _unavailable(self) -> BrokerUnavailableError:
         link = self._link
         return BrokerUnavailableError(
-            f"no MQTT connection to {link.host}:{link.port} ({self._connection.problem or 'no answer'}). Is the broker "
-            "running? Set its address with BROKER_HOST and BROKER_PORT (or --host, --port), and the credentials with "
-            "MQTT_USERNAME and MQTT_PASSWORD"
+            f"cannot connect to the MQTT broker at {link.host}:{link.port} "
+            f"({self._connection.problem or 'no answer'}). Is it running? Set its address with BROKER_HOST and "
+            "BROKER_PORT (or --host and --port), and the credentials with MQTT_USERNAME and MQTT_PASSWORD"
         )

@@ -1,13 +1,14 @@
-"""Reads a recorded events file, in file or event-time order, and shifts its times.
+"""Reads a recorded events file, in the order of the file or of event time, and shifts the times of its events.
 
-An event is a line with a JSON object that has a `Timestamp` in any form that the pipeline accepts (broker/times.py, as
-in the connector). Every other line is an *invalid line*. It is replayed unchanged and in place, for the connector to
-reject. The first one is reported with the reason, so that a user notices if the file is of the wrong kind.
+An event is a line with a JSON object that has a `Timestamp` in any format the pipeline accepts (broker/times.py, which
+the connector uses as well). Every other line is an *invalid line*. It is replayed unchanged, in its place, and the
+connector must reject it. The first invalid line is reported with the reason, so that the user notices if the file is of
+the wrong kind.
 
-A line that needs no change is sent byte for byte. If the time or the id changes, only these two values are replaced;
-all others keep their exact bytes (`msgspec.Raw`), so that no number is rounded.
+An event that needs no change is sent byte for byte. If its time or its id changes, only these two values are replaced.
+All other values keep their exact bytes (`msgspec.Raw`), so no number is rounded.
 
-When to send is decided in `pacing`, and how in `publishing`.
+`pacing` decides when a message is sent, and `publishing` how.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGITS_MAX = 20
-"""Maximum length of an integer on the fast path, in characters: the digits of an int64, and the sign."""
+"""Maximum number of characters, including the sign, of an integer that takes the fast path. Any int64 fits."""
 
 
 class InvalidLineError(ValueError):
-    """The line is not an event; the message says why."""
+    """Raised if a line is not an event. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which lines of a file to use, in file order: the `first` lines after the first `skip`.
+    """Selects lines of a file, in file order: skips the first `skip` lines and selects the next `first` lines.
 
-    If `first` is None, all the rest.
+    If `first` is None, all remaining lines are selected.
     """
 
     skip: int = 0
@@ -52,9 +53,9 @@ class Selection:
 
 @dataclass(slots=True)
 class Survey:
-    """A summary of a selection: how many lines, how many of them invalid, and the range of event times in ns.
+    """A summary of the selected lines: how many there are, how many are invalid, and the range of event times in ns.
 
-    `first_invalid` is the first invalid line: its number within the selection, from 1, and the reason.
+    `first_invalid` describes the first invalid line: its number among the selected lines, from 1, and the reason.
     """
 
     lines: int = 0
@@ -69,10 +70,10 @@ class Survey:
         return self.lines - self.invalid
 
     def round_ns(self, time_unit: str = "ms") -> int:
-        """Return by how much to shift each round relative to the previous one, in ns.
+        """Return by how much the times of each round are shifted relative to the previous round, in ns.
 
-        It is the range plus one mean step, in whole `time_unit`s and at least one. Each round thus starts after the
-        previous one has ended, and integers stay integers.
+        This is the range of event times plus their mean distance, in whole `time_unit`s. Each round thus starts at
+        least one unit after the previous one has ended, and integer times stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
@@ -98,11 +99,11 @@ class Survey:
 
 
 class Head(NamedTuple):
-    """The part of an event that the simulator reads. The id may have any type, or be missing."""
+    """The parts of an event that the simulator reads. The id may be of any type, or be missing."""
 
     time_ns: int
     is_text: bool
-    """Whether the time is ISO-8601 text, rather than a number."""
+    """Whether the time is given as ISO-8601 text rather than as a number."""
     id: object
 
 
@@ -118,7 +119,7 @@ _encode = msgspec.json.encode
 
 
 def read_head(line: bytes, time_unit: str = "ms") -> Head:
-    """Return the time and id of an event. A bare number is in `time_unit`. Raises InvalidLineError."""
+    """Return the time and the id of an event. A time without a unit is in `time_unit`. Raises InvalidLineError."""
     try:
         head = _decode_head(line)
         text = bytes(head.time)
@@ -131,13 +132,13 @@ def read_head(line: bytes, time_unit: str = "ms") -> Head:
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file, including empty ones, without their newlines and otherwise unchanged."""
+    """Yield the lines of a file without their newlines, otherwise unchanged. Empty lines are included."""
     for line in file:
         yield line.removesuffix(b"\n")
 
 
 class StreamedRecording:
-    """A recording in file order. It is read again for each round, in constant memory."""
+    """A recording in file order. Every round reads the file again, so memory use is constant."""
 
     def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
         self._path = path
@@ -160,9 +161,10 @@ class StreamedRecording:
 
 
 class SortedRecording:
-    """A recording in event-time order, stable for equal times. An invalid line stays after its predecessor in the file.
+    """A recording in event-time order. Lines with equal times stay in file order.
 
-    Only the order is kept in memory (about 60 bytes per line); the lines themselves are read from the file again.
+    An invalid line stays directly after the line that precedes it in the file. Only the order is kept in memory, about
+    60 bytes per line; the lines themselves are read from the file again.
     """
 
     def __init__(self, path: Path, selection: Selection, time_unit: str = "ms") -> None:
@@ -174,7 +176,7 @@ class SortedRecording:
         self._order: list[int] | None = None
 
     def survey(self) -> Survey:
-        """Read the selection once and sort it. Raises OSError."""
+        """Read the selected lines once, and determine their order. Raises OSError."""
         self._survey, self._starts = Survey(), array("q")
         times_ns = array("q")
         place_ns = TIME_MIN_NS - 1
@@ -199,7 +201,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines with their newlines, and record where each starts."""
+        """Yield the lines with their newlines, and record at which byte each of them starts."""
         start = 0
         for line in file:
             self._starts.append(start)
@@ -212,7 +214,7 @@ Recording = StreamedRecording | SortedRecording
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message to publish: `id` is the event's id ("" without one); `invalid` marks an invalid line."""
+    """A message to publish. `id`: the event's id, or "" if it has none. `invalid`: whether the line is invalid."""
 
     payload: bytes
     id: str
@@ -224,9 +226,9 @@ def replay_messages(
 ) -> Iterator[Message]:
     """Yield all messages of a replay.
 
-    `rounds` None means endless. All times are shifted by `shift_ns`, plus another `round_ns` in each further round.
-    From the second round on, the round number is appended to each id (`…-2`), so that ids stay unique. A round without
-    lines ends the replay.
+    `rounds`: how often the recording is replayed; None means endlessly. All times are shifted by `shift_ns`, and by a
+    further `round_ns` in each round after the first. From the second round on, the round number is appended to each id
+    (`…-2`), so that ids stay unique. The replay ends if a round has no lines.
     """
     for number in count() if rounds is None else range(rounds):
         empty = True
@@ -238,7 +240,10 @@ def replay_messages(
 
 
 def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
-    """Return the message for a line, shifted by `shift_ns` and, from the second round (number 1) on, with a new id."""
+    """Return the message for a line. Its time is shifted by `shift_ns`.
+
+    If `round_number` is not 0, which is the first round, the event gets a new id.
+    """
     try:
         head = read_head(line, time_unit)
     except InvalidLineError:
@@ -248,7 +253,7 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "
         return Message(line, event_id, invalid=False)
     try:
         fields = _decode_fields(line)
-        # If a name repeats, which the connector would refuse, the decoder silently keeps the last one.
+        # If a name occurs twice, the decoder silently keeps the last value, but the connector would refuse the event.
         if len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)) != len(fields):
             return Message(line, "", invalid=True)
     except (ValueError, RecursionError):  # in a part that read_head does not decode
@@ -262,7 +267,7 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "
 
 
 def _time(time_ns: int, time_unit: str, *, is_text: bool) -> bytes:
-    """Return a time as JSON. A time out of range is always written as a number, and the connector refuses it."""
+    """Encode a time as JSON. A time that is out of range is always written as a number, which the connector refuses."""
     if is_text and TIME_MIN_NS <= time_ns <= TIME_MAX_NS:
         return _encode(iso_text(time_ns))
     return mean_text(time_ns, time_ns, time_unit).encode()

@@ -1,7 +1,7 @@
-"""The replay: reads the settings and the recording, publishes, and reports the outcome.
+"""The replay command: reads the settings and the recording, publishes its messages, and reports the outcome.
 
-`main` is the command. It builds on `settings`, `recording` (order and times), `pacing` (when to send), `publishing` and
-`connection` (how to send), and `progress`.
+`main` is the entry point. Other modules provide the parts: `settings`; `recording` (order and times of the messages);
+`pacing` (when to send); `publishing` and `connection` (how to send); and `progress`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from simulator.pacing import Pacer
 
 TURN_NS_MAX = 100_000_000
-"""Longest wait for the network before checking signals and updating the display."""
+"""Longest wait for the network. After that, signals are checked and the display is updated."""
 _WHY_LENGTH_MAX = 200
 FAREWELL_NS = 2_000_000_000
-"""How long to wait for acknowledgements after a signal, well within the 5 s allowed for shutdown."""
+"""How long to wait for outstanding acknowledgements after a signal. A shutdown must take less than 5 s in all."""
 
 
 class Stop:
-    """A flag that SIGINT and SIGTERM set. A second signal stops the process immediately."""
+    """A flag that is set by SIGINT or SIGTERM. A second signal stops the process immediately."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -61,23 +61,23 @@ class Stop:
 
 
 class Journal:
-    """Appends a line `id<TAB>ns` for each message, with the wall-clock time at which it was sent."""
+    """Writes a line `id<TAB>ns` for each message: the event's id, and the wall-clock time at which it was sent."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
 
     def note(self, message: Message) -> None:
-        """Write the line for a message that is about to be sent."""
+        """Write the journal line for a message that is about to be sent."""
         if self._file is not None:
             event_id = message.id if message.id.isprintable() else repr(message.id)
             self._file.write(f"{event_id}\t{time.time_ns()}\n")
 
 
 class Replay:
-    """One replay over an open connection.
+    """A single replay over a connection that is already open.
 
-    `invalid` is the number of invalid lines that were sent. `elapsed_ns` is the time from the start to the last
-    acknowledgement.
+    `invalid` is the number of invalid lines that were sent. `elapsed_ns` is the time from the start of the replay to
+    the last acknowledgement.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Replay:
         self.elapsed_ns = 0
 
     def run(self) -> None:
-        """Send everything, then wait for the acknowledgements (only briefly after a signal)."""
+        """Send all messages and wait for their acknowledgements. After a signal, stop sending and wait only briefly."""
         self._start_ns = time.monotonic_ns()
         while self._send_burst() and not self._stop.requested:
             self._turn()
@@ -108,7 +108,7 @@ class Replay:
         self.elapsed_ns = time.monotonic_ns() - self._start_ns
 
     def _send_burst(self) -> bool:
-        """Send the messages that are due and fit in the window. Return False if none are left."""
+        """Send the messages that are due, as far as the window allows. Return False if no messages are left."""
         allowed = min(self._pacer.due(time.monotonic_ns()), self._publisher.room)
         for _ in range(allowed):
             message = next(self._messages, None)
@@ -142,10 +142,10 @@ class Replay:
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
-    """Run the command and return the exit status.
+    """Run the command and return its exit status.
 
-    It is 0 if everything was sent and acknowledged, 1 if not, 2 for invalid settings, and `NO_EVENTS` if everything was
-    sent and acknowledged, but some lines were not events.
+    The status is 0 if everything was sent and acknowledged, 1 if not, and 2 if the settings are invalid. It is
+    `NO_EVENTS` if everything was sent and acknowledged, but some lines were not events.
     """
     try:
         settings = read_settings(sys.argv[1:] if arguments is None else arguments, environment)
@@ -198,16 +198,17 @@ def _replay(settings: Settings, stop: Stop) -> int:
 
 
 def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) -> int:
-    """Return the shift of all times in ns: `now` moves the first event to `now_ns`, `end` the last one.
+    """Return by how much all times are shifted, in ns.
 
-    It is rounded down to whole `time_unit`s, so that integers stay integers.
+    `rebase` says which event is moved to `now_ns`: the first (`now`), the last (`end`), or none (None). The shift is
+    rounded down to whole `time_unit`s, so that integer times stay integers.
     """
     anchor_ns = {None: None, "now": survey.first_ns, "end": survey.last_ns}[rebase]
     return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[time_unit] * UNIT_NS[time_unit]
 
 
 def shown(why: str) -> str:
-    """Return a reason on one line, because it may quote the input."""
+    """Return a reason as a single line of limited length, because it may quote the input."""
     return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
 
 

@@ -1,8 +1,8 @@
-"""The settings of a replay, from flags, environment variables and defaults, all validated together.
+"""Reads the settings of a replay from flags, environment variables and defaults, and validates them together.
 
-A flag overrides its environment variable, which overrides the default; an empty variable counts as unset. All errors
-are reported together, before anything starts. There is no flag for the password, because other users of the machine can
-read command lines.
+A flag takes precedence over its environment variable, and a variable over the default. An empty variable counts as
+unset. All errors are reported at once, before anything is sent. The password has no flag, because other users of the
+machine can read command lines.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ acknowledged, 1 it was not, 2 invalid settings, 3 everything was, but some lines
 unchanged, and the first is reported with its reason). Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
-"""Exit status of a complete replay that includes lines which are not events."""
+"""Exit status of a replay in which everything was sent and acknowledged, but some lines were not events."""
 
 IN_FLIGHT_MAX = 65_535
-"""Maximum number of messages in flight: MQTT packet ids have 16 bits."""
+"""Maximum number of messages in flight at a time, because MQTT packet ids have 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
 """Maximum length of an MQTT password."""
 
 
 class SettingsError(Exception):
-    """Invalid settings; `errors` has one line per error."""
+    """Raised if settings are invalid. `errors` has one line for each error."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__("\n".join(errors))
@@ -50,7 +50,10 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """The connection to the broker. Without `username` there is no authentication, and without `ca_file` no TLS."""
+    """The settings of the connection to the broker.
+
+    If `username` is None, the connection has no authentication; if `ca_file` is None, it has no TLS.
+    """
 
     host: str
     port: int
@@ -68,7 +71,8 @@ class LinkSettings:
 class Settings:
     """All settings of a replay.
 
-    None means as fast as possible for `rate_per_s`, endless for `rounds`, and unchanged times for `rebase`.
+    If `rate_per_s` is None, messages are sent as fast as possible; if `rounds` is None, endlessly; and if `rebase` is
+    None, with their original times.
     """
 
     link: LinkSettings
@@ -93,13 +97,14 @@ class _Option:
     help: str
     metavar: str | None = None
     const: str | None = None
-    """The value if the flag is given without an argument."""
+    """The value to use if the flag is given without an argument."""
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
-    """Read the settings from a command line (without the program's name) and the environment.
+    """Read the settings from the command-line arguments and the environment.
 
-    Raises SettingsError with all errors, and SystemExit for `--help` and for unknown flags.
+    `arguments` does not include the program's name. Raises SettingsError with all errors. Raises SystemExit for
+    `--help` and for unknown flags.
     """
     given = _parser().parse_args(arguments)
     values: dict[str, Any] = {}
@@ -117,7 +122,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.
             errors.append(f"{source}: {error}")
     password = _password(values.get("password_file"), environment, errors)
     if password is not None and values.get("username") is None:
-        errors.append("a password is given but no user name: set --username or MQTT_USERNAME")
+        errors.append("a password was given without a user name: set --username or MQTT_USERNAME")
     if errors:
         raise SettingsError(errors)
     return _settings(values, password)
@@ -174,12 +179,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _password(file: Path | None, environment: Mapping[str, str], errors: list[str]) -> str | None:
-    """Return the password from MQTT_PASSWORD or the first line of the password file. Setting both is an error."""
+    """Return the password from MQTT_PASSWORD, or from the first line of the password file. Setting both is an error."""
     direct = environment.get("MQTT_PASSWORD") or None
     if file is None:
         return direct
     if direct is not None:
-        errors.append("MQTT_PASSWORD and a password file are both set: keep one")
+        errors.append("MQTT_PASSWORD and a password file are both set: remove one of them")
     try:
         with file.open("rb") as opened:
             line = opened.readline(PASSWORD_BYTES_MAX + 1).rstrip(b"\r\n").decode()
@@ -201,7 +206,7 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     span = f"a whole number from {low}" + (" up" if high is None else f" to {high}")
 
     def parse(text: str) -> int:
-        # Only ASCII digits: int() would also accept "1_000", " 7" and digits of other scripts.
+        # Only ASCII digits are allowed: int() would also accept "1_000", " 7" and the digits of other scripts.
         digits = text.removeprefix("-")
         number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None  # noqa: PLR2004 - int64
         if number is None or number < low or (high is not None and number > high):
@@ -230,7 +235,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = math.nan
     if not 1e-3 <= rate <= 1e7:  # noqa: PLR2004 - one message in 17 minutes, and more than any broker accepts
-        msg = f"must be messages/s from 0.001 to 10000000, or max, not {text!r}"
+        msg = f"must be from 0.001 to 10000000 messages/s, or max, not {text!r}"
         raise ValueError(msg)
     return rate
 
@@ -260,7 +265,7 @@ def _truth(text: str) -> bool:
 
 def _topic(text: str) -> str:
     if set("+#\0") & set(_text(text)):
-        msg = f"must be a topic without the wildcards + and #, not {text!r}"
+        msg = f"must be a topic name without the wildcards + and #, not {text!r}"
         raise ValueError(msg)
     return text
 
@@ -269,7 +274,7 @@ def _file(text: str) -> Path:
     path = Path(_text(text))
     if not path.is_file():
         kind = "is not a file" if path.exists() else "does not exist"
-        msg = f"{path} {kind} (looked in {Path.cwd()}); `python -m simulator.generate` generates an events file"
+        msg = f"{path} {kind} (current folder: {Path.cwd()}); to generate one, run `python -m simulator.generate`"
         raise ValueError(msg)
     if not os.access(path, os.R_OK):
         msg = f"{path} may not be read by this user"
@@ -294,7 +299,7 @@ def _path(text: str) -> Path:
 def _new_file(text: str) -> Path:
     path = Path(_text(text))
     if path.is_dir() or not path.parent.is_dir():
-        msg = f"{path} cannot be written: its folder must exist, and it must not be a folder itself"
+        msg = f"{path} cannot be written: it must not be a folder, and the folder that contains it must exist"
         raise ValueError(msg)
     return path
 
@@ -313,7 +318,7 @@ _OPTIONS = (
         "LOOP",
         None,
         _rounds,
-        "N rounds or endless; later rounds have new ids and later times",
+        "number of rounds, or endless; each new round has new ids and later times",
         "N",
         const="endless",
     ),
@@ -331,7 +336,7 @@ _OPTIONS = (
         "TIME_UNIT",
         "ms",
         _choice("s", "ms", "us", "ns"),
-        "unit of times that are bare numbers, as events.time_unit",
+        "unit of times given as plain numbers, like the setting events.time_unit",
         "s|ms|us|ns",
     ),
     _Option(
@@ -339,7 +344,7 @@ _OPTIONS = (
         "REBASE",
         None,
         _choice("now", "end"),
-        "shift all times so that the first event (now) or the last (end: none is in the future) is at the start",
+        "shift all times: the first (now) or the last event (end) is at the start of the replay",
         "now|end",
     ),
     _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),
@@ -354,7 +359,9 @@ _OPTIONS = (
     _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at start-up", "S"),
     _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "client id, by default unique for each process", "ID"),
     _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "version of the protocol", "5|3.1.1"),
-    _Option("--username", "MQTT_USERNAME", None, _text, "user; the password comes from MQTT_PASSWORD or a file"),
+    _Option(
+        "--username", "MQTT_USERNAME", None, _text, "user name; set the password with MQTT_PASSWORD or --password-file"
+    ),
     _Option("--password-file", "MQTT_PASSWORD_FILE", None, _path, "file whose first line is the password", "FILE"),
     _Option("--ca-file", "MQTT_CA_FILE", None, _ca_file, "use TLS and trust these certificates", "FILE"),
 )

@@ -1,7 +1,7 @@
 """The script `python simulator/simulator.py`, which calls `simulator.replay.main`.
 
-Python puts the folder of a script first on the path, and `import simulator` would then find this file instead of the
-package. The entry is therefore replaced with the parent folder.
+When Python runs a script, it puts the script's folder first on the path, so `import simulator` would find this file
+instead of the package. That entry is therefore replaced with the parent folder.
 """
 
 import sys

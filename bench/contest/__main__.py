@@ -1,8 +1,8 @@
 """Compares the joiner with other engines, end to end, on one machine and the same topics.
 
 It starts a temporary Kafka broker, writes each workload once, runs the contenders on it one after the other, checks
-every output against the expected results, and saves each measurement immediately. Then it rewrites the plots and the
-figures on the page.
+every output against the expected results, and saves each measurement immediately. Then it redraws the plots and
+rewrites the figures on the benchmark page.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
         kinds, chosen = tuple(options.only or sizes.kinds), tuple(options.contenders or sizes.contenders)
         every = list(plan(sizes, kinds, chosen))
         todo = [(place, one) for place, one in enumerate(every, 1) if not kept.has(one)]
-        # Handled like Ctrl-C, so that contenders and servers are stopped.
+        # Handle SIGTERM like Ctrl-C, so that contenders and servers are stopped.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        print(f"{len(todo)} of {len(every)} measurements to make, in an order drawn with seed {sizes.seed}", flush=True)
+        print(f"making {len(todo)} of {len(every)} measurements, in random order (seed {sizes.seed})", flush=True)
         try:
             measure(todo, kept, sizes, options.minutes)
         except KeyboardInterrupt:
-            print("stopped; the measurements are kept: continue with --resume", flush=True)
+            print("stopped; all finished measurements are saved; use --resume to continue", flush=True)
             return 130
     write_report(options.results, options.page, options.plots)
     return 0
 
 
 def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
-    """Return the sizes, with the changes that the options ask for."""
+    """Return the sizes of the run, after applying the options that override them."""
     records = options.records or sizes.records
     turns = dict.fromkeys(KINDS, options.turns) if options.turns else sizes.turns
     return replace(sizes, records=records, turns=turns, seed=sizes.seed if options.seed is None else options.seed)
 
 
 def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order, and start none after ``minutes``. Each comes with its place in the whole plan."""
+    """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan."""
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
         return
@@ -77,18 +77,18 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
             passed_s = time.monotonic() - began_s
             if passed_s > minutes * 60:
                 left = len(todo) - number + 1
-                print(f"{minutes:g} minutes have passed and {left} measurements are left; continue with --resume")
+                print(f"stopped after {minutes:g} minutes with {left} measurements left; use --resume to continue")
                 return
             if one.contender in failed:
                 continue  # reported once; the next attempt would fail the same way
             if before.curve and before.workload != one.workload:
-                # The largest workloads of the curves would fill the memory together.
+                # Each point of a curve has its own workload, and the largest ones do not fit into memory together.
                 arena.forget(before.workload, _records_of(before, sizes))
             before = one
             try:
                 figures = run(one, arena, sizes)
             except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
-                # The other measurements continue. Local paths are removed from the reason.
+                # Record the failure and make the next measurement. Local paths are shortened in the recorded reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
             kept.add(one, [{"place": place} | found for found in figures])
@@ -97,17 +97,17 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
 
 
 def warm_up(arena: Arena, sizes: Sizes) -> None:
-    """Run the pass-through once, so that the first measured contender does not find a cold broker and cold files."""
+    """Run the pass-through once, so that the broker and the file cache are warm before the first measured run."""
     task = Task(PASS_THROUGH, "alternating", sizes.warm_up_records, sizes.limits)
     print(f"warming up the broker: {_shown(throughput(arena, task))}", flush=True)
     arena.forget(task.workload, task.records)
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
-    """Make one measurement and return its figures; a latency measurement has one set per rate."""
+    """Make one measurement and return its figures: one entry, or one per rate if the latency is measured."""
     records, limits = _records_of(one, sizes), sizes.of(one.kind)[1]
     if one.curve:
-        # With many keys, a slow contender reads for a while before the first result is possible.
+        # With many keys, a slow contender needs a while to reach the second record of a key and thus a first result.
         limits = replace(limits, start_s=limits.start_s + records / 20_000)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]
@@ -125,7 +125,7 @@ def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def _records_of(one: Measurement, sizes: Sizes) -> int:
-    """Return the number of records of a measurement. Each key has at least two."""
+    """Return the number of records in the workload of a measurement: at least two for each key."""
     records = sizes.of(one.kind)[0]
     return max(records, 2 * one.at) if one.curve == "keys" else records
 
@@ -154,12 +154,14 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="records of the alternating workload")
-    parser.add_argument("--turns", type=int, help="of the contenders that a headline names (default 5)")
-    parser.add_argument("--seed", type=int, help=f"of the order of the contenders (default {FULL.seed})")
+    parser.add_argument("--turns", type=int, help="runs of each contender that a headline names (default 5)")
+    parser.add_argument("--seed", type=int, help=f"seed for the random order of the contenders (default {FULL.seed})")
     parser.add_argument(
-        "--minutes", type=float, default=600.0, help="start no measurement after this time (default 600)"
+        "--minutes", type=float, default=600.0, help="start no measurement after this many minutes (default 600)"
     )
-    parser.add_argument("--resume", action="store_true", help="keep existing measurements and make the missing ones")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep existing measurements and make only the missing ones"
+    )
     parser.add_argument("--report-only", action="store_true", help="only write the report")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")
     parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="page with the figures")

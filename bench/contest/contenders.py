@@ -28,7 +28,7 @@ CACHE: Final = Path(".lsb")
 
 
 SPARK_LATENESS_MS: Final = 10_000
-"""Lateness for Spark, whose partitions progress to different event times but share one watermark."""
+"""Extra lateness for Spark, which reads its partitions at different speeds but has one watermark for all of them."""
 
 
 def application_of(job: Job, cores: int = 2) -> Application:
@@ -64,12 +64,13 @@ def _spark_jars() -> str:
 
 @dataclass(frozen=True)
 class _Script:
-    """A script in bench/peers, and the arguments it takes beyond those that all peers share.
+    """A script in bench/peers, and the arguments that it takes in addition to those that all peers share.
 
-    ``name`` is the script's name or, for a peer in Java, ``jvm/`` and the name of the engine. ``takes_lateness`` says
-    whether it takes the lateness as an argument. ``for_latency`` are its settings for low latency, by name. ``widths``:
-    windows of its grid are this many times as wide as the window to each side of a record. ``guarantee`` is how it
-    delivers results.
+    ``name`` is the name of the script or, for a peer in Java, ``jvm/`` followed by the name of the engine.
+    ``takes_lateness`` says whether the script has the option ``--lateness-ms``. ``for_latency`` maps the name of each
+    low-latency configuration to its arguments. If the script uses a fixed grid of windows, each of them is ``widths``
+    times as long as the window that other scripts use on each side of a record. ``guarantee`` is the script's delivery
+    guarantee.
     """
 
     name: str
@@ -85,7 +86,10 @@ class _Script:
         return self.name.removeprefix("jvm/").startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:
-        """Return the command. Raises `NotHereError` if it has no environment here."""
+        """Return the command that runs the script for a job.
+
+        Raises `NotHereError` if the script's environment is not available on this machine.
+        """
         start = self._start()
         more: list[str] = []
         if self.takes_lateness:
@@ -118,7 +122,7 @@ def _of_script(
     waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
-    """Return the contender for a script. ``tried`` are alternatives to its best settings, by name."""
+    """Return the contender that runs a script. ``tried`` maps the names of alternative settings to their arguments."""
 
     def contender(name: str, *settings: str) -> Contender:
         def commands(job: Job) -> list[list[str]]:
@@ -145,7 +149,7 @@ def _variants(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: ("--variant", name) for name in names}
 
 
-_WINDOW: Final = "misses neighbours farther apart than its window; pairs all records within it"
+_WINDOW: Final = "misses neighbours that are farther apart than its window; pairs all records within the window"
 
 _NEIGHBOURS: Final = "finds only neighbours, not all pairs within an interval"
 
@@ -165,7 +169,8 @@ OURS: Final = (
 )
 PASS_THROUGH: Final = Contender(
     "pass-through",
-    "consume, produce, commit in Python, a transaction per unit, a dict per message: not an upper limit",
+    "consumes, produces and commits in Python, with one transaction per unit and one dict per message; "
+    "not an upper limit",
     _pass_through,
     "joins nothing",
 )
@@ -190,13 +195,13 @@ def _ceiling(name: str, what: str) -> Contender:
 
 
 CEILINGS: Final = (
-    _ceiling("pass-through in C", "the same transactions, with the C library of the joiner's client: an upper limit"),
-    _ceiling("pass-through in Java", "the same transactions, with Kafka's own client: an upper limit"),
+    _ceiling("pass-through in C", "the joiner's transactions, made with the C library of its client; an upper limit"),
+    _ceiling("pass-through in Java", "the joiner's transactions, made with Kafka's own Java client; an upper limit"),
 )
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
     "Spark range join, best",
-    "Spark: the fastest of the trials, with a query rewritten for it",
+    "Spark: the fastest settings that were tried, with a query rewritten for speed",
     _SPARK,
     lacks=_WINDOW,
     tried={
@@ -208,7 +213,7 @@ SPARK_BEST: Final = _of_script(
 )
 SPARK_TUNED: Final = _of_script(
     "Spark range join, tuned",
-    "Spark as its documentation advises: state format 4, RocksDB, changelogs",
+    "Spark: the settings that its documentation recommends: state format 4, RocksDB, changelogs",
     _SPARK,
     *("--settings", "tuned"),
     lacks=_WINDOW,
@@ -222,7 +227,7 @@ SPARK_TUNED: Final = _of_script(
 SPARK_DEFAULT: Final = replace(
     _of_script(
         "Spark range join, default",
-        "Spark's defaults, in batches that end within the time limit",
+        "Spark: the default settings, with batches small enough to finish within the time limit",
         _SPARK,
         *("--settings", "default", "--batch", "50000"),
         lacks=_WINDOW,
@@ -245,7 +250,7 @@ _FLINK_BY_HAND: Final = _Script(
 _ON_THE_JVM: Final = (
     _of_script(
         "Kafka Streams window",
-        "Kafka Streams: the windowed join of its DSL, exactly once, stores in memory",
+        "Kafka Streams: the windowed join of its DSL, exactly once, with in-memory stores",
         _STREAMS,
         *("--join", "window"),
         lacks=_WINDOW,
@@ -253,33 +258,33 @@ _ON_THE_JVM: Final = (
     ),
     _of_script(
         "Kafka Streams by hand",
-        "Kafka Streams: a processor that keeps the neighbours of each thing, exactly once, stores in memory",
+        "Kafka Streams: a processor that keeps the neighbours of each thing, exactly once, with in-memory stores",
         replace(_STREAMS, has_window=False),
-        lacks=f"{_BY_HAND}; without a lateness, needs ordered records",
+        lacks=f"{_BY_HAND}; needs ordered records unless a lateness is set",
         tried=_variants(
             "rocksdb", "no-cache", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"
         ),
     ),
     _of_script(
         "Flink by hand",
-        "Flink in Java: a keyed process function, exactly once, state in memory",
+        "Flink in Java: a keyed process function, exactly once, with state in memory",
         _FLINK_BY_HAND,
-        lacks=f"{_BY_HAND}; without a lateness, needs ordered records",
+        lacks=f"{_BY_HAND}; needs ordered records unless a lateness is set",
         tried=_variants("rocksdb", "parallelism-4", "parallelism-1", "checkpoint-10s", "large-fetches"),
     ),
     _of_script(
         "Flink by hand, timers",
-        "Flink in Java: the same, each record waits for the watermark",
+        "Flink in Java: the same function, except that each record waits for the watermark",
         _FLINK_BY_HAND,
         *("--order", "timers"),
         lacks=_BY_HAND,
-        # A record waits until the watermark has passed it.
+        # A record is joined only once the watermark has passed its time.
         waits_ms=1_000,
         tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-4", "large-fetches"),
     ),
     _of_script(
         "Spark by hand in Java",
-        "Spark: transformWithState in Java, each record waits for the watermark",
+        "Spark: transformWithState in Java; each record waits for the watermark",
         _Script("jvm/spark", has_window=False),
         lacks=_BY_HAND,
         waits_ms=SPARK_LATENESS_MS,
@@ -287,7 +292,7 @@ _ON_THE_JVM: Final = (
     ),
     _of_script(
         "Spark by hand in Java, ordered",
-        "Spark: transformWithState in Java, pairs of a record in its batch",
+        "Spark: transformWithState in Java; each record is joined in the batch in which it arrives",
         _Script("jvm/spark", has_window=False),
         *("--order", "arrival"),
         lacks=_ORDERED,
@@ -302,7 +307,7 @@ PEERS_OF_OTHERS: Final = (
     SPARK_BEST,
     _of_script(
         "Spark range join, two topics",
-        "Spark: the best settings, with a topic for each side instead of one for both",
+        "Spark: the best settings, with one topic per side instead of one topic for both sides",
         _SPARK,
         lacks=_WINDOW,
         topics=2,
@@ -311,24 +316,24 @@ PEERS_OF_OTHERS: Final = (
     SPARK_DEFAULT,
     _of_script(
         "Spark tumbling window",
-        "Spark: tumbling windows, twice as wide as the range join's window to each side",
+        "Spark: tumbling windows, each as long as the whole window of the range join around a record",
         replace(_SPARK, widths=2),
         *("--variant", "tumbling"),
         lacks=f"{_WINDOW}; misses neighbours across a window boundary",
     ),
     _of_script(
         "Spark range join, nearest kept",
-        "Spark: the range join, reduced to the nearest record before and after",
+        "Spark: the range join, keeping only the nearest record before and after each left record",
         _SPARK,
         *("--variant", "nearest"),
-        lacks="misses neighbours farther apart than its window; finds pairs from the left side only",
+        lacks="misses neighbours that are farther apart than its window; finds neighbours of left records only",
         waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
         "Spark as-of by hand",
         "Spark: transformWithState",
         _Script("spark_asof", has_window=False),
-        lacks="finds pairs from the left side only; the last records wait until others arrive",
+        lacks="finds neighbours of left records only; the last records are held until later ones arrive",
         waits_ms=SPARK_LATENESS_MS,
     ),
     _of_script(
@@ -355,7 +360,7 @@ PEERS_OF_OTHERS: Final = (
         "bytewax: sliding windows, at least once",
         _Script("bytewax_window"),
         lacks=_WINDOW,
-        # A window stays open until a later record of its thing arrives.
+        # A window stays open until a later record of the same thing arrives.
         waits_ms=1_000,
     ),
     _of_script(
@@ -367,7 +372,7 @@ PEERS_OF_OTHERS: Final = (
     ),
     _of_script(
         "Pathway interval join",
-        "Pathway: interval_join, without state that survives the process",
+        "Pathway: interval_join, with state that is lost when the process ends",
         _Script("pathway_join", takes_lateness=False),
         lacks=f"{_WINDOW}; exactly-once delivery and persistent state need a licence",
     ),
@@ -380,4 +385,4 @@ HEADLINE: Final = (
     *("plain process", "Spark stage", PASS_THROUGH.name, *(one.name for one in CEILINGS)),
     *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join"),
 )
-"""The contenders that a headline of the page names. They have more turns than the others."""
+"""The contenders that are named in a headline of the benchmark page. They are run more often than the others."""

@@ -1,6 +1,6 @@
-"""Measures an upper limit for the engine: joins the workload in memory, from columns to positions, in one process.
+"""Measures the engine alone, as an upper limit: joins a workload that is already in memory as columns, in one process.
 
-It leaves out everything else that a joiner does: reading, writing and looking up keys.
+Everything else that a joiner does is left out: reading, writing and looking up keys.
 """
 
 from __future__ import annotations

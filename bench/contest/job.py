@@ -1,4 +1,4 @@
-"""Defines a contender: a list of commands that all get the same `Job` and are observed from outside."""
+"""Defines a contender: one or more commands that run the same `Job` and are observed from outside."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ AT_LEAST_ONCE: Final = "at least once"
 
 
 class NotHereError(Exception):
-    """The contender cannot run here. The message is the reason."""
+    """The contender cannot run on this machine. The message says why."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The time limits of a run, and how long it may be quiet before it is ended although input is left."""
+    """The time limits of a run: from its first result to its end, until the first result, and without new results."""
 
     budget_s: float = 90.0
     start_s: float = 120.0
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """A task for a contender. ``folder`` is not shared with other jobs, and ``name`` is unique.
+    """A task for a contender. No two jobs have the same ``name`` or the same ``folder``.
 
     ``cores`` is the number of cores that the contender may use, or 0 for all.
     """
@@ -60,7 +60,7 @@ class Job:
         return self.folder / "state"
 
     def of(self, workload: Workload) -> Job:
-        """Return the same job with the lateness and the watermark scope of a workload."""
+        """Return a copy of the job with the lateness and the watermark scope of ``workload``."""
         return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
 
 
@@ -68,12 +68,12 @@ class Job:
 class Contender:
     """An engine with its settings.
 
-    ``commands`` returns the commands of its processes, which run in parallel. ``has_window`` says whether its
-    results depend on the width. If ``widths`` is above 1, its windows form a grid and are each this many widths wide.
-    ``topics`` is 2 if each side needs its own topic. ``guarantee`` is how its results are delivered. ``states`` returns
-    the states that it has stored in Kafka. ``patience`` multiplies the time limit. ``waits_ms`` is how much event time
-    must pass before a result is emitted. ``variants`` are other settings to try. ``for_latency`` are the settings under
-    which its latency is measured, instead of its own.
+    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the
+    results depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
+    ``widths`` times as long as the given width. ``topics`` is 2 if each side needs a topic of its own. ``guarantee`` is
+    the delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
+    multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted. ``variants``
+    have other settings to try. ``for_latency`` has the settings with which the latency is measured, if they differ.
     """
 
     name: str
@@ -91,9 +91,9 @@ class Contender:
     for_latency: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int, lateness_ms: int = 0) -> Window:
-        """Return the window in which the contender finds pairs, for ``width_ms`` to each side.
+        """Return the window in which the contender finds pairs, if it extends ``width_ms`` to each side of a record.
 
-        A contender that waits for event time to pass also waits for its lateness and for the end of its window.
+        A contender that waits for event time to advance also waits for its lateness and for the end of its window.
         """
         waits_ms = self.waits_ms + lateness_ms + 2 * width_ms if self.waits_ms else 0
         if not self.has_window:
@@ -102,5 +102,5 @@ class Contender:
 
     @property
     def slug(self) -> str:
-        """The name in a form that topic and file names allow."""
+        """The name with each character replaced that a topic or file name may not contain."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())

@@ -1,4 +1,4 @@
-"""Stores the measurements in result files, one for each kind."""
+"""Stores the measurements in JSON files, one for each kind of measurement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from bench.harness.report import json_text
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run. ``width_ms`` is 0 for no window, or if the narrowest that finds ``share`` of the neighbours is used.
+    """One run of a contender on a workload.
 
-    ``curve`` names the quantity that changes along a curve, and ``at`` is its value.
+    ``width_ms`` is the width of the contender's window. It is 0 if there is no window, or if ``share`` is set: then the
+    window is the narrowest one that finds this share of the neighbours. ``curve`` names the quantity that is varied in
+    a series of runs, and ``at`` is its value in this run.
     """
 
     kind: str
@@ -33,7 +35,7 @@ class Measurement:
 
 
 class Kept:
-    """The result files, one per kind. Each measurement is saved immediately."""
+    """The result files, one per kind of measurement. Each measurement is saved as soon as it is added."""
 
     def __init__(self, folder: Path, about: dict[str, Any], settings: dict[str, Any], *, resume: bool) -> None:
         self._folder = folder
@@ -42,12 +44,15 @@ class Kept:
         self._begun: set[str] = set()
 
     def has(self, one: Measurement) -> bool:
-        """Return whether a resumed run already has this measurement. Failed ones are retried."""
+        """Return whether the run that is being resumed has made this measurement. Failed measurements are retried."""
         kept = read(self._folder, one.kind)["measurements"] if self._resume else []
         return any(_is_of(found, one) and "reason" not in found for found in kept)
 
     def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
-        """Append figures. Unless the run is resumed, the first figures of a kind replace those of earlier runs."""
+        """Append the figures of a measurement to its file.
+
+        Unless the run is resumed, the first figures of a kind replace those of earlier runs.
+        """
         kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
         self._begun.add(one.kind)
         before = [found for found in kept["measurements"] if not (_is_of(found, one) and "reason" in found)]
@@ -66,7 +71,7 @@ def read(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # A computed width appears only in the figures. Older files lack the members that had no meaning then.
+    # A width computed from ``share`` is stored only with the figures. Older files lack the members added since.
     wanted, empty = asdict(one), asdict(Measurement("", "", "", 0))
     if one.share:
         wanted.pop("width_ms")

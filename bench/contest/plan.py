@@ -25,11 +25,11 @@ from bench.contest.kept import Measurement
 from bench.contest.workload.inputs import SEED, WORKLOADS, of_curve
 
 KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady", "trials")
-"""Kinds of measurements. ``trials`` looks for a peer's best settings; rerun it (``--only trials``) when a peer
-changes."""
+"""The kinds of measurements. ``trials`` searches for the best settings of each peer; it is run only on request
+(``--only trials``), when a peer has changed."""
 SHARES: Final = (0.99,)
-"""Shares of the neighbours that a window must contain. They determine the widths on all but the alternating
-workload."""
+"""Shares of the neighbours that a contender's window must be wide enough to find. The widths on all workloads except
+the alternating one follow from them."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
@@ -37,12 +37,12 @@ ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a run.
+    """The extent of a benchmark run: how many records, turns and rates it covers.
 
-    ``turns`` is by kind, for the contenders that a headline names; the others, and the other kinds, have one turn. The
-    alternating workload is large enough to fill several batches even of the Spark stage, which has the largest.
-    ``curves`` are the places of each curve. ``steady`` are the rate in records/s and the duration in s of the steady
-    load.
+    ``turns`` is how often each kind of measurement is made for the contenders that a headline names; all other
+    measurements are made once. The alternating workload is large enough to fill several batches of every contender,
+    even of the Spark stage, whose batches are the largest. ``curves`` lists the values at which each curve is measured.
+    ``steady`` is the rate of the steady load in records/s and its duration in s.
     """
 
     records: int = 3_200_000
@@ -77,12 +77,12 @@ class Sizes:
     """The seed of the order in which the contenders run."""
 
     def of(self, kind: str) -> tuple[int, Limits]:
-        """Return the number of records and the limits for a kind."""
+        """Return the number of records and the time limits for a kind of measurement."""
         short = {"workloads": self.workload_records, "widths": self.width_records, "curves": self.curve_records}
         return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the sizes and the seeds in the form in which they are recorded. ``seed`` is the seed of the data."""
+        """Return the sizes and both seeds as written to the result files, in which ``seed`` is the seed of the data."""
         return asdict(self) | {"seed": SEED, "order_seed": self.seed}
 
 
@@ -115,10 +115,10 @@ QUICK: Final = Sizes(
 
 
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:
-    """Yield all measurements, turn by turn, so that a machine that slows down affects all contenders.
+    """Yield all measurements, turn by turn, so that all contenders are affected alike if the machine slows down.
 
-    Within a turn, the contenders run in an order drawn at random for each workload, so that none of them always comes
-    first or after the same one. The order depends only on the seed, so a resumed run continues the same plan.
+    Within a turn, the contenders run in a random order for each workload, so that none of them always runs first or
+    always follows the same contender. The order depends only on the seed, so a resumed run continues the same plan.
     """
     for turn in range(1, max((1, *sizes.turns.values())) + 1):
         for kind in kinds:
@@ -137,7 +137,7 @@ def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Itera
 
 
 def _contender_of(name: str) -> str:
-    """Return the name of a contender, without the name of its variant."""
+    """Return the name of the contender to which a variant belongs, or ``name`` if it is not a variant."""
     return BASES.get(name, name)
 
 
@@ -179,7 +179,7 @@ def _of_curves(turn: int, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
-    """Return a measurement with the narrowest window that finds ``share``, if the contender has a window."""
+    """Return a measurement. A window, if there is one, is the narrowest that finds ``share`` of the neighbours."""
     return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
 
 
@@ -200,7 +200,7 @@ def _for_latency() -> Iterator[str]:
 
 
 def trials() -> dict[str, Contender]:
-    """Return a contender for each of the peers' alternative settings, by name."""
+    """Return all variants of the contenders, each with other settings to try, by name."""
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 

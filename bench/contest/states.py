@@ -1,9 +1,9 @@
 """Samples how many records a contender holds and how many bytes it stores, in the same way for all contenders.
 
-A contender's state is known at some points in time: its folder is measured every half second, Spark prints its state
-after each batch, and the joiner writes the number of records it holds in each checkpoint. The samples are compared at
-the same input positions, a tenth of the input apart: the state at a position is the newest one that was known when the
-results had got that far.
+The size of a contender's state folder is measured every half second. In addition, Spark prints the size of its state
+after each batch, and the joiner writes the number of records that it holds to each checkpoint. All contenders are
+compared at the same input positions, which are a tenth of the input apart. The state at a position is the newest sample
+at the time when the contender's results reached that position.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ POSITIONS: Final = tuple(tenth / 10 for tenth in range(1, 10))
 
 
 class State(NamedTuple):
-    """What a contender holds at a point in time; None where that is unknown.
+    """A sample of a contender's state at a point in time. Values that are not known are None.
 
-    ``rows`` counts the records, and ``bytes`` is the size of the stored state. ``batch_rows`` counts the records of the
-    batch that has just been processed; in engines that release records only in the next batch, they are among ``rows``.
-    ``part`` names the part of the state, if its parts are known separately; the state is then the sum of the newest
-    samples of all parts.
+    ``rows`` is the number of held records, and ``bytes`` is the size of the stored state. ``batch_rows`` is the number
+    of records in the batch that has just been processed; if an engine releases records only in the next batch, ``rows``
+    includes them. If parts of the state are sampled separately, such as the joiner's units, ``part`` is the number of
+    the part; the whole state is then the sum of the newest samples of all parts.
     """
 
     at_s: float
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 
 def printed(paths: Iterable[Path]) -> list[State]:
-    """Return the states that a contender has printed, as JSON lines with ``at_s``."""
+    """Return the samples that a contender has printed: the JSON lines with ``at_s`` in its output files."""
     found = []
     for path in sorted(paths):
         for line in path.read_text(errors="replace").splitlines():
@@ -60,16 +60,16 @@ def printed(paths: Iterable[Path]) -> list[State]:
             except ValueError:
                 continue  # output of another program
             if "at_s" in values:
-                # Spark reports no rows if it does not count them.
+                # Spark reports 0 rows if it is configured not to count them.
                 rows, batch = values.get("state_rows") or None, values.get("records")
                 found.append(State(float(values["at_s"]), rows=rows, batch_rows=batch))
     return found
 
 
 def of_joiner(settings: JoinerSettings, topic: str) -> list[State]:
-    """Return the states in the joiner's state topic, which nothing has compacted yet: each checkpoint and snapshot.
+    """Return a sample for each checkpoint and snapshot in the joiner's state topic, which is not yet compacted.
 
-    ``topic`` is the input topic, whose offsets tell the size of a batch.
+    ``topic`` is the input topic. The size of a batch follows from the offsets in this topic that checkpoints record.
     """
     try:
         with closing(Readers(settings, SystemClock())) as readers:
@@ -99,9 +99,9 @@ def _of_unit(readers: Readers, topic: str, unit: int) -> Iterator[State]:
 
 
 def time_of_position(position: Ints, at_s: NDArray[np.float64]) -> Callable[[int], float | None]:
-    """Return a function from an input position, in rows, to the time at which the results had reached it.
+    """Return a function that returns when the results of a run had reached a given input position, in rows.
 
-    ``position`` is how many rows had been processed when each result was written, at the times ``at_s``.
+    ``position`` has, for each result, how many rows had been processed when it was written; ``at_s`` has the time.
     """
 
     def time_of(row: int) -> float | None:
@@ -114,11 +114,11 @@ def time_of_position(position: Ints, at_s: NDArray[np.float64]) -> Callable[[int
 def summarise(
     states: Sequence[State], rows: int, time_of: Callable[[int], float | None], needed: Callable[[int], int]
 ) -> dict[str, Any]:
-    """Return the median and the largest of each figure over the positions that the run reached.
+    """Return the median and the maximum of each figure over the positions that the run reached.
 
-    ``rows`` is the length of the input. ``needed`` returns how many records must be held at a position, because one
-    that follows is their neighbour. ``batch_share`` is the largest share of the held records that may only be those of
-    the batch in progress.
+    ``rows`` is the number of rows in the input. ``needed`` returns how many records must be held at a position because
+    a record after it is their neighbour. The returned ``batch_share`` is the largest share of the held records that are
+    perhaps held only because their batch is still in progress.
     """
     found: dict[str, list[float]] = {}
     positions = 0
@@ -140,7 +140,7 @@ def summarise(
 
 
 def _known(states: Sequence[State], name: str, at_s: float) -> float | None:
-    """Return the newest value of a figure at a time, summed over the parts of the state."""
+    """Return the newest value of a figure sampled up to ``at_s``, summed over the parts of the state."""
     newest: dict[int, State] = {}
     for one in states:
         if one.at_s <= at_s and getattr(one, name) is not None and one.at_s >= newest.get(one.part, one).at_s:

@@ -1,1 +1,1 @@
-"""Shared by the benchmarks: a temporary Kafka broker, the joiner, reports and plots."""
+"""What the benchmarks share: a temporary Kafka broker, the joiner as a process, reports and plots."""

@@ -1,4 +1,4 @@
-"""Draws bars in order of size, with words beside each, so that a plot can be read without a table."""
+"""Draws bar charts with a text beside each bar, so that they can be read without a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGE: Final = 100
 
 
 class Bar(NamedTuple):
-    """A contender, the values of its runs, what is said beside it, and whether it is the joiner."""
+    """A bar: the name of a contender, the values of its runs, the text beside it, and whether it is the joiner."""
 
     name: str
     values: Sequence[float]
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A contender, the share of the neighbours that it found (None: unknown), and what is said beside it."""
+    """A bar: the name of a contender, the share of neighbours that it found (None: unknown), and the text beside it."""
 
     name: str
     found: float | None
@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 
 def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
-    """Write a PNG to ``path``: a bar per contender on a linear axis, the largest median first."""
+    """Write a PNG to ``path`` with a bar per contender, as long as the median of its runs. The longest comes first."""
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + _ROW_INCHES * len(bars)), layout="constrained")
     ordered = sorted(bars, key=lambda bar: -statistics.median(bar.values))
     largest = max(max(bar.values) for bar in ordered)
@@ -59,14 +59,14 @@ def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
 
 
 def plot_shares(path: Path, shares: Sequence[Share], x_label: str) -> None:
-    """Write a PNG to ``path``: a bar per contender and width, with what it missed in another colour."""
+    """Write a PNG to ``path`` with a bar per contender and width, on which the missed share has another colour."""
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + _ROW_INCHES * len(shares)), layout="constrained")
     for place, share in enumerate(shares):
         found = 100 * (share.found or 0.0)
         missed = 0.0 if share.found is None else 100 - found
         axis.barh(place, found, color=_OURS if share.is_ours else _OTHERS, height=0.7)
         axis.barh(place, missed, left=found, color=_MISSED, height=0.7, hatch="///", edgecolor="white")
-        # Rounded down: only a share of one is shown as 100.
+        # If nothing was missed, no share is shown.
         misses = f"misses {missed:.1f} %; " if missed else ""
         axis.annotate(f"{misses}{share.words}", (101, place), va="center")
     axis.set_yticks(range(len(shares)), [share.name for share in shares])

@@ -1,4 +1,4 @@
-"""Shared by the Kafka benchmarks: starts Kafka and the joiner, and writes settings and records."""
+"""Starts Kafka and the joiner for the benchmarks that need them, and writes their settings and records."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ THINGS: Final = 8
 
 BUFFER_RECORDS_MAX: Final = 10_000_000
 BUFFER_BYTES_MAX: Final = 10_000_000_000
-"""Buffer limits for the joiner, far above its defaults, so that no workload's state makes it stop."""
+"""Buffer limits for the joiner, far above its defaults, so that it never stops because it holds too many records."""
 
 FIRST_MS: Final = 1_554_096_460_000
-"""The event time of the first record of every benchmark."""
+"""The event time of the first record in every benchmark, in ms since the epoch."""
 
 _LOOK_S: Final = 0.5
 KAFKAS_OWN: Final = {
-    # The local stack uses small segments for fast starts; hundreds of transactions a second would fill one in 20 s.
+    # The local stack has small log segments to start fast. Hundreds of transactions per second fill one in 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
@@ -96,8 +96,8 @@ def about() -> dict[str, Any]:
 
 
 def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
-    """Create a topic. In the names of ``settings``, ``_`` stands for a dot."""
-    # Kept in a variable, because a garbage-collected client never receives its responses.
+    """Create a topic with the given settings. In their names, an underscore stands for a dot."""
+    # The client is kept in a variable, because it would receive no responses once it is garbage-collected.
     admin = make_admin(kafka)
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
@@ -156,7 +156,7 @@ class Application:
         self.settings = load_settings(JoinerSettings, self._config)
 
     def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
-        """Start the joiner, or another of its commands, as a process."""
+        """Start a process that runs the joiner, or another command of its command-line interface."""
         return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
 
     def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
@@ -191,7 +191,7 @@ class Application:
 def changed_settings(folder: Path) -> list[tuple[str, str, str]]:
     """Return the settings of the joiner that differ from their defaults: the name, the value and the default.
 
-    Those that name a topic, a server or the application are left out, because they have no useful default.
+    Settings that name a topic, a server or the application are left out, because they have no useful default.
     """
     application = Application(KafkaSettings(), folder, "name", PARTITIONS, data="data")
     given, defaults = application.settings.application, ApplicationSettings.model_fields
@@ -209,7 +209,7 @@ def ends(kafka: KafkaSettings, topic: str, partitions: int) -> list[int]:
 
 
 def things_over_all_units(kind: str, count: int, partitions: int = PARTITIONS) -> list[tuple[str, int]]:
-    """Return ``count`` names of things and their partitions, spread round-robin over the partitions."""
+    """Return ``count`` things, each with its name and partition, distributed evenly over the partitions."""
     things: list[tuple[str, int]] = []
     number = 0
     while len(things) < count:

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Line = Sequence[tuple[float, Sequence[float]]]
-"""The positions on the x axis, and the values of all runs at each."""
+"""A line of a plot: for each position on the x axis, the values of all runs there."""
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
-"""The Okabe-Ito palette, which colour-blind readers can tell apart. The markers differ, too."""
+"""The Okabe-Ito palette, which colour-blind readers can tell apart. The lines also differ in their markers."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 _STYLES: Final = ("-", "--")
-"""Line styles. The second one is used if there are more lines than colours."""
+"""Line styles. The second style is used if there are more lines than colours."""
 _COLUMNS: Final = 3
 _FEW_LABELS: Final = 30
 _PANEL_INCHES: Final = (3.4, 2.6)
 
 
 def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: str) -> None:
-    """Write a PNG to ``path``: a panel for each x label, with a line for each contender, on logarithmic axes."""
+    """Write a PNG to ``path`` with a panel for each x label and a line for each contender, on logarithmic axes."""
     rows = -(-len(panels) // _COLUMNS)
     size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(
@@ -64,7 +64,8 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
 class Panel:
     """One of several plots side by side, each with its own axes; the x axis is logarithmic.
 
-    ``ends``: the place behind the last point of a line at which the line must end, marked with a cross.
+    ``ends`` maps the name of a line to the x position at which it ends, such as the rate at which a contender is
+    saturated. A cross marks this position.
     """
 
     x_label: str
@@ -77,7 +78,7 @@ class Panel:
 def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -> None:
     """Write a PNG to ``path``, with at most two panels per row and a shared legend below.
 
-    ``looks`` lists the contenders of several plots, so that each has the same colour and marker in all of them.
+    ``looks`` lists the contenders that occur in several plots, so that each has the same colour and marker in all.
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -111,7 +112,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
 
 
 def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> None:
-    """Draw the lines of a panel. ``names`` are those of all panels, so that a contender looks the same in each."""
+    """Draw the lines of a panel. ``names`` lists the contenders of all panels, so that each looks the same in all."""
     names = names or list(lines)
     for name, line in lines.items():
         number = names.index(name)
@@ -139,6 +140,6 @@ def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> N
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure to a PNG and close it."""
-    # Without the name and version of the program, the same figures produce the same file.
+    # The name and version of matplotlib are left out, so that the same figures always produce the same file.
     figure.savefig(path.with_suffix(".png"), dpi=160, metadata={"Software": None})
     plt.close(figure)

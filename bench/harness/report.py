@@ -1,4 +1,4 @@
-"""Writes the output of a benchmark: the machine, the figures as JSON, and the tables of a page."""
+"""Writes the report of a benchmark: a JSON file with the machine and all figures, and a Markdown page with tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE_LENGTH_MAX: Final = 1000
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Return the date, the cores, the processor, and the versions of Python and ``packages``."""
+    """Return the date, the number of cores, the processor, and the versions of Python and ``packages``."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "cores": os.cpu_count(),
@@ -29,7 +29,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """Return the duration of a call in seconds; earlier garbage is collected beforehand."""
+    """Return the duration of a call in seconds. Garbage is collected before the clock starts."""
     gc.collect()
     began_s = time.perf_counter()
     run()
@@ -48,7 +48,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Sequence[str]) -> None:
-    """Write the figures to ``path`` with suffix ``.json``, and the page with suffix ``.md``."""
+    """Write two files: the figures to ``path`` with the suffix ``.json``, and a page to ``path`` with ``.md``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json_text({"machine": about, "figures": figures}) + "\n")
     head = [f"# {title}", "", *(f"- {name}: {value}" for name, value in about.items())]
@@ -56,7 +56,7 @@ def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Se
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Return JSON with each value on one line if it fits, so that a diff shows which runs have changed."""
+    """Return JSON in which every value that fits on a line is on one line, so that a diff shows which runs changed."""
     text = json.dumps(value)
     if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
         return text

@@ -1,15 +1,16 @@
-"""Measures the speed of the joiner from Kafka to Kafka, compared with exactly-once pass-throughs of the same bytes.
+"""Measures the speed of the joiner from Kafka to Kafka, compared with exactly-once pass-throughs of the same input.
 
 ``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a temporary Kafka, writes the input once, runs the
 contenders on it several times in random order, and writes ``.json`` and ``.md``. Input and output are JSON. Each
-contender is a process. Its time is that between the first and the last record in its output topic, by the broker's
-clock, so that its start does not count.
+contender runs in processes of its own. It is timed from the first to the last record in its output topic, by the
+broker's clock, so its start-up does not count.
 
-A pass-through consumes, produces, sends offsets and commits. The one in C uses the library of confluent_kafka's clients
-without an object for a message, the one in Java Kafka's own client, those in Python confluent_kafka, with dicts that
-are reused and the garbage collector tuned as in the joiner. All but one make the joiner's transactions: one for each
-unit and batch, those of a batch at the same time and while the next batch is read. Every rate is compared with that of
-the fastest pass-through. A pass-through writes what it reads, which is less than half of what the joiner writes.
+A pass-through consumes records, produces them to another topic, and commits them together with their offsets. The one
+in C calls librdkafka, the library that confluent_kafka is built on, and creates no object per message. The one in Java
+uses Kafka's own client. Those in Python use confluent_kafka; they reuse their dicts and tune the garbage collector as
+the joiner does. All but one make the same transactions as the joiner, one for each unit and batch: the transactions of
+a batch run in parallel, while the next batch is read. Every rate is compared with that of the fastest pass-through. A
+pass-through writes what it reads, which is less than half of what the joiner writes.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ BATCH: Final = 30_000
 """The joiner's default."""
 
 _AT_ONCE: Final = 1_000
-"""Number of messages that are passed to a producer in one call, as in the joiner."""
+"""How many messages are passed to a producer in one call, as in the joiner."""
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Write speed and torque of `THINGS` machines in turn, a millisecond apart."""
+    """Write records that are a millisecond apart. `THINGS` machines take turns, each alternating speed and torque."""
     producer = make_sender(kafka)
     things = [f"machine-{number}" for number in range(THINGS)]
     places = [partition_of(thing.encode(), PARTITIONS) for thing in things]
@@ -77,14 +78,14 @@ def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
 
 
 class _Copier:
-    """Copies messages to a topic, in transactions of one producer."""
+    """Copies messages to a topic, using the transactions of one producer."""
 
     def __init__(self, producer: Producer, data: str, out: str, group: Any) -> None:
         self._producer, self._data, self._out, self._group = producer, data, out, group
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
 
     def copy(self, by_partition: dict[int, list[Message]]) -> None:
-        """Copy messages, by partition, in one transaction with their offsets."""
+        """Copy messages, which are grouped by partition, and commit them and their offsets in one transaction."""
         ends = {number: (messages[-1].offset() or 0) + 1 for number, messages in by_partition.items()}
         self._producer.begin_transaction()
         places = [TopicPartition(self._data, *end) for end in ends.items()]
@@ -101,7 +102,7 @@ class _Copier:
 def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, *, of_units: bool) -> None:
     """Copy ``records`` records to another topic, each batch in a transaction with its offsets.
 
-    ``of_units``: each partition has its own transaction, written at the same time as the others, as in the joiner.
+    With ``of_units``, each partition has a transaction of its own, and these run in parallel, as in the joiner.
     """
     kafka = KafkaSettings(bootstrap_servers=bootstrap)
     consumer = make_consumer(kafka, out, queued_max_messages_kbytes=64 * 1024, fetch_queue_backoff_ms=2)
@@ -120,7 +121,7 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, 
                 by_partition.setdefault(message.partition() or 0, []).append(message)
                 records -= 1
             if not of_units and by_partition:
-                # Not while the next batch is read: with one producer, that was slower by a sixth.
+                # Wait for the commit before reading on: with one producer, reading meanwhile was slower by a sixth.
                 copiers[0].copy(by_partition)
                 continue
             for number, messages in by_partition.items():
@@ -148,7 +149,7 @@ def _make_producer(kafka: KafkaSettings, transactional_id: str) -> Producer:
 def start_pass_through(
     kafka: KafkaSettings, data: str, out: str, batch: int, records: int, *, of_units: bool
 ) -> subprocess.Popen[bytes]:
-    """Start the pass-through in a process, which ends with the last record."""
+    """Start the pass-through in a process, which exits once it has copied the last record."""
     make_topic(kafka, out, PARTITIONS)
     given = [kafka.bootstrap_servers, data, out, str(batch), str(records), str(int(of_units))]
     command = [sys.executable, "-m", "bench.kafka", "--pass-through", *given]
@@ -164,7 +165,7 @@ def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path, *, of_units
 
 
 def run_program(kafka: KafkaSettings, data: str, _folder: Path, command: Sequence[str]) -> float:
-    """Return the same for a program of `bench.peers.ceiling`."""
+    """Return the seconds between the first and the last record that a program of `bench.peers.ceiling` writes."""
     out, records = f"raw-{uuid.uuid4().hex[:8]}", sum(ends(kafka, data, PARTITIONS))
     make_topic(kafka, out, PARTITIONS)
     given = [kafka.bootstrap_servers, data, out, str(PARTITIONS), str(BATCH), str(records)]
@@ -173,9 +174,9 @@ def run_program(kafka: KafkaSettings, data: str, _folder: Path, command: Sequenc
 
 
 def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int, results: str = "full") -> float:
-    """Return the same for the joiner in ``processes`` processes; a second one claims half of the units.
+    """Return the seconds between the first and the last result of a joiner in ``processes`` processes.
 
-    ``results``: their form, as in `application.results`.
+    If there are two processes, each serves half of the units. ``results`` is the setting `application.results`.
     """
     name = f"join-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=data, results=results)

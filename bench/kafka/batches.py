@@ -1,10 +1,10 @@
-"""Measures the speed of the joiner from Kafka to Kafka with many records in each message, as Arrow.
+"""Measures the speed of the joiner from Kafka to Kafka when each message holds many records, in Arrow format.
 
-The ceilings are pass-throughs that copy the same messages, exactly once, without looking into them. All use the same
-broker, one after the other, in random order. A rate is the number of records divided by the time between the first and
-the last message written, by the broker's clock. The start of a contender is not part of it.
+The joiner is compared with pass-throughs, which copy the same messages exactly once without decoding them. The
+contenders run one after the other, in random order, on the same broker. A rate is the number of records divided by the
+time between the first and the last message written, by the broker's clock; start-up is not part of it.
 
-The input has many records, so that a run takes some seconds: 20 million take half a gigabyte in Kafka.
+The input has so many records that a run takes some seconds: 20 million of them take half a gigabyte in Kafka.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ from broker.wire.arrow.rows import encode_columns
 
 THINGS: Final = 32
 _AT_ONCE: Final = 100
-"""Messages that a pass-through reads at once, about as many bytes as the joiner reads."""
+"""How many messages a pass-through reads at once. They have about as many bytes as the joiner reads at once."""
 _WAIT_S: Final = 600.0
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int, rows: int, *, with_ids: bool) -> None:
-    """Write speed and torque of `THINGS` machines in turn, a millisecond apart, ``rows`` records per message."""
+    """Write messages of ``rows`` records each. Records are a millisecond apart; machines take turns.
+
+    Each machine sends speed and torque alternately.
+    """
     producer = make_sender(kafka)
     by_partition: dict[int, list[str]] = {}
     for name, partition in things_over_all_units("machine", THINGS):
@@ -93,7 +96,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path, results: str) -> f
 
 
 def run_pass_through(kafka: KafkaSettings, data: str, _folder: Path) -> float:
-    """Return the same for a pass-through in Python with a transaction for each unit."""
+    """Return the seconds between the first and the last message that a pass-through in Python writes."""
     out, messages = f"raw-{uuid.uuid4().hex[:8]}", sum(ends(kafka, data, PARTITIONS))
     if start_pass_through(kafka, data, out, _AT_ONCE, messages, of_units=True).wait(_WAIT_S):
         raise subprocess.SubprocessError("the pass-through failed")
@@ -110,7 +113,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=10_000, help="records in a message (default 10,000)")
     parser.add_argument("--ids", action="store_true", help="give each record an id")
     parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
-    parser.add_argument("--only", nargs="*", help="only the contenders whose name contains one of these")
+    parser.add_argument("--only", nargs="*", help="run only the contenders whose name contains one of these words")
     parser.add_argument("--report", type=Path, default=Path(".lsb/bench_batches"), help="path of .json and .md")
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):

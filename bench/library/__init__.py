@@ -1,1 +1,1 @@
-"""Measures the library in memory, without servers."""
+"""Benchmarks of the library, which run in memory and without servers."""

@@ -1,9 +1,10 @@
-"""Measures the speed of `joiner.align` on whole tables against as-of joins of pandas and polars with the same result.
+"""Compares the speed of `joiner.align` on whole tables with that of as-of joins in pandas and polars.
 
-``python -m bench.library.aligned_tables --report docs/evidence/bench_aligned_tables`` writes ``.json`` and ``.md``. A
-driver gets three columns, each from a table of its own. A column of the previous or the nearest row is one as-of join
-of the others, an interpolated one is two as-of joins and the arithmetic on whole columns. All get the same tables in
-their own format, sorted by time as the others require, use one thread, and must give the same values.
+``python -m bench.library.aligned_tables --report docs/evidence/bench_aligned_tables`` writes ``.json`` and ``.md``.
+Three columns are added to a driver table, each from a table of its own. In pandas and polars, a column with the
+previous or the nearest value takes one as-of join; an interpolated column takes two as-of joins and arithmetic on whole
+columns. All contenders get the same tables in their own format, sorted by time as pandas and polars require. They use
+one thread and must give the same values.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Tables = list[dict[str, Any]]
 
 
 def tables_of(rows: int, keys: int) -> Tables:
-    """Return a driver and three other tables, each of ``rows`` rows, none with a time of another one."""
+    """Return a driver table and three other tables with ``rows`` rows each. No two tables have a time in common."""
     draw = np.random.default_rng(1)
     found = []
     for number in range(4):
@@ -51,7 +52,7 @@ def tables_of(rows: int, keys: int) -> Tables:
 
 
 def contenders(tables: Tables, rules: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    """Return all contenders, each with the tables in its own format. Each returns the columns as arrays."""
+    """Return a function for each contender, by name, which aligns the tables in the contender's own format."""
     of_pandas = [pd.DataFrame(one) for one in tables]
     of_polars = [pl.DataFrame(one) for one in tables]
 
@@ -145,7 +146,7 @@ def main() -> int:
                 )
                 print("\n".join(lines[-8:]), flush=True)
     about = machine("numpy", "pandas", "polars")
-    write(options.report, "Whole tables: joiner.align beside as-of joins", about, figures, lines)
+    write(options.report, "Whole tables: joiner.align compared with as-of joins", about, figures, lines)
     return 0
 
 

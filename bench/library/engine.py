@@ -1,9 +1,9 @@
-"""Measures the speed of the in-memory join against the four `pandas.merge_asof` calls whose union it equals.
+"""Compares the speed of the in-memory join with that of four `pandas.merge_asof` calls, which find the same pairs.
 
-``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both get
-the same data in the same run. Each figure is the median of several runs, which alternate between the two contenders;
-every run is in the JSON. Both use one thread. pandas gets whole tables, sorted by time before the clock starts; the
-engine gets batches in log order.
+``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both
+contenders get the same data in the same run and use one thread. Each figure is the median of several runs, which
+alternate between the two contenders; every run is in the JSON. pandas gets whole tables, sorted by time before the
+clock starts; the engine gets batches in log order.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _RECORDS_MIN: Final = 500_000
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of streams whose records alternate between left and right within each key.
+    """The properties of two streams to join, whose records alternate between left and right within each key.
 
     ``disorder`` is the share of records that are up to 100 positions late in the log; the lateness of both sides is set
-    accordingly. ``ties`` is the share of right records with the same time as their left counterpart. ``ahead`` is by
-    how many records the right side runs ahead; these are held.
+    accordingly. ``ties`` is the share of right records that have the same time as their left counterpart. ``ahead`` is
+    the number of records by which the right side runs ahead of the left one; the engine has to hold them.
     """
 
     records: int = 1_000_000
@@ -74,7 +74,7 @@ def _disordered(key: Ints, ts: Ints, case: Case, draw: np.random.Generator) -> S
 
 
 def run_engine(case: Case, left: Stream, right: Stream) -> int:
-    """Push all batches and return the number of pairs."""
+    """Push all batches of a case into the engine and return the number of pairs."""
     lateness_ns = 100 * _TICK_NS if case.disorder else 0
     buffer = LocalStreamBuffer(lateness_ns=lateness_ns)
     half, seq, pairs = case.batch // 2, np.arange(len(left.key)), 0
@@ -88,7 +88,7 @@ def run_engine(case: Case, left: Stream, right: Stream) -> int:
 
 
 def run_pandas(left: pd.DataFrame, right: pd.DataFrame) -> None:
-    """Run the four as-of joins: previous and next, from either side."""
+    """Run the four as-of joins, which find the previous and the next neighbour of each record on either side."""
     for one, other in ((left, right), (right, left)):
         for direction in ("backward", "forward"):
             pd.merge_asof(one, other, on="ts", by="key", direction=direction)
@@ -101,14 +101,14 @@ def frame_of(stream: Stream, name: str) -> pd.DataFrame:
 
 
 def measure(case: Case, runs: int) -> dict[str, Any]:
-    """Run both contenders on one case, alternating between them."""
+    """Run both contenders on one case, in turns, and return the figures of all runs."""
     left, right = streams_of(case, seed=1)
     frames = frame_of(left, "left"), frame_of(right, "right")
     warm = replace(case, records=min(case.records, 2 * case.batch))
     run_engine(warm, *streams_of(warm, seed=1))
     seconds: dict[str, list[float]] = {"engine": [], "pandas": []}
     pairs: set[int] = set()
-    # Short cases are repeated; otherwise first-touch memory access would dominate.
+    # Short cases are repeated, because otherwise the first access to newly allocated memory would dominate.
     turns = max(1, _RECORDS_MIN // case.records)
 
     def engine() -> None:
@@ -168,20 +168,20 @@ def main() -> int:
             curves[name].append(found)
             rate = found["million_records_a_second"]
             print(
-                f"{name} {getattr(case, _VARIED[name]):,}: {rate['engine']:.2f} M records/s, "
+                f"{name} {getattr(case, _VARIED[name]):,}: engine {rate['engine']:.2f} million records/s, "
                 f"pandas {rate['pandas']:.2f}, ratio {found['ratio']:.2f}",
                 flush=True,
             )
     lines = _lines(curves)
     write(
-        options.report, "The join in memory, beside four pandas.merge_asof", machine("numpy", "pandas"), curves, lines
+        options.report, "The in-memory join and four pandas.merge_asof calls", machine("numpy", "pandas"), curves, lines
     )
     plot_panels(options.report, {name: _panel(name, found) for name, found in curves.items()}, "million records/s")
     return 0
 
 
 def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float, list[float]]]]:
-    """Return the line of each contender: the varied value, and the rates of all runs."""
+    """Return, for each contender, its line in a plot: each varied value with the rates of all runs."""
     return {
         contender: [(float(one["case"][_VARIED[name]]), _rates(one, contender)) for one in found]
         for contender in ("engine", "pandas")
@@ -189,15 +189,15 @@ def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float
 
 
 def _rates(one: dict[str, Any], contender: str) -> list[float]:
-    """Return the rates of all runs of a case, in million records per second."""
+    """Return the rates of a contender in all runs of a case, in million records per second."""
     return [one["case"]["records"] / duration / 1e6 for duration in one["seconds"][contender]]
 
 
 def _lines(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
     standard = ", ".join(f"{name} {value:,}" for name, value in asdict(Case()).items())
     lines = [
-        f"Unless stated otherwise: {standard}. One core. Rates in million records a second: medians; for the",
-        "engine minimum / median / maximum.",
+        f"Unless stated otherwise: {standard}. One core. Rates are in million records per second: the minimum /",
+        "median / maximum of the engine, and the median of pandas.",
     ]
     for name, found in curves.items():
         lines += ["", f"## {name}"]

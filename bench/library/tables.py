@@ -1,9 +1,9 @@
-"""Measures the speed of `joiner.join` on whole tables against the as-of joins of pandas, polars and DuckDB.
+"""Compares the speed of `joiner.join` on whole tables with that of the as-of joins of pandas, polars and DuckDB.
 
-``python -m bench.library.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. The
-previous and next neighbours from either side take one call of `joiner.join`, and four as-of joins of the others, whose
-union has each mutual pair twice. All get the same tables in their own format, sorted by time as the others require, and
-use one thread.
+``python -m bench.library.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. One call of
+`joiner.join` finds the previous and next neighbours of the rows on both sides. The other libraries need four as-of
+joins for this, whose union contains each mutual pair twice. All contenders get the same tables in their own format,
+sorted by time as the other libraries require, and use one thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def tables_of(rows: int, keys: int) -> Tables:
 
 
 def contenders(tables: Tables) -> dict[str, Callable[[], object]]:
-    """Return all contenders, each with the tables in its own format."""
+    """Return a function for each contender, by name, which joins the tables in the contender's own format."""
     of_pandas = pd.DataFrame(tables[0]), pd.DataFrame(tables[1])
     of_polars = pl.DataFrame(tables[0]), pl.DataFrame(tables[1])
     return {
@@ -94,7 +94,7 @@ def _by_duckdb(left: Any, right: Any) -> Callable[[], object]:
 
 
 def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
-    """Run all contenders on one case, round-robin; return the seconds of every run."""
+    """Run all contenders on one case, in turns. Return the durations of all runs, in s."""
     found: dict[str, list[float]] = {}
     everyone = contenders(tables_of(rows, keys))
     for turn in range(runs + 1):
@@ -127,7 +127,7 @@ def main() -> int:
             )
             print("\n".join(lines[-9:]), flush=True)
     about = machine("numpy", "pandas", "polars", "duckdb")
-    write(options.report, "Whole tables: joiner.join beside four as-of joins", about, figures, lines)
+    write(options.report, "Whole tables: joiner.join compared with four as-of joins", about, figures, lines)
     return 0
 
 

@@ -1,1 +1,1 @@
-"""The other contenders: scripts as users of those engines would write them, and their environments."""
+"""The joiner's peers: the programs that users of other engines would write, and the environments they run in."""

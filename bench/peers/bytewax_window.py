@@ -1,13 +1,16 @@
 """A windowed join in bytewax, at least once: a peer of the neighbour join.
 
 bytewax joins only within tumbling, sliding or session windows. Tumbling windows lose the pairs across their boundaries.
-Sliding windows, twice as long as the width and a width apart, contain every pair within the width; a pair that is in
-two windows counts only in the first. Its ``join_window`` expects two streams. If one stream is branched into two, all
-left records of a batch come before its right ones, which are then late unless the join allows for the event time of a
-whole batch. So both sides are collected in one window and multiplied there (the variant ``join-window`` uses bytewax's
-own join). Unlike a neighbour join it cannot express "the nearest": its user must know the width. Nor is it exactly
-once: its Kafka sink has no transactions. The last windows of a thing, with their pairs, stay open until a later record
-of that thing arrives.
+Sliding windows that are twice as long as the join's width, and start one width apart, contain every pair within the
+width; a pair that lies in two windows is written for the first one only.
+
+bytewax's own ``join_window`` expects two streams. If one stream is branched into two, all left records of a batch come
+before its right records, which are then late unless the lateness covers the event time of a whole batch. So this
+program collects both sides in one window and forms all pairs there. The variant ``join-window`` uses ``join_window``.
+
+Unlike a neighbour join, a windowed join cannot express "the nearest record": its user must know the width. Nor is this
+join exactly once, because bytewax's Kafka sink has no transactions. The last windows of a thing stay open, and their
+pairs are not written, until a later record of that thing arrives.
 
 The variants named ``by-hand`` are the neighbour join as users can write it for ordered records, by keeping the previous
 record of each thing. They cannot handle disorder.
@@ -51,7 +54,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 JOIN_LATENESS_MS = 60_000
-"""Lateness: more than the event time of a batch, because after a branch all records of one side come first."""
+"""Lateness for ``join-window``. After the branch, all records of one side come before those of the other, so it must
+exceed the event time of a batch."""
 
 
 def main() -> None:
@@ -101,26 +105,26 @@ def main() -> None:
 
 
 def parse(message: Any) -> tuple[str, dict[str, Any]]:
-    """Return the key of a record, which is its thing, and the parsed record."""
+    """Parse a record from a Kafka message. Return its key, which is the thing, and the record."""
     record = json.loads(message.value)
     record["at"] = datetime.fromtimestamp(record["phenomenonTime"] / 1000, UTC)
     return record["thing"], record
 
 
 def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
-    """Return all pairs within a window that are at most the width apart."""
+    """Return a stream of all pairs of records that are in the same window and at most ``width_ms`` apart."""
     width = timedelta(milliseconds=width_ms)
     windows = TumblingWindower(align_to=ORIGIN, length=width)
     if window != "tumbling":
         windows = SlidingWindower(2 * width, width, ORIGIN)
     if window == "join":
         lateness_ms = max(lateness_ms, JOIN_LATENESS_MS)
-    # By default the clock also follows the wall clock, which makes a backlog late.
+    # By default, event time also advances with the wall clock, which would make the records of a backlog late.
     clock = EventClock(lambda record: record["at"], timedelta(milliseconds=lateness_ms), now_getter=lambda: ORIGIN)
 
     def near(item: Any) -> Any:
         number, (left, right) = item
-        # A window may lack one side. A pair may be in two windows: the first one counts.
+        # A window may contain only one side. If a pair is in two windows, it is written for the first one only.
         if left is None or right is None or abs(left["at"] - right["at"]) > width:
             return None
         first = (min(left["at"], right["at"]) - ORIGIN) // width
@@ -143,7 +147,7 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
 
 
 def meet(before: Any, record: Any) -> Any:
-    """Return the pair of a record and the previous one, if they have different quantities."""
+    """Return the new state, and a pair if the record and the one before it have different quantities."""
     if before is None or before["quantity"] == record["quantity"]:
         return record, []
     return record, [(before, record) if before["quantity"] == "speed" else (record, before)]

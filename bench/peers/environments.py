@@ -1,6 +1,7 @@
-"""Creates an environment for each peer except Spark, because the peers' packages conflict with the project's.
+"""Creates a Python environment for each peer except Spark, because the peers' packages conflict with the project's.
 
-Each is created once, in the subfolder ``peers`` from ``requirements/peers``, and again when its requirements change.
+An environment is created in the subfolder ``peers`` from a file in ``requirements/peers``. It is kept, and created
+again only when that file changes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from broker.stack.parts import Parts
 REQUIREMENTS: Final = Path(__file__).parents[2] / "requirements" / "peers"
 
 _PYTHONS: Final = ("3.11", "3.12")
-"""Python versions for which all peers have wheels. Apache Beam, which Flink needs, and bytewax have none for newer
-ones."""
+"""Python versions for which all peers have wheels. bytewax and Apache Beam, which Flink needs, have no wheels for newer
+versions."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
-"""The newest connector. It is built for Flink 2.2 but also works with 2.3."""
+"""The newest Kafka connector of Flink. It is built for Flink 2.2 but also works with 2.3."""
 
 
 ENVIRONMENTS: Final = {
@@ -36,16 +37,16 @@ ENVIRONMENTS: Final = {
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Return the command of a peer, without the arguments of a run. Installs missing requirements."""
+    """Return the command that starts a peer, without the arguments of a run. Installs what the peer requires."""
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
 
 
 def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the Python of a peer (``flink``, ``quix``, ``bytewax``, ``pathway``), installed if needed.
+    """Return the Python interpreter of the environment ``flink``, ``quix``, ``bytewax`` or ``pathway``.
 
-    Raises StackError with the installer's output if it cannot be installed here.
+    The environment is created if needed. Raises StackError with the installer's output if that fails.
     """
     wanted = REQUIREMENTS / f"{name}.txt"
     place = (folder / "peers" / name).absolute()
@@ -72,7 +73,7 @@ def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
 def _find_python(name: str) -> str:
     if "{}.{}".format(*sys.version_info) in _PYTHONS:
         return sys.executable
-    # pyenv's versions are not on the path unless they are selected.
+    # Python versions that were installed with pyenv are on the PATH only if they are selected.
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in _PYTHONS:
         found = shutil.which(f"python{version}")

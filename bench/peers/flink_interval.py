@@ -1,14 +1,15 @@
 """An interval join in Flink SQL, exactly once: a peer of the neighbour join. It runs in Java; PyFlink only starts it.
 
-Unlike a neighbour join, it cannot express "the nearest": it writes all pairs within the width, and none across a longer
-pause. Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` only looks back, and using one per side reads
+Unlike a neighbour join, it cannot express "the nearest record": it writes all pairs within the width, and none across a
+longer pause. Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` only looks back, and using one per side reads
 everything twice.
 
-Its speed depends on how far the partitions are apart in event time: for each record it scans everything that it keeps
-of the same thing, and it keeps what the slowest partition may still need. So the partitions are read in parallel and
-aligned (``scan.watermark.alignment``, small fetches, one task per partition), and every record emits a watermark;
-without that it was two to four times slower. The same is true of the JVM's default heap and collector; with state in
-RocksDB it was far slower still. ``--lateness-ms`` bounds the disorder; later records may miss pairs.
+Its speed depends on how far apart the partitions are in event time. For each record, it scans all records of the same
+thing that it holds, and it holds every record that the slowest partition may still need. So the partitions are read in
+parallel and aligned (``scan.watermark.alignment``, small fetches, one task per partition), and every record emits a
+watermark. Without this, or with the JVM's default heap and garbage collector, the join was two to four times slower;
+with its state in RocksDB it was far slower still. ``--lateness-ms`` is the greatest disorder to allow for; a record
+that is later than that may miss pairs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SINK = {
     "properties.batch.size": "1000000",
     "properties.buffer.memory": "134217728",
 }
-"""The batches of the joiner's producer: librdkafka's hold up to 1 MB."""
+"""Batches are as large as those of the joiner's producer: librdkafka's batches hold up to 1 MB."""
 
 VARIANTS: dict[str, dict[str, str]] = {
     "best": {},
@@ -96,7 +97,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")
-    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a partition are out of order")
+    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a partition may be out of order")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
     parser.add_argument("--state", type=Path, help="folder of the checkpoints")
     parser.add_argument("--jars", type=Path, required=True, help="folder of Flink's Kafka connector")
@@ -104,7 +105,7 @@ def _options() -> argparse.Namespace:
 
 
 class Setup(NamedTuple):
-    """The settings of a variant: of the job, and of its two tables."""
+    """The settings of a variant: those of the Flink job, of its source table and of its sink table."""
 
     config: dict[str, str]
     source: dict[str, str]
@@ -112,7 +113,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
-        """Return the settings for the arguments. The variant's settings override those of the same name."""
+        """Return the settings for the given arguments. Settings of the variant override others of the same name."""
         state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {
@@ -149,7 +150,7 @@ def _start_java(*, is_tuned: bool) -> None:
     scratch = tempfile.TemporaryDirectory(prefix="flink-")
 
     def stop(*_: object) -> None:
-        # The Java process exits with this one and leaves its unpacked files behind.
+        # The Java process exits together with this one, and leaves the files that it has unpacked behind.
         scratch.cleanup()
         os._exit(0)
 
@@ -160,7 +161,7 @@ def _start_java(*, is_tuned: bool) -> None:
 
 
 def statements(setup: Setup, width: str, lateness: str) -> list[str]:
-    """Return the job's SQL statements, the insert last. ``width`` and ``lateness`` are SQL intervals."""
+    """Return the SQL statements of the job, ending with the INSERT. ``width`` and ``lateness`` are SQL intervals."""
     return [
         f"""
         CREATE TABLE records (

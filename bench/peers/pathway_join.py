@@ -1,12 +1,12 @@
-"""Temporal joins in Pathway: a peer of the neighbour join.
+"""Temporal joins in Pathway, for comparison with the neighbour join in the benchmarks.
 
-``interval_join`` finds all pairs within a width, and ``asof_join`` the latest record before each one; two as-of joins,
-one per side, make up the neighbour join. Unlike it, they cannot mark a result as final: an as-of pair is written
-immediately, and if a record arrives after its successor, another message with ``"diff": -1`` retracts the pair. The
-clock is the newest record of all partitions, so the records that a cut-off drops depend on how far apart the partitions
-are while a backlog is read: too small a cut-off silently loses pairs; without one, everything is kept. Exactly-once
-delivery and state that survives the process need a licence key, so this script does without them: a restart reads
-everything again.
+``interval_join`` finds all pairs within a given interval; ``asof_join`` finds the latest record before each record. Two
+as-of joins, one per side, find the same pairs as the neighbour join, but cannot mark a result as final: an as-of pair
+is written immediately, and if a record then arrives out of order, another message with ``"diff": -1`` retracts the
+pair. Pathway's clock is the newest event time in any partition. While a backlog is read, the partitions drift apart,
+and records behind the clock by more than the cut-off are dropped: too small a cut-off silently loses pairs, while
+without a cut-off all records are kept forever. Exactly-once delivery and persistent state require a licence key, so
+this script uses neither: after a restart it reads everything again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 import pathway as pw
 
-# The interval join: it writes all pairs in the time in which the as-of joins write a third. Two threads for two cores.
-# A bounded backlog, so that a batch is not the whole input; without a bound it is as fast.
+# The interval join writes all of its pairs in the time that the as-of joins need for a third of theirs. There is one
+# thread for each of the two cores. The backlog is bounded so that a batch does not hold the whole input; an unbounded
+# one is no faster.
 SETTINGS: dict[str, Any] = {"join": "interval", "threads": 2, "commit_ms": 100, "backlog": 100_000}
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -82,7 +83,7 @@ def main() -> None:
 
 
 def select(joined: Any, left: Any, right: Any) -> Any:
-    """Return the pairs in output form, without as-of results that have no partner."""
+    """Convert joined records to output messages, leaving out as-of results for which no partner was found."""
     both = joined.select(
         l_thing=left.thing,
         l_name=left.name,

@@ -1,14 +1,17 @@
-"""As-of joins in Quix Streams, exactly once: a peer of the neighbour join.
+"""Exactly-once as-of joins in Quix Streams, for comparison with the neighbour join in the benchmarks.
 
-``join_asof`` joins each left record with the latest right one before it. Two of them, one per side, are the neighbour
-join for ordered records. Unlike it, they cannot express "the next one after", join one topic with itself (so it reads
-two, left and right, with equal partitions: DATA is ``left,right``), or wait for a late record: only records that have
-arrived when a record is processed count. Its two topics are read in the order of Kafka's timestamps, so these must be
-the event times (``message.timestamp.type=CreateTime``), or pairs are wrong. Pairs of equal times are written twice,
-once from each side.
+``join_asof`` joins each left record with the latest right record before it. For ordered input, two such joins, one per
+side, find the same pairs as the neighbour join. They have limits that the neighbour join does not have:
 
-The variant ``interval`` is its join within a width: it finds all pairs within it, even with disorder in one topic, but
-looks back only, so it depends on that order of reading as well.
+- They cannot ask for the next record after a given one.
+- They cannot join a topic with itself, so this script reads two topics with equal partitions: DATA is ``left,right``.
+- They do not wait for late records: a record is joined only with records that have already arrived.
+- The two topics are read in the order of Kafka's timestamps, so these must be the event times
+  (``message.timestamp.type=CreateTime``); otherwise wrong pairs are written.
+- Two records with equal times are written as a pair twice, once from each side.
+
+The variant ``interval`` uses Quix Streams' interval join. It finds all pairs within the interval, even if one of the
+topics is out of order. But it only looks back, so it also depends on the order in which the topics are read.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from typing import Any
 
 from quixstreams import Application
 
-# One process: after a second one joined the group, half of the partitions stopped for good in most runs. The read-ahead
-# per partition limits how far apart the two topics can get.
+# Only one process: in most runs, half of the partitions stopped for good once a second process had joined the consumer
+# group. The read-ahead per partition (`ahead`) limits how far one topic can get ahead of the other.
 SETTINGS: dict[str, Any] = {
     "join": "asof",
     "sides": "both",
@@ -31,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "processes": 1,
     "commit_s": 1.0,
     "ahead": 10_000,
-    # As in the joiner's producer, whose library uses the same batches.
+    # The same linger time as the joiner's producer. Both use librdkafka, so the batch size is the same, too.
     "linger_ms": 5,
 }
 
@@ -56,7 +59,7 @@ def main() -> None:
     parser.add_argument("data", help="topics to read: left,right")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--width-ms", type=int, default=16, help="of the window of the interval join, to each side")
+    parser.add_argument("--width-ms", type=int, default=16, help="half-width of the interval join, in ms")
     parser.add_argument("--grace-ms", type=int, default=10_000, help="how long records are kept")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
     parser.add_argument("--state", type=Path, help="folder of the state")

@@ -1,19 +1,21 @@
-"""An as-of join written by hand in Spark, with custom state in Python: a peer of the neighbour join.
+"""An as-of join written by hand in Spark, with custom state in Python, for comparison with the neighbour join.
 
-A `StatefulProcessor` holds the records of each machine, one `ListState` per side, until the watermark has passed them,
-as in the public examples of `transformWithStateInPandas`. Each left record is then paired with the last right one at or
-before it and the first at or after it, at least once. A timer does so for machines that have fallen silent.
+As in the public examples of `transformWithStateInPandas`, a `StatefulProcessor` holds each machine's records, in one
+`ListState` per side, until the watermark has passed them. It then pairs each left record with the last right record at
+or before it and the first right record at or after it. A timer triggers this for machines that have fallen silent.
+Delivery is at least once.
 
-Compared with the neighbour join:
+Differences from the neighbour join:
 
-- it sees pairs from the left side only: of the right records between two left ones it finds the first and the last;
-- a pair waits for the watermark, which lags by one batch plus the lateness and is shared by all machines: records that
-  are late for it are dropped silently;
-- each record is written to the state and read from it individually, between Python and the JVM;
-- a left record of a machine whose right side is silent is held forever, as is everything after it.
+- It looks for partners of left records only. Of the right records between two left records it therefore finds just the
+  first and the last.
+- A pair is not written until the watermark has passed it. The watermark lags by one batch plus the lateness and is
+  shared by all machines; records that are older are dropped silently.
+- Each record is written to the state and read back individually, and crosses between Python and the JVM each time.
+- If the right side of a machine falls silent, the next left record and all left records after it are held forever.
 
-The settings are the best of those tried (``trials/spark_asof.json``): a state partition per core, Java's parallel
-collector, RocksDB (the only store that Spark accepts for this) with changelogs.
+The settings are the best of those tried (``trials/spark_asof.json``): one state partition per core, Java's parallel
+garbage collector, and RocksDB, the only store that Spark accepts for custom state, with changelogs.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class AsOf(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803 - Spark's name
     ) -> Iterator[pd.DataFrame]:
-        """Hold the new records, and pair those that the watermark has passed."""
+        """Add the new records to the state, and pair the held records that the watermark has passed."""
         new: tuple[list[Row], list[Row]] = ([], [])
         for frame in rows:
             for side, quantity in zip(new, ("speed", "torque"), strict=True):
@@ -107,7 +109,8 @@ class AsOf(StatefulProcessor):
     def _pair(self, key: Any, new: tuple[list[Row], list[Row]], watermark_ms: int) -> pd.DataFrame:
         lefts, rights = (sorted(state.get(), key=itemgetter(0)) for state in self._sides)
         times = [time for time, *_ in rights]
-        # No record older than the watermark can follow, so a right record before it is certain to be the next one.
+        # No record older than the watermark can still arrive, so no right record can still be inserted before one
+        # that the watermark has passed.
         certain = bisect_left(times, watermark_ms)
         settled = bisect_right(lefts, times[certain - 1], key=itemgetter(0)) if certain else 0
         pairs = []

@@ -1,26 +1,28 @@
-"""Windowed joins in Spark, as its users would write them: peers of the neighbour join.
+"""Windowed joins in Spark, as its users would write them, for comparison with the neighbour join in the benchmarks.
 
-Both quantities are read from one topic, or from one each, joined on the machine within a width in milliseconds, and the
-pairs written back to Kafka, at least once. None of the variants can express "the neighbour, however far away":
+Reads both quantities from one topic, or each from its own, joins the records of each machine within a window given in
+milliseconds, and writes the pairs back to Kafka, at least once. None of the variants can express "the neighbour,
+however far away":
 
-- ``range``: all pairs at most the width apart. Too narrow a window misses neighbours; a wider one pairs everything in
-  it.
-- ``tumbling``: all pairs in the same window of a fixed grid. It misses every neighbour across a window boundary, and
-  within a window pairs all records of one side with all of the other.
-- ``nearest``: the range join, reduced to the nearest right record before and after each left one. That is the as-of
-  join from the left side; pairs that are neighbours only as seen from the right record are missing. A pair is written
-  once the watermark has passed its left record, one batch plus the lateness after it was read.
+- ``range``: all pairs whose times differ by at most the window. If the window is too narrow, it misses neighbours; if
+  it is wider than necessary, the join also writes pairs that are not neighbours.
+- ``tumbling``: all pairs in the same window of a fixed grid. It misses neighbours on either side of a window boundary,
+  and within a window pairs every left record with every right record.
+- ``nearest``: the range join, reduced to the nearest right record before and after each left record. This is an as-of
+  join from the left side: it misses a pair if the left record is a neighbour of the right one, but not the other way
+  round. A pair is written once the watermark has passed its left record, one batch plus the lateness after the record
+  was read.
 
-The settings are the best of those tried (``trials/spark_windowed.json``). What made the range join faster, each change
-in addition to the previous ones, in thousand records/s on two cores: state format 4 in RocksDB with changelogs 32;
-format 2 in memory with buckets of time (`range_join`) 42; a partition of the join for each core and Java's parallel
-collector 60; each record parsed once 67. With all of that, format 4 in RocksDB without buckets reaches 52. State in
-memory has to fit there; Spark still writes it to the checkpoint. Progress cannot be tracked asynchronously
-(``asyncProgressTrackingEnabled``): Spark refuses it for stateful queries.
+The settings are the best of those tried (``trials/spark_windowed.json``). These changes made the range join faster,
+each in addition to the previous ones (thousand records/s on two cores): state format 4 in RocksDB with changelogs, 32;
+format 2 in memory with time buckets (`range_join`), 42; one join partition per core and Java's parallel garbage
+collector, 60; parsing each record only once, 67. With all of these settings, format 4 in RocksDB without buckets
+reaches 52. In-memory state is limited by the available memory; Spark still writes it to the checkpoint. Asynchronous
+progress tracking (``asyncProgressTrackingEnabled``) is not an option, because Spark refuses it for stateful queries.
 
-``--settings`` selects how much of that is used: ``default``, Spark's own, with its 200 partitions of the join;
-``tuned``, what its documentation advises for large state: state format 4 in RocksDB with changelogs, and a partition
-for each core and the parallel collector; ``best``, all of the above.
+``--settings`` selects how many of these settings are used: ``default`` keeps Spark's defaults, including 200 join
+partitions; ``tuned`` follows Spark's documentation on large state: state format 4 in RocksDB with changelogs, one
+partition per core and the parallel collector; ``best`` applies the best settings found.
 
 Prints a line per batch: its number of records, its duration in ms, and the size of its state.
 """
@@ -54,7 +56,7 @@ _TUNED: Final = _OF_BOTH | {
 _BEST: Final = _OF_BOTH | {
     "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.streaming.stateStore.providerClass": _STORE.format("HDFSBacked"),
-    # These rules would push conditions below the parser, which then runs once per condition.
+    # These optimizer rules would push filters below the JSON parser, which would then run once per filter.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in ("PushDownPredicates", "PushPredicateThroughNonJoin", "InferFiltersFromConstraints")
@@ -64,11 +66,12 @@ _BEST: Final = _OF_BOTH | {
 SETTINGS: Final[dict[str, dict[str, str]]] = {"default": {}, "tuned": _TUNED, "best": _BEST}
 
 WIDTH_MS: Final = 16
-"""The narrowest window that misses no neighbour in the benchmark's data, whose streams are 8 ms apart: it finds
-exactly the neighbours. For real data this width is unknown, and must be larger."""
+"""Default window. In the benchmark's data, whose streams are 8 ms apart, it is the narrowest window that contains every
+pair of neighbours, and it contains no other pairs. For real data the right width is unknown; it has to be larger."""
 
 LATENESS_MS: Final = 10_000
-"""Lateness: more than the disorder within a batch, whose partitions reach different event times."""
+"""Default lateness. A batch reads its partitions up to different event times, so its records are out of order; the
+lateness has to exceed that disorder."""
 
 SINKS: Final = {
     "batched": {
@@ -79,7 +82,8 @@ SINKS: Final = {
     },
     "default": {"kafka.compression.type": "lz4"},
 }
-"""Settings of the producer: those of the joiner's (librdkafka's batches hold up to 1 MB), and Kafka's own."""
+"""Producer settings: ``batched`` batches like the joiner's producer (librdkafka's batches hold up to 1 MB); ``default``
+keeps Kafka's defaults except for the compression."""
 
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1
@@ -89,20 +93,20 @@ def main() -> None:
     """Run until stopped."""
     parser = make_parser(__doc__ or "")
     parser.add_argument("--variant", choices=VARIANTS, default="range")
-    parser.add_argument("--width-ms", type=int, default=WIDTH_MS, help="of the window; of a range, to each side")
-    parser.add_argument("--bucket-ms", type=int, help="of a range: see range_join; 0: none (default: ten widths)")
+    parser.add_argument("--width-ms", type=int, default=WIDTH_MS, help="width of the window (range: to each side)")
+    parser.add_argument("--bucket-ms", type=int, help="size of range_join's time buckets; 0: none (default: 10 widths)")
     parser.add_argument("--settings", choices=SETTINGS, default="best", help="see above (default best)")
     options = parser.parse_args()
     if options.bucket_ms is None:
         options.bucket_ms = 10 * options.width_ms if options.settings == "best" else 0
-    # Batches without data are useful only for ``nearest``, which may still have results to write.
+    # Only ``nearest`` needs batches without data: its results may become final when no more records arrive.
     idle = {"spark.sql.streaming.noDataMicroBatches.enabled": str(options.variant == "nearest").lower()}
     settings = SETTINGS[options.settings]
     session = make_session(options, settings | idle if settings else {})
     topics = options.data.split(",")
     of_topic = {topic: read(session, options, topic) for topic in topics}
     left, right = (
-        # Filter the text before parsing, because each side drops half of the records.
+        # Each side uses only half of the records, so filter the JSON text before parsing it.
         parse(of_topic[topic].where(f.col("value").contains(name)), options).where(f.col("quantity") == name)
         for name, topic in zip(("speed", "torque"), topics * (2 // len(topics)), strict=True)
     )
@@ -110,11 +114,11 @@ def main() -> None:
 
 
 def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Join each left record with every right one of the same machine within the width.
+    """Join each left record with all right records of the same machine that are at most the window's width away.
 
-    Spark's join compares a record with all held records of its key. With buckets as part of the key, each left record
-    is in one bucket and each right one in every bucket of its possible partners, so that a key holds few records; the
-    pairs stay the same.
+    Spark compares a record with all held records of the same join key. To keep that number small, the key can include a
+    time bucket: each left record is in one bucket, and each right record in all buckets that can contain a partner.
+    This does not change which pairs are found.
     """
     names = ["thing"]
     if options.bucket_ms:
@@ -123,7 +127,8 @@ def range_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -
         both = f.array_distinct(f.array(_bucket(-options.width_ms, options), _bucket(options.width_ms, options)))
         right = right.withColumn("bucket", f.explode(both))
     left, right = left.alias("l"), right.alias("r")
-    # Spark derives from the timestamps how long to hold a record; comparing the numbers first is faster.
+    # Spark needs the condition on the timestamps to derive how long to hold a record. Comparing the integer times first
+    # makes the join faster.
     width = f.expr(f"interval {options.width_ms} milliseconds")
     near = f.abs(f.col("l.phenomenonTime") - f.col("r.phenomenonTime")) <= options.width_ms
     near &= f.col("r.at").between(f.col("l.at") - width, f.col("l.at") + width)
@@ -137,7 +142,7 @@ def _bucket(further_ms: int, options: argparse.Namespace) -> Column:
 
 
 def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Join each left record with every right one of the same machine in the same window."""
+    """Join each left record with all right records of the same machine in the same tumbling window."""
     window = f"{options.width_ms} milliseconds"
     left, right = (side.withColumn("window", f.window("at", window)) for side in (left, right))
     left, right = left.alias("l"), right.alias("r")
@@ -146,7 +151,7 @@ def tumbling_join(left: DataFrame, right: DataFrame, options: argparse.Namespace
 
 
 def nearest_join(left: DataFrame, right: DataFrame, options: argparse.Namespace) -> DataFrame:
-    """Join each left record with the nearest right one before and after it, within the window."""
+    """Join each left record with the nearest right records before and after it that are within the window."""
     pairs = range_join(left, right, options)
     other = f.struct("right_time", "right", "right_result")
     kept = pairs.groupBy("at", "thing", "left", "left_time", "left_result").agg(
@@ -181,7 +186,7 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     """Return a parser for the arguments that all Spark peers share."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
-    parser.add_argument("data", help="topic to read, or two separated by a comma, one for each side")
+    parser.add_argument("data", help="topic to read, or one topic for each side, separated by a comma")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--jars", type=Path, required=True, help="folder of Spark's Kafka connector")
     parser.add_argument("--state", type=Path, required=True, help="folder of the checkpoint")
@@ -212,7 +217,7 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
 
 
 def read(session: SparkSession, options: argparse.Namespace, topic: str) -> DataFrame:
-    """Return the values of a topic as strings. A batch has as many records from several topics as from a single one."""
+    """Return the message values of a topic as strings. If two topics are read, each gets half of the batch size."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
@@ -234,7 +239,7 @@ def parse(values: DataFrame, options: argparse.Namespace) -> DataFrame:
 
 
 def run(pairs: DataFrame, options: argparse.Namespace) -> None:
-    """Write pairs to Kafka and report each batch until stopped."""
+    """Write the pairs to Kafka, and print a line about each batch, until the query is stopped."""
     shown = f.struct(
         "thing",
         "left",
@@ -274,13 +279,13 @@ def _report(query: StreamingQuery) -> None:
 
 
 def _ended_s(progress: Any) -> float:
-    """Return when a batch ended, in s since the epoch."""
+    """Return the time at which a batch ended, in seconds since the epoch."""
     took_s = float(progress["durationMs"]["triggerExecution"]) / 1000
     return datetime.fromisoformat(progress["timestamp"]).timestamp() + took_s
 
 
 def _read_by(sources: list[Any]) -> int:
-    """Return the number of records in a batch from its offsets, because Spark counts each twice, once per side."""
+    """Return the number of records in a batch, computed from its offsets. Spark itself counts each record twice."""
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
     for source in sources:

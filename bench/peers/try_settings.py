@@ -1,8 +1,10 @@
-"""Finds the best settings of a peer: runs its variants one after the other, and stores the figures in ``trials``.
+"""Finds the best settings for a peer, a join in another engine that the benchmarks compare with the joiner.
 
-``python -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input
-once, and runs each variant on it, with the narrowest window that contains every pair. The output is compared with the
-expected neighbours. The rate is measured between a fifth and nineteen twentieths of the results, by the broker's clock.
+Runs variants of the settings one after the other, and stores the figures in ``trials``. For example, ``python -m
+bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and runs
+each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
+neighbours. To exclude start-up and shutdown, the rate is measured between the times, by the broker's clock, at which
+20 % and 95 % of the results had been written.
 """
 
 from __future__ import annotations
@@ -44,13 +46,14 @@ _TWO_TOPICS: Final = ("quix_asof",)
 _TRIALS: Final = Path(__file__).with_name("trials")
 _LOOK_S: Final = 0.5
 _STILL_S: Final = 10.0
-"""A run ends after this time without a new result; some peers write only once per checkpoint."""
+"""A run ends if no new result arrives for this long. Some peers write results only once per checkpoint."""
 
 
 def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[str, str]]:
-    """Write alternating speed and torque of `THINGS` machines, to one topic or one per quantity. Return the neighbours.
+    """Write alternating speed and torque records of `THINGS` machines. Return the pairs of neighbours.
 
-    Kafka's timestamps are the event times, which some engines use.
+    The records go to a single topic, or to one topic per quantity. Their Kafka timestamps are set to the event times,
+    because some engines read the time from there.
     """
     admin, things = make_admin(kafka), things_over_all_units("machine", THINGS)
     settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
@@ -84,7 +87,7 @@ def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[
 
 
 def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wanted: int, seconds: float) -> str:
-    """Run a peer until no more results arrive. Return its result topic."""
+    """Run the command of a peer until no more results arrive. Return the name of its result topic."""
     out = f"out-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryFile() as log:
@@ -109,7 +112,7 @@ def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wan
 
 
 def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records: int) -> dict[str, int]:
-    """Return records/s, and the numbers of found, missing and unexpected pairs."""
+    """Return the rate in records/s and the numbers of found, missing, wrong and duplicate pairs."""
     times_ms, found = [], []
     with closing(make_reader(kafka, "bench")) as consumer:
         for number in range(PARTITIONS):
@@ -121,7 +124,8 @@ def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records:
     rate = 0
     if times_ms:
         took_ms = times_ms[len(times_ms) * 19 // 20] - times_ms[len(times_ms) // 5]
-        # A stopped run has not read all of its input; the share of pairs found estimates the share read.
+        # A run that was stopped early has not read all of its input. Estimate the share that it has read by the share
+        # of the expected pairs that it has found.
         rate = round(0.75 * min(1.0, len(set(found) & wanted) / len(wanted)) * records / max(took_ms, 1) * 1000)
     right = set(found) & wanted
     return {

@@ -1,1 +1,1 @@
-"""Files for docker-compose.yml: the settings of its servers, and the passwords."""
+"""Files used by docker-compose.yml: the configuration of its servers, and the code that generates their passwords."""

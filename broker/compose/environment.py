@@ -1,8 +1,8 @@
-"""Passwords and tokens for docker-compose.yml: ``make env``.
+"""Generates the passwords and tokens for docker-compose.yml (``make env``).
 
-Each password is generated once, at random, in a file of its own, which is mounted into the containers that need it.
-Passwords never appear on a command line, in the environment or in an image. ``.env`` only names the folder with the
-files. Existing files are kept.
+Each password is random and written to its own file, which is mounted into the containers that need it. Passwords never
+appear on a command line, in the environment or in an image; ``.env`` contains only the path of the folder with these
+files. Files that already exist are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ USER: Final = "lsb"
 _SECRETS: Final = ("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password")
 _BYTES: Final = 24
 _ENVIRONMENT: Final = """\
-# Read by `docker compose`; written by `make env`. The passwords are in files of this folder.
+# Read by `docker compose`; written by `make env`. This folder contains the passwords, one file each.
 LSB_SECRETS={folder}
 """
 
@@ -44,7 +44,7 @@ def main(root: Path | None = None) -> int:
     except OSError as error:
         print(f"make env: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"{', '.join(generated) or 'nothing new'} in {FOLDER}; .env names the folder. Next: docker compose up")
+    print(f"Generated {', '.join(generated) or 'no new files'} in {FOLDER}. Next: docker compose up")
     return 0
 
 

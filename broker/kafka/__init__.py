@@ -1,1 +1,1 @@
-"""Shared by the Kafka clients of all services: topics, a producer that survives outages, and the client log."""
+"""Code shared by the Kafka clients of all services: topics, a producer that survives outages, and the client log."""

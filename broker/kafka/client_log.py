@@ -1,9 +1,9 @@
 """The log of the Kafka client library, with repeated lines suppressed.
 
-While a broker is unavailable, every client logs it several times a second. A service instead logs two lines per outage:
-one when it starts, with the reason that the client gives, and one when a client hears from Kafka again (`answered`),
-with the duration. The client's own lines are demoted to debug. Any other kind of line (the client's facility: FATAL,
-CONFWARN, …) is logged at most once per interval.
+While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs only
+two lines per outage: one when it begins, with the reason given by the client, and one when a client hears from Kafka
+again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of any other
+kind (a client's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from typing import Final
 _REPEAT_EVERY_S: Final = 10.0
 
 _REPORT_EVERY_S: Final = 60.0
-"""Minimum interval between two outage reports, because one of several brokers may fail again and again."""
+"""The minimum interval between two outage reports. Without it, a broker that fails repeatedly would flood the log."""
 
 _TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADATAUPDATE", "ADDRS"})
-"""Kinds of lines about failed connections, requests or metadata updates, which the client always retries."""
+"""Kinds of log lines about failed connections, requests or metadata updates, all of which the client retries."""
 
 _RETRIED: Final = frozenset({"GETPID", "COORDQUERY"})
-"""Kinds of lines about requests that are always retried. They also occur when Kafka is available but still loading;
-during an outage there are other lines, too."""
+"""Kinds of log lines about failed requests that the client always retries. They do not indicate an outage: they also
+occur while Kafka is available but still loading, and in an outage the client logs other lines as well."""
 
 _CONSEQUENCES: Final = frozenset({"SESSTMOUT"})
-"""Kinds of lines that follow from an outage. Without one, such a line means that this process was stalled."""
+"""Kinds of log lines that are a consequence of an outage. If there is no outage, such a line means that this process
+has been stalled."""
 
 _THREAD: Final = re.compile(r"^\[thrd:[^\]]*\]: ")
 
 
 def client_logger(name: str) -> logging.Logger:
-    """Return the logger ``name`` with the filter installed, to pass to Kafka clients as ``logger``."""
+    """Return the logger ``name``, with a filter for repeated lines, to pass to Kafka clients as ``logger``."""
     log = logging.getLogger(name)
     if not log.filters:
         log.addFilter(_OutageFilter(log))
@@ -40,14 +41,14 @@ def client_logger(name: str) -> logging.Logger:
 
 
 def answered(log: logging.Logger) -> None:
-    """Record that a client with this logger has heard from Kafka, and log the end of the outage if there was one."""
+    """Record that a client with this logger has heard from Kafka. If there was an outage, log that it has ended."""
     for one in log.filters:
         if isinstance(one, _OutageFilter):
             one.answered()
 
 
 class _OutageFilter(logging.Filter):
-    """Passes the first line of an outage, and each other kind of line at most every ten seconds."""
+    """Lets through the first line about an outage, and lines of each other kind at most once every ten seconds."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class _OutageFilter(logging.Filter):
 
     def _pass_outage(self, record: logging.LogRecord, text: str) -> bool:
         now_s = time.monotonic()
-        # Lines about closed idle connections have a lower level than warning.
+        # Only warnings and errors begin an outage: lines about closed idle connections have a lower level.
         begins = self._unavailable_since_s is None and record.levelno >= logging.WARNING
         if begins:
             self._unavailable_since_s, self._is_reported = now_s, now_s - self._reported_s >= _REPORT_EVERY_S

@@ -5,20 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 _POLL_INTERVAL_MS: Final = 60_000
-"""How long a rebalance waits for a member that does not respond, even if its process has ended. The default is five
-minutes. Every service polls more often than this."""
+"""How long a rebalance waits for a member that does not respond, even one whose process has ended. Kafka's default is
+five minutes. A shorter time is safe because every service polls more often than this."""
 
 METADATA_REFRESH_MS: Final = 5_000
-"""How often a member refreshes the metadata of its topics, at the cost of one small request.
+"""How often a group member refreshes the metadata of its topics. Each refresh costs one small request.
 
-A member that joins without up-to-date metadata requests it and waits. librdkafka loses that request if it is in flight
-on a bootstrap connection that the client replaces with one to the broker itself. The member then waits for the next
-periodic request, by default for five minutes; until then the group has no members and nothing is processed (seen with
-librdkafka 2.16 after a kill of Kafka on a busy machine: ``_DESTROY_BROKER`` in join state ``wait-metadata``)."""
+A member without up-to-date metadata requests it before it joins the group, and waits for the response. librdkafka loses
+the request if it is in flight on a bootstrap connection when the client replaces that connection with one to the broker
+itself. The member then waits for the next periodic refresh, by default for up to five minutes. Until then the group has
+no members and nothing is processed. This was seen with librdkafka 2.16 after Kafka had been killed on a busy machine
+(``_DESTROY_BROKER`` in join state ``wait-metadata``)."""
 
 
 def member_config(session_timeout_ns: int, instance: str | None) -> dict[str, str | float | bool]:
-    """Return a member's settings for `KafkaSettings.client_config`. ``instance`` is the name of a static member."""
+    """Return the settings of a group member, to pass to `KafkaSettings.client_config`.
+
+    ``instance``: the member's static name (``group.instance.id``), or None for a dynamic member.
+    """
     session_timeout_ms = session_timeout_ns // 1_000_000
     config: dict[str, str | float | bool] = {
         "session_timeout_ms": session_timeout_ms,

@@ -1,12 +1,12 @@
-"""A producer for records that must arrive: it retries without limit and reports each acknowledgement.
+"""A producer for records that must not be lost: it retries without limit and reports each acknowledgement.
 
-While Kafka is unavailable, records wait in the client, which retries by itself. However, if the metadata of a
-restarting broker has no leader for a partition, librdkafka may never send to that partition again
-(confluentinc/librdkafka#5430; seen with Kafka 4.3 and librdkafka 2.16). So if a record waits too long, the producer is
-replaced and all unconfirmed records are sent again in order. Some records may arrive twice.
+While Kafka is unavailable, records wait in librdkafka's queue, and librdkafka retries. However, if a restarting broker
+returns metadata without a leader for a partition, librdkafka may never send to that partition again
+(confluentinc/librdkafka#5430; seen with Kafka 4.3 and librdkafka 2.16). Therefore, if a record waits too long, the
+underlying producer is replaced and all unconfirmed records are sent again in order. Some records may arrive twice.
 
-The timeout is enforced here, and the client's own is infinite: if the client dropped a record just before Kafka came
-back, later records would overtake it.
+This timeout is enforced here, and librdkafka's own message timeout is disabled: if librdkafka dropped a record just
+before Kafka came back, later records would overtake it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long the oldest record may wait for Kafka before the producer is replaced; longer than a Kafka restart takes."""
+"""How long the oldest record may wait for Kafka before the producer is replaced. Kafka restarts in less time."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
-"""Size limit of the client's queue, above anything that callers have in flight: one event may become thousands of
+"""Size limit of librdkafka's queue. It exceeds anything that callers have in flight: one event may become thousands of
 records, each with its own overhead."""
 
 _QUEUE_FULL_WAIT_S: Final = 0.05
@@ -37,11 +37,11 @@ _LAST_FLUSH_S: Final = 0.5
 
 
 class DeliveryError(Exception):
-    """Kafka refused a record, or the producer has failed. The message is the reason."""
+    """Raised if Kafka has refused a record, or the producer has failed. The message gives the reason."""
 
 
 class Outgoing(NamedTuple, Generic[T]):
-    """A record to send. ``ticket`` is passed to ``confirm`` once Kafka has acknowledged the record."""
+    """A record to send. The producer passes ``ticket`` to ``confirm`` once Kafka has acknowledged the record."""
 
     key: bytes | None
     value: bytes
@@ -49,7 +49,7 @@ class Outgoing(NamedTuple, Generic[T]):
 
 
 class LastingProducer(Generic[T]):
-    """Sends records. `poll` calls ``confirm`` with the ticket of each record that Kafka has acknowledged."""
+    """Sends records and retries without limit. `poll` calls ``confirm`` with the ticket of each acknowledged record."""
 
     def __init__(
         self,
@@ -60,7 +60,10 @@ class LastingProducer(Generic[T]):
         patience_s: float = PATIENCE_S,
         **more: str | float | bool,
     ) -> None:
-        """``log`` is the client's logger. ``more`` are further settings of the client, with ``_`` for ``.``."""
+        """Connect to Kafka. ``log`` is the logger for the Kafka client.
+
+        ``more`` has further librdkafka settings, with ``_`` in place of ``.`` in their names.
+        """
         self._log = log
         self._confirm = confirm
         self._patience_s = patience_s
@@ -95,7 +98,7 @@ class LastingProducer(Generic[T]):
             self._replace_producer()
 
     def poll(self, timeout_s: float) -> None:
-        """Process confirmations; wait up to ``timeout_s`` for the first one. Raises `DeliveryError`."""
+        """Process Kafka's acknowledgements. Wait up to ``timeout_s`` for the first one. Raises `DeliveryError`."""
         waiting = len(self._unconfirmed)
         self._producer.poll(timeout_s)
         if len(self._unconfirmed) < waiting:
@@ -106,7 +109,10 @@ class LastingProducer(Generic[T]):
             self._replace_producer()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` for acknowledgements; return whether none is outstanding. Raises `DeliveryError`."""
+        """Wait up to ``timeout_s`` until Kafka has acknowledged all records. Return whether it has.
+
+        Raises `DeliveryError`.
+        """
         self._producer.flush(timeout_s)
         self.poll(0)
         return not self._unconfirmed
@@ -119,7 +125,7 @@ class LastingProducer(Generic[T]):
         return Producer({**self._config, "error_cb": self._note_error, "logger": self._log})
 
     def _is_stuck(self) -> bool:
-        """Return whether the same record has been the oldest for longer than the patience allows."""
+        """Return whether the oldest unconfirmed record has been the same for longer than ``patience_s``."""
         oldest = next(iter(self._unconfirmed), None)
         now_s = time.monotonic()
         if oldest != self._oldest:
@@ -130,11 +136,12 @@ class LastingProducer(Generic[T]):
         is_queued = False
         while not is_queued:
             old, self._producer = self._producer, self._make()
-            # Records whose acknowledgement the old producer still receives need not be sent again.
+            # Give the old producer a moment to receive outstanding acknowledgements: the records that it still confirms
+            # need not be sent again.
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(
-                "Kafka accepted no record for %g s; reconnecting, and sending %d records again",
+                "Kafka has not accepted any record for %g s; reconnecting and resending %d records",
                 self._patience_s,
                 len(self._unconfirmed),
             )
@@ -143,7 +150,7 @@ class LastingProducer(Generic[T]):
             is_queued = all(self._produce(topic, {number: (topic, record)}) for number, (topic, record) in unconfirmed)
 
     def _produce(self, topic: str, numbered: Mapping[int, tuple[str, Outgoing[T]]]) -> bool:
-        """Queue records for one topic. Return false if the queue was full and the producer is stuck."""
+        """Add records for one topic to the queue. Return False if the queue is full and the producer is stuck."""
         delivered = self._delivered
         batch: list[dict[str, Any]] = [
             {"key": record.key, "value": record.value, "callback": partial(delivered, number, record.ticket)}
@@ -171,7 +178,7 @@ class LastingProducer(Generic[T]):
     def _note_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._fault = f"the Kafka producer failed: {error.str()}"
-        # The client retries and logs everything else, such as an unavailable broker.
+        # librdkafka itself logs and retries after all other errors, such as an unavailable broker.
 
 
 _PURGED: Final = frozenset(

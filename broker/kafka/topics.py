@@ -33,18 +33,19 @@ _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
 _REPORT_S: Final = (2.0, 10.0)
-"""Time until waiting for Kafka is first logged, and the interval after that."""
+"""How long to wait for Kafka before logging it for the first time, and the interval between later log lines."""
 
 
 class TopicError(Exception):
-    """Topics cannot be used as they are. The message has a line for each fault, with its remedy."""
+    """Raised if topics cannot be used as they are. The message has one line per problem, which says how to fix it."""
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """The configuration of a topic. For an existing topic, ``required`` settings are checked; ``initial`` ones are not.
+    """The configuration that a topic should have.
 
-    ``is_disposable``: the topic can be deleted without losing anything.
+    A new topic gets the ``required`` and the ``initial`` settings; an existing topic is checked against the
+    ``required`` ones only. ``is_disposable``: the topic can be deleted without losing anything.
     """
 
     name: str
@@ -57,14 +58,14 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic as Kafka describes it. Its id changes when it is deleted and recreated."""
+    """What Kafka reports about a topic. The id changes when the topic is deleted and recreated."""
 
     topic_id: str
     partitions: int
 
 
 def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
-    """Return the data topics: input, results, late, rejected, unmatched, and any further ``inputs``."""
+    """Return the configurations of the input, results, late, rejected and unmatched topics, and of other ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)
@@ -75,9 +76,10 @@ def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> lis
 
 
 def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """Return the compacted topic for an application's checkpoints and snapshots, with one partition per unit.
+    """Return the configuration of the state topic, which stores an application's checkpoints and snapshots.
 
-    Kafka compacts only closed segments, and a restore reads the whole log: small segments keep it short.
+    The topic is compacted and has one partition per unit. A restore reads the whole log of a partition, and Kafka
+    compacts only closed segments, so small segments keep a restore short.
     """
     return TopicSpec(
         f"{application}.state",
@@ -88,17 +90,18 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
             "min.cleanable.dirty.ratio": "0.1",
             "segment.bytes": str(16 * 1024 * 1024),
             "segment.ms": "600000",
-            # So that the age of a checkpoint is measured by a single clock.
+            # With the broker's append time, the age of every checkpoint is measured by the same clock.
             "message.timestamp.type": "LogAppendTime",
         },
     )
 
 
 def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """Return the topic for moving an application's units. One partition gives all readers the same order.
+    """Return the configuration of the control topic, through which runners coordinate moves of an application's units.
 
-    Its records matter for seconds, but are kept for a day so that an operator can investigate a move. Pauses are
-    measured by a single clock, the broker's append time.
+    It has a single partition, so that all readers see the records in the same order. The records are needed only for
+    seconds, but kept for a day so that an operator can investigate a move. They have the broker's append time, so the
+    length of a pause is measured by a single clock.
     """
     return TopicSpec(
         f"{application}.control",
@@ -111,21 +114,21 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
 
 
 def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, TopicFacts]:
-    """Create missing topics, check existing ones, and return the facts by name.
+    """Create missing topics and check existing ones. Return the `TopicFacts` of all topics, by name.
 
-    Raises `TopicError` with all faults, and KafkaException if Kafka is unavailable.
+    Raises `TopicError`, which lists all problems found, and KafkaException if Kafka is unavailable.
     """
     names = [spec.name for spec in specs]
     facts = topic_facts(admin, names)
     _create(admin, [spec for spec in specs if spec.name not in facts])
-    # It takes a while until every broker knows a new topic, which another service may also have created.
+    # It takes a while until every broker knows about a new topic, whether this service or another one has created it.
     deadline_s = time.monotonic() + _TIMEOUT_S
     while len(facts) < len(set(names)) and time.monotonic() < deadline_s:
         facts = topic_facts(admin, names)
         time.sleep(0 if len(facts) == len(set(names)) else _POLL_S)
     missing = [name for name in names if name not in facts]
     if missing:
-        raise TopicError(f"created, but not visible yet: {', '.join(missing)}; start again")
+        raise TopicError(f"topics have been created but are not visible yet: {', '.join(missing)}; start again")
     faults = _faults(admin, specs, facts)
     if faults:
         raise TopicError("\n".join(faults))
@@ -139,13 +142,15 @@ def wait_for_topics(
     log: logging.Logger,
     client_log: logging.Logger,
 ) -> dict[str, TopicFacts] | None:
-    """Wait until Kafka is available, then do what `ensure_topics` does. Return None if stopped before that.
+    """Wait until Kafka is available, then create and check the topics as `ensure_topics` does.
 
-    ``client_log`` is the logger of the Kafka client. Raises `TopicError`, and KafkaException or
-    `broker.settings.SettingsError` for errors that waiting cannot fix.
+    Return the `TopicFacts` by name, or None if the service is stopped first. ``client_log`` is the logger for the Kafka
+    client. Raises `TopicError`, and KafkaException or `broker.settings.SettingsError` for errors that waiting cannot
+    fix.
     """
     request = _Request(kafka, specs, is_stopping, log, client_log)
-    # In a thread, because a request to an unavailable broker takes half a minute, and shutdown must not wait for it.
+    # Send the requests in a separate thread: with an unavailable broker, each takes half a minute to time out, and a
+    # shutdown must not wait for that.
     thread = threading.Thread(target=request.run, name="topics", daemon=True)
     thread.start()
     report_s = time.monotonic() + _REPORT_S[0]
@@ -163,7 +168,7 @@ def wait_for_topics(
 
 
 class _Request:
-    """Retries `ensure_topics` until it succeeds, or fails with an error that waiting cannot fix."""
+    """Calls `ensure_topics` repeatedly, until it succeeds or raises an error that waiting cannot fix."""
 
     def __init__(
         self,
@@ -183,7 +188,7 @@ class _Request:
         self._admin: AdminClient | None = None
 
     def run(self) -> None:
-        """Retry until `found` or `failed` is set, or the service is stopping."""
+        """Call `ensure_topics` repeatedly, until `found` or `failed` is set or the service is stopping."""
         try:
             config: dict[str, Any] = self._kafka.client_config() | {"error_cb": self._note_error}
             self._admin = AdminClient(config, logger=self._client_log)
@@ -199,7 +204,7 @@ class _Request:
             self.failed = error
 
     def poll(self) -> None:
-        """Run the client's error callback, which does not run while a request is waiting for its response."""
+        """Let the Kafka client call its error callback. It does not do so while a request waits for its response."""
         if self._admin is not None:
             self._admin.poll(0)
 
@@ -209,11 +214,11 @@ class _Request:
 
 
 _REFUSALS: Final = {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001 - the public names of the constants
-"""Errors that waiting cannot fix: invalid credentials, or a certificate that one side does not trust."""
+"""Errors that waiting cannot fix: invalid credentials, or a certificate that one of the two sides does not trust."""
 
 
 def is_passing(error: KafkaException) -> bool:
-    """Return whether the error is transient, so that the same request may succeed later."""
+    """Return whether an error is transient: the same request may succeed later."""
     fault: Any = error.args[0]
     return fault.retriable() or fault.code() in {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the public names of the constants
@@ -224,7 +229,7 @@ def is_passing(error: KafkaException) -> bool:
 
 
 def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
-    """Return the facts of those topics in ``names`` that exist, by name."""
+    """Return, by name, the `TopicFacts` of those topics in ``names`` that exist."""
     facts = {}
     for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S).items():
         try:
@@ -261,7 +266,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
         except KafkaException as error:
             if is_passing(error):
                 raise
-            # Another service that starts at the same time may have created it first.
+            # Another service that is starting at the same time may have created the topic in the meantime.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 message = f"topic {name} cannot be created: {error.args[0].str()}"
                 raise TopicError(message) from error

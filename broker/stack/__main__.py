@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    # Checked here, because argparse's ``choices`` reject an empty list.
+    # Check the names here: argparse's ``choices`` would reject an empty list, which means all servers.
     wrong = [name for name in options.servers if name not in _NAMES]
     if wrong:
         parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _COMMANDS[options.command](stack, chosen, options)
     except CancelledError:
-        print("cancelled; the servers that had been started are stopped", file=sys.stderr)
+        print("cancelled; all servers started by this command have been stopped", file=sys.stderr)
         return 1
     except (StackError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -97,7 +97,7 @@ def _env(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespac
     del chosen, options
     variables = stack.environment()
     if not variables:
-        raise StackError("nothing is running; start it: python -m broker.stack up")
+        raise StackError("no server is running; to start the servers: python -m broker.stack up")
     for name, value in variables.items():
         print(f"export {name}='{value}'")
     return 0
@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait for end of input, which means that the stack's owner has exited; then stop and remove the stack."""
+    """Wait until standard input ends, which means that the stack's owner has exited. Stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()
@@ -134,7 +134,7 @@ def _keep(folder: Path) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m broker.stack",
-        description="Kafka, an MQTT broker and InfluxDB on this machine, on the loopback only.",
+        description="Runs Kafka, an MQTT broker and InfluxDB on this machine, on the loopback interface only.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -159,16 +159,17 @@ def _parser() -> argparse.ArgumentParser:
     logs = commands.add_parser("logs", parents=[common, chosen], help="the end of each log")
     logs.add_argument("-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})")
     keep = commands.add_parser(
-        "keep", parents=[common], help="(for tests) stop and remove the stack at the end of the input"
+        "keep", parents=[common], help="(for tests) stop and remove the stack when standard input ends"
     )
     keep.set_defaults(servers=[])
     return parser
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """On Ctrl-C, SIGTERM or a closed terminal, cancel start-up and stop its servers; on a second signal, exit at once.
+    """On Ctrl-C, SIGTERM or SIGHUP, cancel the start and stop the servers. On a second signal, exit immediately.
 
-    The handler sets a flag, because an exception raised in it would be lost if Python is inside a callback.
+    The signal handler only sets a flag. If it raised an exception while Python is in a callback, the exception would be
+    lost.
     """
 
     def cancel(number: int, frame: FrameType | None) -> None:

@@ -1,10 +1,10 @@
-"""One long-running child process, identified by its pid file.
+"""Starts and stops a single long-running child process, which is identified by its pid file.
 
-The pid file has the process id and the start time, so that another process that reuses the id is never mistaken for the
-child and killed. The child runs in its own session, so Ctrl-C in the terminal reaches only the launcher, which then
-stops its children in order.
+The pid file contains the process id and the start time of the process. If another process later reuses the id, it is
+therefore never mistaken for the child and killed. The child runs in its own session, so Ctrl-C in the terminal reaches
+only the launcher, which then stops its children in order.
 
-For its command and readiness check, see ``servers``.
+The commands and readiness checks of the servers are in ``servers``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 POLL_S: Final = 0.02
-"""Interval between checks of a condition: short compared with any start-up, and cheap even on two cores."""
+"""How often `wait_until` checks its condition: often enough to add no noticeable delay, but cheap even on two cores."""
 
 _LOG_BYTES_MAX: Final = 20 * 1024 * 1024
-"""Logs above this size are rotated at the next start; one old log is kept."""
+"""A log file larger than this is rotated at the next start of the process. One old log file is kept."""
 
 _KILL_DEADLINE_S: Final = 10.0
 
@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
 
 
 class Child:
-    """A process that runs at most once, identified by ``pid_file``."""
+    """A process of which at most one instance runs at a time, identified by ``pid_file``."""
 
     def __init__(self, pid_file: Path, log: Path) -> None:
         self._pid_file = pid_file
@@ -91,7 +91,10 @@ class Child:
         self._popen = popen
 
     def stop(self, deadline_s: float) -> bool:
-        """Send SIGTERM, and SIGKILL after the deadline. Return whether SIGTERM was enough."""
+        """Send SIGTERM and, if the process is still running after ``deadline_s``, SIGKILL.
+
+        Return whether the process ended without SIGKILL.
+        """
         if self.pid is None:
             self._forget()
             return True
@@ -104,7 +107,7 @@ class Child:
         return ended
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process is gone. Raises TimeoutError if it survives."""
+        """Send SIGKILL and wait until the process has ended. Raises TimeoutError if it does not end."""
         self._signal(signal.SIGKILL)
         if not wait_until(lambda: self.pid is None, _KILL_DEADLINE_S):
             raise TimeoutError(f"process {self.pid} of {self._pid_file} survived SIGKILL")
@@ -128,7 +131,7 @@ class Child:
 
     def _is_running(self, record: _PidRecord) -> bool:
         if self._popen is not None and self._popen.pid == record.pid:
-            # Our own child is a zombie until it is polled.
+            # After a child of this process has ended, it remains a zombie until it is polled.
             return self._popen.poll() is None
         return _state(record.pid) not in ("", "Z", "X") and _start_moment(record.pid) == record.started
 
@@ -137,7 +140,7 @@ class Child:
             fields = json.loads(self._pid_file.read_text())
             return _PidRecord(int(fields["pid"]), str(fields["started"]))
         except (OSError, ValueError, KeyError, TypeError):
-            # The file is missing or was truncated by a crash, so no process can be identified safely.
+            # The pid file is missing, or a crash has truncated it. Without it, the process cannot be identified safely.
             return None
 
     def _write_record(self, record: _PidRecord) -> None:
@@ -153,7 +156,7 @@ class Child:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat after the name, which may itself contain spaces and parentheses."""
+    """Return the fields of /proc/<pid>/stat that follow the process name, which may contain spaces and parentheses."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -161,7 +164,10 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _state(pid: int) -> str:
-    """Return the state letter of ``ps`` (Z: zombie, T: stopped), or an empty string if there is no such process."""
+    """Return the state of a process as the letter that ``ps`` shows, or an empty string if there is no such process.
+
+    For example, Z is a zombie and T a stopped process.
+    """
     if not Path("/proc/self/stat").exists():
         return _ask_ps(pid, "state")[:1]
     fields = _stat_fields(pid)
@@ -169,7 +175,7 @@ def _state(pid: int) -> str:
 
 
 def _start_moment(pid: int) -> str:
-    """Return the process's start time as a string to compare: the boot id and the clock ticks since the boot."""
+    """Return a string that identifies when a process started: the boot id, and the clock ticks since the boot."""
     fields = _stat_fields(pid)
     if not fields:
         return _ask_ps(pid, "lstart")
@@ -178,7 +184,7 @@ def _start_moment(pid: int) -> str:
 
 
 def _ask_ps(pid: int, column: str) -> str:
-    """Return a column of ``ps``, for systems without /proc."""
+    """Return a column of the output of ``ps`` for a process. This is used on systems without /proc."""
     answer = subprocess.run(
         ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - the path of ps differs
         capture_output=True,

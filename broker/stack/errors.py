@@ -1,6 +1,6 @@
-"""The errors of the local stack, with messages for a user.
+"""The exceptions raised by the local stack. Their messages are shown to the user.
 
-Callers need to catch only ``StackError``. Each message states what happened, where, and what to do.
+Callers only need to catch ``StackError``. Each message says what happened, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class StackError(Exception):
 
 
 class MissingPartsError(StackError):
-    """Programs are missing on this machine. The message lists all of them, each with its remedy."""
+    """The stack needs programs that are missing on this machine. The message lists them, and how to install each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)

@@ -1,8 +1,8 @@
-"""The local stack: several servers in one folder, started and stopped together.
+"""The local stack: Kafka, an MQTT broker and InfluxDB in one folder, started and stopped together.
 
-    <folder>/stack.env             variables that point clients to the servers, one KEY=VALUE per line
-    <folder>/stack/<server>/log    its log
-    <folder>/stack/<server>/data   its data, kept when it is stopped
+    <folder>/stack.env             environment variables with the servers' addresses, one KEY=VALUE per line
+    <folder>/stack/<server>/log    the log of a server
+    <folder>/stack/<server>/data   the data of a server, which is kept when the server is stopped
     <folder>/parts/                downloaded programs, unless $LSB_CACHE names another folder
 
 The command line is built on this module; tests use it as a library (see ``ephemeral_stack``).
@@ -34,11 +34,11 @@ def _say_nothing(line: str) -> None:
 
 
 class LocalStack:
-    """Kafka, an MQTT broker and InfluxDB in ``folder``.
+    """Kafka, an MQTT broker and InfluxDB, with all of their files in ``folder``.
 
-    ``usual_ports``: use 9092, 1883 and 8086 if they are free, otherwise any free port.
-    ``parts`` is the folder of downloaded programs. ``say`` is called with one line for each step.
-    As a context manager, it starts all servers on entry and stops them on exit.
+    ``parts`` is the folder for downloaded programs. ``usual_ports``: use the ports 9092, 1883 and 8086 if they are
+    free, otherwise any free ports. ``say`` is called with one line of text for each step. As a context manager, the
+    stack starts all servers on entry and stops them on exit.
     """
 
     def __init__(
@@ -64,14 +64,15 @@ class LocalStack:
 
     @property
     def environment_file(self) -> Path:
-        """The file to which ``up`` writes the clients' variables."""
+        """The file to which ``up`` writes the environment variables with the servers' addresses."""
         return self.folder / "stack.env"
 
     def up(self, servers: Sequence[Server] = ()) -> None:
         """Start the given servers (default: all) in parallel, and wait until they are ready.
 
-        If anything is missing, raises ``MissingPartsError`` with the full list before starting anything. If a server
-        fails, or on `cancel` or KeyboardInterrupt, the servers that this call started are stopped again.
+        Before it starts anything, it checks that all required programs are available, and raises ``MissingPartsError``
+        with the full list if some are missing. If a server fails to start, or on `cancel` or KeyboardInterrupt, the
+        servers that this call has started are stopped again.
         """
         chosen = tuple(servers) or self.servers
         to_start = [server for server in chosen if server.pid is None]
@@ -93,9 +94,9 @@ class LocalStack:
         self.write_environment()
 
     def cancel(self) -> None:
-        """Cancel the current start, or the next one: `up` then raises `CancelledError`.
+        """Make the current call of `up`, or the next one, raise `CancelledError`.
 
-        It may be called from another thread or a signal handler.
+        This may be called from another thread or a signal handler.
         """
         self._parts.cancel.set()
 
@@ -108,17 +109,17 @@ class LocalStack:
         self.write_environment()
 
     def wipe(self) -> None:
-        """Remove the data of all servers. Raises `StackError` if one is running."""
+        """Remove the data of all servers. Raises `StackError` if a server is running."""
         for server in self.servers:
             server.wipe()
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that point clients to the running servers."""
+        """Return the environment variables that tell clients where to find the running servers."""
         running = [server for server in self.servers if server.pid is not None]
         return {name: value for server in running for name, value in server.settings.items()}
 
     def write_environment(self) -> None:
-        """Write the variables of the running servers to ``stack.env``; remove the file if no server is running."""
+        """Write the environment variables for clients to ``stack.env``. Remove the file if no server is running."""
         lines = [f"{name}={value}\n" for name, value in self.environment().items()]
         if not lines:
             self.environment_file.unlink(missing_ok=True)
@@ -160,10 +161,10 @@ class LocalStack:
 
 @contextlib.contextmanager
 def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> Iterator[LocalStack]:
-    """Yield a stack in a temporary folder on free ports, without starting it; stop and remove it at the end.
+    """Yield a stack that uses a temporary folder and free ports. Stop and remove it at the end.
 
-    Programs come from the persistent stack's download folder. A keeper process stops the servers even if this process
-    is killed.
+    The stack is not started yet. Its programs come from the persistent stack's download folder. A separate keeper
+    process stops the servers even if this process is killed.
     """
     folder = Path(tempfile.mkdtemp(prefix="lsb-"))
     stack = LocalStack(folder, parts=parts or parts_folder(DEFAULT_FOLDER), usual_ports=False, say=say)
@@ -179,12 +180,12 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)
-        # The keeper exits at end of input, and finds nothing left to stop.
+        # Close the keeper's standard input. It then exits, and finds no servers left to stop.
         keeper.communicate()
 
 
 def _wait_for_all(works: Sequence[Future[None]]) -> None:
-    """Wait for all futures. Raises the first failure without waiting for the rest."""
+    """Wait for all futures to complete. If one fails, raise its exception without waiting for the rest."""
     done, _ = wait(works, return_when=FIRST_EXCEPTION)
     errors = [error for work in done if (error := work.exception()) is not None]
     if errors:
@@ -192,7 +193,7 @@ def _wait_for_all(works: Sequence[Future[None]]) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return the path as text, relative to the current folder if it is inside it."""
+    """Return a path as text to show to the user. If it is inside the current folder, the text is relative to that."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

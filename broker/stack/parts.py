@@ -1,13 +1,14 @@
-"""The programs of the local stack: found on this machine, or downloaded once and kept.
+"""Provides the programs of the local stack. Each is either found on this machine, or downloaded once and kept.
 
-Downloads are kept in one folder (``$LSB_CACHE``, or else ``.lsb/parts``). Each is either complete or absent: it is
+Downloads are kept in one folder (``$LSB_CACHE``, or ``.lsb/parts`` by default). A download is never incomplete: it is
 created next to its destination and moved into place atomically. Once everything is downloaded, no network is needed.
 
-- Kafka and HiveMQ (the MQTT broker): jars, downloaded by the Ivy that comes with pyspark, so that Maven is not needed.
-  They are checked against the hashes in templates/, because jars from a registry are code that runs here.
-- InfluxDB 1.8: built by Go, which verifies its own checksums.
+- Kafka and HiveMQ (the MQTT broker) are jars. They are downloaded with the Ivy that ships with pyspark, so Maven is not
+  needed. Because jars from a registry are code that runs on this machine, they are verified against the hashes in
+  templates/.
+- InfluxDB 1.8 is built with Go, which verifies the checksums of what it downloads.
 
-``servers`` starts the programs. Package sources are not set here: each tool uses those it is configured for.
+``servers`` starts the programs. This module does not configure any package source: each tool uses its own settings.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ KAFKA_VERSION: Final = "4.3.1"
 
 _KAFKA_DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    # Shipped with Kafka's release but not among its dependencies; without it Kafka does not log.
+    # Kafka's release ships this jar, but Kafka does not declare it as a dependency. Without it, Kafka does not log.
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
 )
 HIVEMQ_VERSION: Final = "2025.5"
 
 _HIVEMQ_DEPENDENCIES: Final = (
     ("com.hivemq", "hivemq-community-edition-embedded", HIVEMQ_VERSION),
-    # Compiles templates/MqttBroker.java at each start, because a Java runtime has no compiler.
+    # Janino compiles templates/MqttBroker.java at each start, because a Java runtime does not include a compiler.
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
-    # The newest version of each on Maven Central's mirrors; they work with the installed Spark. Each is named, because
-    # a connector depends on the token provider of the same version.
+    # The newest version of each jar on mirrors of Maven Central; they work with the installed Spark. All dependencies
+    # are listed explicitly, because the connector itself asks for a token provider of the connector's own version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
@@ -60,13 +61,13 @@ _JAVA_MIN: Final = 17
 """Kafka 4 requires it; HiveMQ requires 11."""
 
 _FETCH_DEADLINE_S: Final = 900.0
-"""Deadline for a download: slow ones take minutes, and hanging ones are aborted."""
+"""Deadline for a download, which can take minutes. A download that takes longer is assumed to hang and is aborted."""
 
 Say = Callable[[str], None]
 
 
 class Parts:
-    """The stack's programs. The ``problem_*`` methods only check; the others download what is missing."""
+    """Finds or downloads the stack's programs. The ``problem_*`` methods only check what is missing."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.folder = folder
@@ -75,52 +76,58 @@ class Parts:
         """Set this event to cancel every running download."""
 
     def java(self) -> str | None:
-        """Return the java command from ``$JAVA_HOME``, or else the one on the path, or None."""
+        """Return the path of the java command in ``$JAVA_HOME``, else of the one on the path, else None."""
         home = os.environ.get("JAVA_HOME")
         if home and os.access(Path(home) / "bin" / "java", os.X_OK):
             return str(Path(home) / "bin" / "java")
         return shutil.which("java")
 
     def problem_kafka(self) -> str | None:
-        """Return what prevents Kafka from starting here, with the remedy; None if nothing does."""
+        """Return why Kafka cannot start on this machine and how to fix that, or None if it can start."""
         if importlib.util.find_spec("confluent_kafka") is None:
             return describe_missing("confluent_kafka", "spark")
         return self._problem_java(self._kafka_folder)
 
     def problem_mqtt(self) -> str | None:
-        """Return what prevents the MQTT broker from starting here, with the remedy; None if nothing does."""
+        """Return why the MQTT broker cannot start on this machine and how to fix that, or None if it can start."""
         return self._problem_java(self._hivemq_folder)
 
     def problem_influxdb(self) -> str | None:
-        """Return what prevents InfluxDB from starting here, with the remedy; None if nothing does."""
+        """Return why InfluxDB cannot start on this machine and how to fix that, or None if it can start."""
         named = os.environ.get("LSB_INFLUXD")
         if named and not (Path(named).is_file() and os.access(named, os.X_OK)):
-            return f"LSB_INFLUXD={named} is not a program; name an influxd {INFLUXDB_VERSION}, or unset it"
+            return f"LSB_INFLUXD={named} is not an executable file; name an influxd {INFLUXDB_VERSION}, or unset it"
         if named or _find_influxd() is not None:
             return None
-        return self._problem_go("influxd", f"an influxd {INFLUXDB_VERSION}, named by LSB_INFLUXD")
+        return self._problem_go("influxd", f"set LSB_INFLUXD to the path of an influxd {INFLUXDB_VERSION}")
 
     def kafka(self) -> Path:
-        """Return the folder with Kafka's jars, downloading them if missing."""
+        """Return the folder with Kafka's jars. Download them if they are missing."""
         notice = f"kafka     downloading Apache Kafka {KAFKA_VERSION} (41 MB, under a minute)"
         return self._jars(self._kafka_folder, _KAFKA_DEPENDENCIES, _sums(f"kafka-{KAFKA_VERSION}"), notice)
 
     def hivemq(self) -> Path:
-        """Return the folder with the MQTT broker's jars, downloading them if missing."""
+        """Return the folder with the MQTT broker's jars. Download them if they are missing."""
         notice = f"mqtt      downloading HiveMQ CE {HIVEMQ_VERSION} (104 MB, about a minute)"
         return self._jars(self._hivemq_folder, _HIVEMQ_DEPENDENCIES, _sums(f"hivemq-{HIVEMQ_VERSION}"), notice)
 
     def spark_kafka(self) -> Path:
-        """Return the folder with the jars of Spark's own Kafka source and sink, downloading them if missing."""
-        notice = "spark     downloading its Kafka connector (10 MB)"
+        """Return the folder with the jars of Spark's own Kafka connector. Download them if they are missing."""
+        notice = "spark     downloading Spark's Kafka connector (10 MB)"
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
-        """Return a folder with exactly these jars, verified against ``sums``. ``notice`` is shown before a download."""
+        """Return the folder ``name`` with exactly the jars listed in ``dependencies``. Download them if missing.
+
+        Downloaded jars are verified against the hashes in ``sums``. ``notice`` is shown before a download.
+        """
         return self._jars(self.folder / name, dependencies, sums, notice, "-notransitive")
 
     def influxd(self) -> Path:
-        """Return the InfluxDB server: ``$LSB_INFLUXD``, else an influxd 1.8 on the path, else one built with Go."""
+        """Return the path of the InfluxDB server program.
+
+        That is ``$LSB_INFLUXD``, else an influxd 1.8 on the path, else one that is built with Go.
+        """
         named = os.environ.get("LSB_INFLUXD")
         if named:
             return Path(named)
@@ -142,18 +149,18 @@ class Parts:
         java = self.java()
         remedy = "on Debian and Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME"
         if java is None:
-            return f"java is missing (Kafka and the MQTT broker need {_JAVA_MIN} or newer); {remedy}"
+            return f"java is missing (Kafka and the MQTT broker need version {_JAVA_MIN} or newer); {remedy}"
         version = _java_version(java)
         if version is not None and version < _JAVA_MIN:
-            return f"{java} is Java {version}, but Kafka and the MQTT broker need {_JAVA_MIN} or newer; {remedy}"
+            return f"{java} is Java {version}, but Kafka and the MQTT broker need Java {_JAVA_MIN} or newer; {remedy}"
         if not jars.is_dir() and _find_ivy() is None:
-            return f"{describe_missing('pyspark', 'spark')}; its Ivy downloads Kafka and the MQTT broker"
+            return f"{describe_missing('pyspark', 'spark')}; it includes Ivy, which downloads Kafka and the MQTT broker"
         return None
 
     def _problem_go(self, program: str, other: str) -> str | None:
         if self._built_folder(program).is_dir() or shutil.which("go") is not None:
             return None
-        return f"{program} is missing, and so is Go to build it; install Go 1.24 or newer, or {other}"
+        return f"{program} is missing, and so is Go, which could build it; install Go 1.24 or newer, or {other}"
 
     def _jars(self, place: Path, dependencies: Sequence[Sequence[str]], sums: Path, notice: str, *options: str) -> Path:
         with self._once(place) as draft:
@@ -164,7 +171,7 @@ class Parts:
         return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
-        """Download jars with Ivy into the draft's ``jars`` folder."""
+        """Download the jars of a part and its dependencies with Ivy into ``jars`` in the folder ``draft``."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
@@ -187,9 +194,10 @@ class Parts:
         return place / program
 
     def go_tool(self, program: str, module: str, version: str, package: str = "") -> Path:
-        """Return a program built with Go from a package of a module, at exactly this version.
+        """Return the path of a Go program. If it is missing, build it from exactly the given version of a Go module.
 
-        It is built in a separate module, because ``go install`` refuses modules with replace directives.
+        It is built as a dependency of a temporary module, because ``go install`` refuses modules that contain replace
+        directives.
         """
         place = self.folder / f"{program}-{version}"
         with self._once(place) as draft:
@@ -204,16 +212,17 @@ class Parts:
     def _go_environment(self) -> dict[str, str]:
         environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false"}
         if not environment.get("HOME") and not environment.get("GOPATH"):
-            # Without a home folder, Go has no default place for its downloads.
+            # Without a home folder, Go does not know where to put its downloads and build cache.
             environment["GOPATH"] = str(self.folder / "go")
             environment["GOCACHE"] = str(self.folder / "go-build")
         return environment
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
-        """Yield a draft folder to fill and rename it to ``place`` afterwards, or yield None if ``place`` exists.
+        """Yield a draft folder, which the caller fills and which is then renamed to ``place``.
 
-        If several processes need the same part at the same time, one builds it and the others wait.
+        If ``place`` already exists, yield None instead. If several processes need the same part at the same time, one
+        of them creates it while the others wait.
         """
         if place.is_dir():
             yield None
@@ -247,7 +256,7 @@ class Parts:
                 return
 
     def run(self, server: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Run a tool to completion. Raises `StackError` with its output if it fails."""
+        """Run a command until it ends. Raises `StackError` with the end of its output if it fails."""
         with tempfile.TemporaryFile() as out:
             tool = subprocess.Popen(
                 command,
@@ -288,18 +297,21 @@ _BUILT_FOLDERS: Final = {"influxd": f"influxdb-{INFLUXDB_VERSION}"}
 
 
 def parts_folder(base: Path) -> Path:
-    """Return the folder of downloads: ``$LSB_CACHE``, else ``parts`` in ``base``."""
+    """Return the folder for downloaded programs: ``$LSB_CACHE`` if it is set, else ``parts`` in ``base``."""
     named = os.environ.get("LSB_CACHE")
     return (Path(named) if named else base / "parts").absolute()
 
 
 def _sums(name: str) -> Path:
-    """Return the file with the hashes of the download ``name``."""
+    """Return the path of the file with the expected hashes of the download ``name``."""
     return Path(__file__).with_name("templates") / f"{name}.sha256"
 
 
 def _find_influxd() -> Path | None:
-    """Return an influxd 1.8 on the path. Older versions lack the v2 write API; newer ones require setup."""
+    """Return the influxd on the path if it is version 1.8, else None.
+
+    Older versions lack the v2 write API, and newer ones cannot be used before they have been set up.
+    """
     found = shutil.which("influxd")
     if found is None:
         return None
@@ -321,7 +333,7 @@ def _java_version(java: str) -> int | None:
 
 
 def check_hashes(folder: Path, sums: Path) -> None:
-    """Check every file against ``sums``, a file in sha256sum format.
+    """Verify the hashes of all files in ``folder`` against the file ``sums``, which has the format of sha256sum.
 
     Raises `StackError` if a file differs, is missing or is not listed.
     """
@@ -330,6 +342,6 @@ def check_hashes(folder: Path, sums: Path) -> None:
     if found != expected:
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise StackError(
-            f"the download does not match {sums.name}: {', '.join(wrong)}. Nothing was kept; "
-            "check what your registry serves."
+            f"the download does not match the hashes in {sums.name}: {', '.join(wrong)}. It has been deleted; "
+            "check which files your package registry serves."
         )

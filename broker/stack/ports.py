@@ -1,8 +1,9 @@
 """Chooses free TCP ports on the loopback interface.
 
-A server's port is chosen once and saved, so that it survives a kill and restart. Ports assigned by the operating system
-would not do, because they come from the ephemeral range: while a server is down, an outgoing connection could take its
-port, and a retrying client could even connect to itself. The ports chosen here are below that range.
+A server's port is chosen once and saved, so that the server has the same port after a kill and restart. Ports assigned
+by the operating system are not suitable, because they come from the ephemeral range: while a server is down, an
+outgoing connection could take its port, and a client that keeps trying to connect could even connect to itself. This
+module therefore chooses ports below that range.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ LOOPBACK: Final = "127.0.0.1"
 
 _FIRST: Final = 20_000
 _LAST: Final = 32_000
-"""Linux uses 32768-60999 for outgoing connections, other systems 49152 and up."""
+"""The ports of the servers are below the ranges for outgoing connections: 32768-60999 on Linux, 49152 and up on other
+systems."""
 
 _STRIDE: Final = 97
-"""Distance between the ports at which processes with adjacent ids start their search."""
+"""If two processes have adjacent ids, the ports at which they begin to search are this far apart."""
 
 
 def is_free(port: int) -> bool:
     """Return whether ``port`` is free on the loopback interface."""
     with socket.socket() as probe:
-        # With this option, connections in TIME_WAIT do not block the port; the servers bind the same way.
+        # With this option, which the servers also use, a port counts as free even if it has connections in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -36,7 +38,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(usual: int | None = None) -> int:
-    """Return the usual port if it is free, otherwise another free port. Never returns the same port twice."""
+    """Return the usual port if it is free, otherwise another free port. Never return the same port twice."""
     with _lock:
         port = _search(usual)
         _given.add(port)
@@ -45,7 +47,7 @@ def choose_port(usual: int | None = None) -> int:
 
 _lock = threading.Lock()
 _given: set[int] = set()
-"""Ports already handed out; they look free until a server binds them."""
+"""The ports that `choose_port` has already returned. They look free until a server binds them."""
 
 
 def _search(usual: int | None) -> int:

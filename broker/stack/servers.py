@@ -1,10 +1,10 @@
-"""The servers of the local stack: Kafka, an MQTT broker, InfluxDB.
+"""The servers of the local stack: Kafka, an MQTT broker and InfluxDB.
 
-A server has a folder (configuration, data, log, pid file, ports), a configuration generated from a template, a command,
-and a readiness check. Its ports and data stay the same when it is stopped, killed, paused or restarted. All servers
-listen on the loopback interface only.
+This module defines each server's configuration, which is generated from a template, its command and its readiness
+check. A server has its own folder for configuration, data, log, pid file and ports. It keeps its ports and data when it
+is stopped, killed, paused or restarted. All servers listen on the loopback interface only.
 
-Downloads are in ``parts``, the process itself in ``child``, and all servers together in ``local``.
+``parts`` downloads the programs, ``child`` manages the process of one server, and ``local`` manages all servers.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from broker.stack.parts import Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
-"""Deadline for start-up. The slowest observed, Kafka's first start on two busy cores, took 15 s."""
+"""Deadline for a server's start. The slowest start observed took 15 s: Kafka's first start on two busy cores."""
 
 STOP_DEADLINE_S: Final = 30.0
-"""Deadline for a clean shutdown, in which Kafka flushes its logs; it takes 1-3 s."""
+"""Deadline for a clean shutdown of a server. Kafka, which flushes its logs, takes 1-3 s."""
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
 _PORTS: Final = "ports.json"
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""An HTTP client that ignores proxies from the environment, because the server is on this machine."""
+"""An HTTP client that ignores the proxy settings in the environment, because the server is on this machine."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _quiet = logging.getLogger(__name__ + ".probe")
@@ -50,11 +50,11 @@ _quiet.propagate = False
 
 
 class Server(ABC):
-    """One server in its folder. ``LocalStack`` creates it; every method may be called at any time."""
+    """Base class of the servers. ``LocalStack`` creates them. Every method may be called at any time."""
 
     name: ClassVar[str]
     usual_ports: ClassVar[Mapping[str, int | None]]
-    """The usual port by name; None means any free port."""
+    """Maps the name of each port that the server needs to the usual port number. None means any free port."""
 
     def __init__(self, folder: Path, parts: Parts, *, usual_ports: bool) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class Server(ABC):
 
     @property
     def port(self) -> int:
-        """The port for clients, chosen at the first start."""
+        """The port on which the server accepts clients. It is chosen at the first start."""
         return self._ports()["port"]
 
     @property
@@ -95,11 +95,11 @@ class Server(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the environment variables that point clients to this server."""
+        """The environment variables that tell clients where to find this server."""
 
     @abstractmethod
     def problem(self) -> str | None:
-        """Return what prevents this server from starting on this machine, with the remedy; None if nothing does."""
+        """Return why this server cannot start on this machine and how to fix that, or None if it can start."""
 
     @abstractmethod
     def fetch(self) -> None:
@@ -107,14 +107,14 @@ class Server(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Return whether the server is accepting clients."""
+        """Return whether the server is running and accepts clients."""
 
     @abstractmethod
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
-        """Write the configuration and return the command."""
+        """Write the server's configuration file, and return the command that starts the server."""
 
     def start(self) -> None:
-        """Start the process if it is not running, without waiting for it to be ready (see `wait_ready`)."""
+        """Start the server's process if it is not running. Do not wait until the server is ready (see `wait_ready`)."""
         if self.pid is not None:
             return
         self.fetch()
@@ -123,7 +123,7 @@ class Server(ABC):
         self._child.start(command, folder=self.folder, environment=self._environment())
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
-        """Wait until the server is ready. Raises ``StackError`` with the end of its log on failure."""
+        """Wait until the server is ready. Raises ``StackError``, with the end of the server's log, if it fails."""
 
         def is_decided() -> bool:
             return self._parts.cancel.is_set() or self.pid is None or self.is_ready()
@@ -139,7 +139,10 @@ class Server(ABC):
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
-        """Send SIGTERM, and SIGKILL after the deadline. Return whether the server exited before the deadline."""
+        """Send SIGTERM to the server and, if it is still running after ``deadline_s``, SIGKILL.
+
+        Return whether the server exited before the deadline.
+        """
         return self._child.stop(deadline_s)
 
     def kill(self) -> None:
@@ -147,7 +150,7 @@ class Server(ABC):
         self._child.kill()
 
     def pause(self) -> None:
-        """Suspend the server with SIGSTOP, so that it hangs."""
+        """Suspend the server with SIGSTOP. To its clients, it seems to hang."""
         self._child.pause()
 
     def resume(self) -> None:
@@ -173,13 +176,13 @@ class Server(ABC):
             raise StackError(f"{self.folder / _PORTS} is truncated; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
-        """Return the ports of the last start if they are still free; otherwise choose and save new ones."""
+        """Return the ports of the previous start if they are still free. Otherwise choose new ports and save them."""
         with contextlib.suppress(StackError):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):
                 return ports
         ports = {name: choose_port(usual if self._usual else None) for name, usual in self.usual_ports.items()}
-        # Written atomically, because a kill could leave a partial file.
+        # Write the file atomically; otherwise a kill could leave an incomplete file.
         place = self.folder / f"{_PORTS}.new"
         place.write_text(json.dumps(ports))
         place.replace(self.folder / _PORTS)
@@ -203,11 +206,12 @@ class Kafka(Server):
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 9092, "controller_port": None}
 
     more: Mapping[str, str] = MappingProxyType({})
-    """Further properties. They override those of the template from the next start; ``${port}`` and
-    ``${controller_port}`` are replaced by the ports."""
+    """Additional server properties, which override the template's and take effect at the next start. ``${port}`` and
+    ``${controller_port}`` are replaced by the port numbers."""
 
     java_options: Sequence[str] = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    """Options of the JVM: a smaller heap than Kafka's default of 1 GB, because the log itself is in the page cache."""
+    """JVM options. The heap is smaller than Kafka's default of 1 GB, because Kafka's log is in the page cache, not in
+    the heap."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -222,7 +226,8 @@ class Kafka(Server):
     def is_ready(self) -> bool:
         if is_free(self.port):
             return False
-        # Imported here so that the stack's commands work without the package; `Parts` reports if it is missing.
+        # Import the package only here, so that the stack's other commands work without it. `Parts.problem_kafka`
+        # reports if it is missing.
         from confluent_kafka import KafkaException  # noqa: PLC0415 - see above
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
 
@@ -235,7 +240,7 @@ class Kafka(Server):
     def _prepare(self, ports: Mapping[str, int]) -> list[str]:
         config = self._write("kafka.properties", {**ports, "data": self.data})
         with config.open("a") as file:
-            # If a property is set twice, Kafka uses the later line.
+            # Append the additional properties to the template's: if a property is set twice, Kafka uses the last line.
             file.writelines(f"{name}={Template(value).substitute(ports)}\n" for name, value in self.more.items())
         log_config = self._write("kafka-log4j2.properties", {})
         jars = self._parts.kafka()
@@ -250,20 +255,21 @@ class Kafka(Server):
 
 
 class Mqtt(Server):
-    """HiveMQ Community Edition: MQTT 5, 3.1.1 and 3.1; sessions and their messages are stored on disk."""
+    """HiveMQ Community Edition, an MQTT 5, 3.1.1 and 3.1 broker that stores sessions and queued messages on disk."""
 
     name = "mqtt"
     usual_ports: ClassVar[Mapping[str, int | None]] = {"port": 1883}
 
     _CONNECT: Final = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x0a\x00\x00"
-    """CONNECT of MQTT 3.1.1: clean session, keep-alive 10 s, no client id."""
+    """An MQTT 3.1.1 CONNECT packet with a clean session, a keep-alive of 10 s and no client id."""
 
     _CONNACK: Final = b"\x20\x02\x00\x00"
 
     _JAVA_OPTIONS: Final = (
-        # Few threads and little data: a fast start matters more than peak throughput.
+        # These options make the JVM start fast. The broker has few threads and little data, so that matters more than
+        # peak throughput.
         *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        # HiveMQ's own start script opens these packages, for its buffers and statistics.
+        # HiveMQ's own start script opens the same packages, which HiveMQ needs for its buffers and statistics.
         *("--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.nio=ALL-UNNAMED"),
         *(
             "--add-opens",
@@ -278,7 +284,7 @@ class Mqtt(Server):
         return {
             "LSB_MQTT__HOST": LOOPBACK,
             "LSB_MQTT__PORT": str(self.port),
-            # The same for the simulator, which reads variables without a prefix.
+            # The simulator's variables have no prefix, so it needs the host and port under these names.
             "BROKER_HOST": LOOPBACK,
             "BROKER_PORT": str(self.port),
         }
@@ -298,7 +304,7 @@ class Mqtt(Server):
             return False
 
     def command(self, folder: Path) -> list[str]:
-        """Return the command of a broker whose ``conf/config.xml`` and ``data`` are in ``folder``."""
+        """Return the command that starts a broker whose ``conf/config.xml`` and ``data`` are in ``folder``."""
         java = self._parts.java()
         if java is None:
             raise StackError("mqtt: java is missing")
@@ -332,7 +338,7 @@ class Influxdb(Server):
             "LSB_INFLUXDB__URL": self.url,
             "LSB_INFLUXDB__ORG": "-",
             "LSB_INFLUXDB__BUCKET": f"{self.DATABASE}/autogen",
-            # No user and no password; on the loopback interface none are needed.
+            # An empty user name and password: on the loopback interface the server requires no authentication.
             "LSB_INFLUXDB__TOKEN": ":",
         }
 
@@ -350,7 +356,7 @@ class Influxdb(Server):
         return True
 
     def create_database(self, name: str) -> None:
-        """Create a database if it does not exist; its bucket is ``<name>/autogen``."""
+        """Create a database if it does not exist. In the v2 API its bucket is called ``<name>/autogen``."""
         query = urllib.parse.urlencode({"q": f'CREATE DATABASE "{name}"'}).encode()
         with _DIRECT.open(f"{self.url}/query", query, timeout=_PROBE_TIMEOUT_S) as answer:
             answer.read()
@@ -360,5 +366,5 @@ class Influxdb(Server):
         return [str(self._parts.influxd()), "run", "-config", str(config)]
 
     def _environment(self) -> dict[str, str]:
-        # The user's own INFLUXDB_ variables would override the configuration file.
+        # Remove the user's own INFLUXDB_ variables, which would override the configuration file.
         return {name: value for name, value in os.environ.items() if not name.startswith("INFLUXDB_")}

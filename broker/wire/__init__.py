@@ -1,4 +1,4 @@
-"""The records of the topics, and their columnar encoding. Start with `records`.
+"""Encodes and decodes the values of the pipeline's topics, as single records and as columns. Start with `records`.
 
-No Kafka here: bytes in, bytes out.
+This package does not use Kafka: it converts between bytes and records.
 """

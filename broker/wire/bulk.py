@@ -1,9 +1,10 @@
-"""Reads data records and writes results in batches, as columns of bytes instead of objects.
+"""Reads data records and writes results in batches, as columns of bytes instead of one object per record.
 
-**Reading** handles *plain* records: exactly the five fields, each once, in any order, with optional white space;
-strings of printable ASCII without escapes, brackets or braces; an event time in digits. The connector and most other
-producers write such records. Other records are not necessarily invalid: `records` reads them, and only `records`
-decides what is valid. For plain records, both modules return the same.
+**Reading** handles only *plain* records. A plain record has each of the five fields exactly once and no others, in any
+order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
+braces, and its event time consists of digits. The connector and most other producers write such records. Other records
+are not necessarily invalid: they are read by `records`, which alone decides what is valid. For plain records, both
+modules return the same values.
 
 **Writing** produces the same bytes as `broker.wire.records.encode`.
 """
@@ -48,7 +49,10 @@ _MISSING = -1
 
 
 class Fields(NamedTuple):
-    """The fields of n plain records as strings without quotes. The sides of a result have no thing."""
+    """The fields of n plain records, or of the sides of n results, as strings without quotes.
+
+    For sides, which have no thing, ``thing`` has empty strings.
+    """
 
     thing: StringColumn
     quantity: StringColumn
@@ -58,7 +62,7 @@ class Fields(NamedTuple):
 
 
 class PlainRecords(NamedTuple):
-    """n records: their strings, times in the given unit (int64) and as digits, and values."""
+    """n plain records, as columns. ``time`` has the event times in the configured unit, ``time_digits`` their text."""
 
     thing: StringColumn
     quantity: StringColumn
@@ -69,7 +73,7 @@ class PlainRecords(NamedTuple):
 
 
 def read_plain(values: StringColumn) -> PlainRecords | None:
-    """Parse many values as plain records. Return None if any of them is not plain."""
+    """Parse message values as plain records. Return None if any of them is not a plain record."""
     fields = find_fields(values)
     times = None if fields is None else fields.time.integers()
     if fields is None or times is None:
@@ -81,9 +85,10 @@ def read_plain(values: StringColumn) -> PlainRecords | None:
 
 
 def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
-    """Return the fields of plain records, or of sides of results. Return None if any is not plain.
+    """Find the fields of plain records or, if not ``with_thing``, of sides of results.
 
-    Of times and results, this only checks that they consist of characters that can occur in numbers.
+    Return None if any record is not plain. Times and results are not parsed: it is only checked that they consist of
+    characters that can occur in numbers.
     """
     spans = np.empty((2 * len(_FIELDS), len(values)), dtype=np.int64)
     wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT
@@ -97,21 +102,25 @@ def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | No
 def encode_sides(
     quantity: StringColumn, time: StringColumn, result: StringColumn, identity: StringColumn
 ) -> StringColumn:
-    """Return the `records.Side` of n records as JSON. Times and results are given as JSON, strings without quotes."""
+    """Return the `records.Side` of each of n records as JSON.
+
+    ``time`` and ``result`` hold JSON numbers; ``quantity`` and ``identity`` hold escaped strings without quotes.
+    """
     return glue(
         b'{"quantity":"', quantity, b'","phenomenonTime":', time, b',"result":', result, b',"id":"', identity, b'"}'
     )
 
 
 Pieces = list["StringColumn | bytes | Ints"]
-"""Columns that are concatenated row by row, see `glue`."""
+"""Columns, byte strings and integers that `glue` will concatenate row by row."""
 
 
 class JoinedColumns(NamedTuple):
-    """n results (see `records.Joined`): their members as JSON, and the ordinals (int64) of both sides.
+    """The fields of n results (see `records.Joined`) as JSON.
 
-    ``time``, ``left_position``, ``right_position``: columns to be concatenated (see `glue`). ``sides``: the left and
-    the right records, or None for compact results.
+    ``time``, ``left_position`` and ``right_position`` are columns that remain to be concatenated (see `glue`).
+    ``sides`` has the left and the right records, or is None for compact results. The ordinals, from which ties are
+    written, are int64.
     """
 
     thing: StringColumn
@@ -125,7 +134,7 @@ class JoinedColumns(NamedTuple):
 
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
-    """Return the message values of n results of one join in one unit."""
+    """Encode n results of one join in one unit. Return a column with one message value per result."""
     pieces: Pieces = [
         b'{"thing":',
         columns.thing,
@@ -187,12 +196,12 @@ def encode_rows(columns: RowColumns, align: str, unit: int) -> StringColumn:
 
 
 def position_pieces(seq: Ints, *, has_rows: bool) -> Pieces:
-    """Return `records.position_text` of n positions, as columns to be concatenated."""
+    """Return columns that, concatenated by `glue`, are the `records.position_text` of n positions."""
     return [seq >> ROW_BITS, b".", seq & (1 << ROW_BITS) - 1] if has_rows else [seq]
 
 
 def escape(texts: StringColumn) -> StringColumn:
-    """Return UTF-8 strings as JSON, without their quotes."""
+    """Escape UTF-8 strings for JSON. Return them without quotes."""
     if _IS_TEXT[texts.packed().data].all():
         return texts
     whole = StringColumn.of_lines(encode_lines([text.decode() for text in texts.each()]))
@@ -208,7 +217,10 @@ def _after_blanks(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _text_end(data: Bytes, at: int, stop: int) -> int:
-    """Return the position of the closing quote of the plain string that starts at ``at``."""
+    """Return the position of the closing quote of the string whose opening quote is at ``at``.
+
+    Return `_MISSING` if there is no plain string.
+    """
     if at >= stop or data[at] != _QUOTE:
         return _MISSING
     for place in range(at + 1, stop):
@@ -222,7 +234,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _number_end(data: Bytes, at: int, stop: int) -> int:
-    """Return the end of the run of number characters at ``at``. Whether they form a number is checked later."""
+    """Return the end of the characters from ``at`` on that can occur in numbers. A later check parses the number."""
     while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
         at += 1
     return at
@@ -230,7 +242,7 @@ def _number_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _field(data: Bytes, begin: int, end: int) -> int:
-    """Return the index of the field with this name, or `_MISSING` if there is none."""
+    """Return the index of the field whose name is ``data[begin:end]``, or `_MISSING` if there is no such field."""
     first = 0
     for field in range(len(_NAME_END)):
         length = _NAME_END[field] - first
@@ -247,7 +259,10 @@ def _field(data: Bytes, begin: int, end: int) -> int:
 
 @compiled()
 def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple[int, int]:
-    """Store the span of the value of the field at ``at``. Return the index of the field and where to continue."""
+    """Read the name and value of the field at ``at``, and store where its value begins and ends in ``spans``.
+
+    Return the index of the field (`_MISSING` if it is not plain) and the position after the field.
+    """
     name = _after_blanks(data, at, stop)
     name_end = _text_end(data, name, stop)
     colon = _after_blanks(data, name_end + 1, stop)
@@ -269,7 +284,10 @@ def _read_field(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> tuple
 
 @compiled()
 def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
-    """Store the spans of a record's fields. Return the set of its fields as bits, or 0 if the record is not plain."""
+    """Read a record, and store where each field's value begins and ends in ``spans``.
+
+    Return the set of its fields as bits, or 0 if the record is not plain.
+    """
     at = _after_blanks(data, at, stop)
     if at == stop or stop - at > _RECORD_LENGTH_MAX or data[at] != _OPEN:
         return 0
@@ -286,10 +304,11 @@ def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
 
 @compiled()
 def _learn_layout(begin: int, stop: int, spans: Ints, layout: Ints) -> None:
-    """Store how the fields of a record are laid out: a row for each field in their order, and one for the end.
+    """Store the layout of the record between ``begin`` and ``stop``, so that `_read_alike` can recognise similar ones.
 
-    Each row has the field (`_MISSING` for the end), and where the bytes before its value begin and end. The record lies
-    between ``begin`` and ``stop``. ``spans``: where each field's value begins and ends, 0 for a field that is absent.
+    ``layout`` gets a row for each field, in the order in which they occur, and a row for the end of the record. A row
+    contains the index of the field (`_MISSING` for the end), and where the bytes that precede the field's value begin
+    and end. ``spans`` contains where each field's value begins and ends, or 0 for a field that is absent.
     """
     at, count = begin, 0
     while True:
@@ -309,7 +328,7 @@ def _learn_layout(begin: int, stop: int, spans: Ints, layout: Ints) -> None:
 
 @compiled()
 def _read_alike(data: Bytes, at: int, stop: int, row: int, layout: Ints, spans: Ints) -> bool:
-    """Store the spans of a record's fields if the record has this layout. Otherwise return False."""
+    """If a record has the given layout, store where its fields' values begin and end. Return whether it has."""
     if stop - at > _RECORD_LENGTH_MAX:
         return False
     address, count = data.ctypes.data, 0
@@ -336,14 +355,15 @@ def _read_alike(data: Bytes, at: int, stop: int, row: int, layout: Ints, spans: 
 
 @compiled(types.boolean, BYTES, INTS, INTS, types.int64, COLUMNS_OUT)
 def _find_fields(data: Bytes, start: Ints, end: Ints, wanted: int, spans: Ints) -> bool:
-    """Store where each field's value begins and ends, one row per record. Quotes of strings are excluded.
+    """For each record, store in ``spans`` where the value of each field begins and ends, without a string's quotes.
 
-    Returns False if a record is not plain, or does not have exactly the ``wanted`` fields (bits).
+    Return False if a record is not plain, or does not have exactly the ``wanted`` fields (a set of bits).
     """
     spans[:2] = 0
     layout = np.empty((len(_NAME_END) + 1, 3), dtype=np.int64)
     for row in range(len(start)):
-        # Records of one program have the same bytes between their values, and these are compared faster than parsed.
+        # Records written by the same program usually have the same bytes between their values. Comparing these bytes is
+        # faster than parsing them.
         if row and _read_alike(data, start[row], end[row], row, layout, spans):
             continue
         if _read_record(data, start[row], end[row], row, spans) != wanted:

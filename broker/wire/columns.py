@@ -1,7 +1,7 @@
-"""Many short strings in one array, as in Arrow, without a Python object for each.
+"""Stores many short strings in one array, as Arrow does, without a Python object for each string.
 
-Everything that the joiner reads from Kafka and writes to Kafka is stored this way: hundreds of thousands of strings a
-second. The loops over their bytes are compiled.
+The joiner stores everything that it reads from or writes to Kafka this way: hundreds of thousands of strings a second.
+The loops over the bytes of the strings are compiled.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _TABLE_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StringColumn:
-    """n strings. String i is ``data[start[i]:end[i]]``.
+    """A column of n strings. String i is ``data[start[i]:end[i]]``.
 
-    ``data`` is uint8 and may contain other bytes as well; ``start`` and ``end`` are int64, shape (n,).
+    ``data`` is uint8, and may also contain bytes that belong to none of the strings. ``start`` and ``end`` are int64,
+    of shape (n,).
     """
 
     data: Bytes
@@ -48,15 +49,15 @@ class StringColumn:
         return self.end - self.start
 
     def take(self, which: Ints) -> StringColumn:
-        """Return the strings at the given indices; the bytes are not copied."""
+        """Return a column of the strings at the given indices. The bytes of the strings are not copied."""
         return StringColumn(self.data, self.start.take(which), self.end.take(which))
 
     def where(self, chosen: NDArray[np.bool_]) -> StringColumn:
-        """Return the strings where ``chosen`` is true, and empty strings elsewhere."""
+        """Return a column in which the strings of rows where ``chosen`` is false are replaced by empty strings."""
         return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> StringColumn:
-        """Return the same strings without gaps between them, or this column if there are none."""
+        """Return a column whose ``data`` is exactly these strings, concatenated. This may be the column itself."""
         is_packed = (
             len(self) > 0
             and self.start[0] == 0
@@ -82,16 +83,19 @@ class StringColumn:
 
     @classmethod
     def of_lengths(cls, data: bytes, lengths: Ints) -> Self:
-        """Split ``data`` into strings of these lengths. Raises ValueError if the lengths do not add up to its size."""
+        """Split ``data`` into strings of the given lengths.
+
+        Raises ValueError if a length is negative, or if the lengths do not add up to the size of ``data``.
+        """
         end = lengths.cumsum()
         if (lengths < 0).any() or (int(end[-1]) if len(end) else 0) != len(data):
-            message = f"{len(data)} bytes cannot be split: the {len(lengths)} lengths add up to another size"
+            message = f"cannot split {len(data)} bytes: the {len(lengths)} lengths do not add up to that size"
             raise ValueError(message)
         return cls(np.frombuffer(data, dtype=np.uint8), end - lengths, end)
 
     @classmethod
     def of_lines(cls, lines: bytes) -> Self:
-        """Split ``lines`` into strings. Every line ends with a newline."""
+        """Split ``lines`` into strings without newlines. Every line, including the last, must end with a newline."""
         data = np.frombuffer(lines, dtype=np.uint8)
         breaks = np.flatnonzero(data == _LINE_BREAK)
         start = np.empty_like(breaks)
@@ -111,20 +115,21 @@ class StringColumn:
 
     @classmethod
     def repeated(cls, text: bytes, count: int) -> Self:
-        """Return a column of one string, repeated ``count`` times."""
+        """Return a column of ``count`` strings, all equal to ``text``."""
         ends = np.full(count, len(text))
         return cls(np.frombuffer(text, dtype=np.uint8), np.zeros_like(ends), ends)
 
     def hashes(self) -> Ints:
-        """Return a 64-bit hash of each string. It is the same in every process."""
+        """Return a 64-bit hash of each string. A string has the same hash in every process."""
         found = np.empty(len(self), dtype=np.int64)
         _hash_all(self.data, self.start, self.end, found)
         return found
 
     def distinct(self) -> tuple[Ints, Ints]:
-        """Number the distinct strings from 0 by first occurrence.
+        """Number the distinct strings from 0, in the order of their first occurrence.
 
-        Returns the number of each string (int64, shape (n,)), and the row of the first occurrence of each number.
+        Return the number of the string in each row (int64, shape (n,)), and for each number the row of its first
+        occurrence.
         """
         number = np.empty(len(self), dtype=np.int64)
         table = np.zeros(max(_TABLE_MIN, 1 << (2 * len(self)).bit_length()), dtype=np.int64)
@@ -133,7 +138,10 @@ class StringColumn:
         return number, first[:count]
 
     def integers(self) -> Ints | None:
-        """Parse the strings as integers. Return None if one is not in plain digits or has more than 18."""
+        """Parse the strings as integers. Return None if any string is not one.
+
+        An integer has at most 18 digits, without leading zeros, and may begin with a minus sign.
+        """
         found = np.empty(len(self), dtype=np.int64)
         return found if _read_integers(self.data, self.start, self.end, found) else None
 
@@ -144,9 +152,10 @@ _INTEGER_DIGITS_MAX = 18
 
 
 def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
-    """Concatenate all columns row by row. Bytes are repeated in every row; integers are written in plain digits.
+    """Concatenate columns row by row. Return a column with one string per row.
 
-    Raises ValueError if columns have different numbers of rows.
+    A ``bytes`` argument is repeated in every row, and integers are written as decimal digits. Raises ValueError if the
+    columns have different numbers of rows.
     """
     counts = {len(column) for column in columns if not isinstance(column, bytes)}
     if len(counts) != 1:
@@ -161,7 +170,11 @@ def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
 
 
 class _Piece(NamedTuple):
-    """A column for `_glue`: its row in the table of pieces, the most bytes it takes, and the arrays it refers to."""
+    """A column to be passed to `_glue`.
+
+    ``row`` is the column's row in the table of pieces, and ``size`` the maximum number of bytes that the column takes.
+    ``arrays`` are those whose addresses ``row`` contains; they must not be freed before the call.
+    """
 
     row: tuple[int, int, int, int]
     size: int
@@ -203,8 +216,8 @@ def decimals(values: Ints) -> StringColumn:
 
 @compiled()
 def _write_integer(value: int, digits: Bytes) -> int:
-    """Write the digits of ``value`` at the end of ``digits``. Return where they begin."""
-    # Computed with negative numbers, because the smallest int64 has no positive counterpart.
+    """Write ``value`` in decimal digits at the end of the array ``digits``. Return the position where it begins."""
+    # Compute with negative numbers, because the smallest int64 has no positive counterpart.
     left = value if value < 0 else -value
     place = _DIGITS_MAX
     while left <= -10:  # noqa: PLR2004 - digits
@@ -224,10 +237,11 @@ def _write_integer(value: int, digits: Bytes) -> int:
 
 @compiled(types.int64, types.Array(types.int64, 2, "C"), BYTES_OUT, INTS_OUT, INTS_OUT)
 def _glue(pieces: Ints, data: Bytes, start: Ints, end: Ints) -> int:
-    """Write each row to ``data``, and where it starts and ends. Return the number of bytes written.
+    """Write the concatenated strings to ``data``, and their positions to ``start`` and ``end``.
 
-    ``pieces``: for each column its kind, and then: the address and number of the bytes (constant); the addresses of the
-    bytes and of their starts and ends (strings); the address of the values (integers).
+    Return the number of bytes written. ``pieces`` has a row for each column, which begins with the column's kind. This
+    is followed, for a constant, by the address and number of its bytes; for strings, by the addresses of the bytes, the
+    starts and the ends; for integers, by the address of the values.
     """
     target = data.ctypes.data
     digits = np.empty(_DIGITS_MAX, dtype=np.uint8)
@@ -273,7 +287,7 @@ def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
 
 @compiled(types.void, BYTES, INTS, INTS, INTS_OUT)
 def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
-    """Hash each string: start with its length and mix in little-endian words of eight bytes."""
+    """Compute a hash of each string from its length and its bytes, taken as little-endian words of eight bytes."""
     mix, finish = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
     for row in range(len(start)):
         state = np.uint64(end[row] - start[row]) * mix
@@ -290,7 +304,11 @@ def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
 
 @compiled(types.int64, BYTES, INTS, INTS, INTS, INTS_OUT, INTS_OUT, INTS_OUT)
 def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
-    """Number the distinct strings with an open-addressing table, at most half full. A slot holds a number + 1, or 0."""
+    """Number the distinct strings (see `StringColumn.distinct`). Return how many there are.
+
+    ``table`` is an open-addressing hash table, which is at most half full. A slot contains a string's number plus 1, or
+    0 if it is empty.
+    """
     count = 0
     for row in range(len(start)):
         length = end[row] - start[row]

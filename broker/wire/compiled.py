@@ -1,7 +1,8 @@
-"""Compiles loops over the bytes of strings with numba, for what numpy cannot express.
+"""Compiles loops over the bytes of strings with numba, for operations that numpy cannot express.
 
-Compiled functions are cached next to their module (or in ``NUMBA_CACHE_DIR``). Only the first process on a machine,
-normally `make setup`, waits a few seconds for the compiler. Without a writable folder, every process compiles.
+Compiled loops are cached next to their module, or in ``NUMBA_CACHE_DIR``. Only the first process on a machine, normally
+`make setup`, has to wait a few seconds for the compiler. If the cache folder is not writable, every process compiles
+the loops again.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ INTS_OUT: Final = types.Array(types.int64, 1, "C")
 COLUMNS_OUT: Final = types.Array(types.int64, 2, "C")
 
 copy_bytes: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
-"""C's memcpy, for compiled loops: target, source, count. A loop takes a nanosecond per byte, because the compiler
-cannot know that source and target do not overlap; this takes three for a whole short string."""
+"""C's memcpy(target, source, count), for compiled loops. It takes three nanoseconds for a short string. A loop would
+take one nanosecond per byte, because the compiler cannot know that the source and the target do not overlap."""
 
 compare_bytes: Any = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.intp))
-"""C's memcmp, for compiled loops: two addresses and a count. 0 if the bytes are equal."""
+"""C's memcmp(address, address, count), for compiled loops. It returns 0 if the bytes are equal."""
 
 
 def _reading(bits: int, number: Any) -> Any:
-    """Create a compiled function that reads the integer at an address."""
+    """Create a function for compiled loops that reads an integer of the given number of bits at a memory address."""
 
     def read(_context: Any, _address: Any) -> Any:
         def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -50,8 +51,9 @@ half_word_at: Any = _reading(32, types.int32)
 """The int32 at an address, for compiled loops."""
 
 
-# numba recompiles a loop if its own file has changed, but not if the file of another loop that it calls has.
-# The same as in joiner/core/compiled.py, which must work without this package.
+# numba recompiles a loop if the loop's own file has changed, but not if it calls a loop in another file that has
+# changed. This hash of all files becomes part of each loop's name, so that every change recompiles. The same code is in
+# joiner/core/compiled.py, which must work without this package.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -62,9 +64,10 @@ _STAMP: Final = hashlib.sha256(
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
-    """Compile a loop for arguments of these types, or, without types, for whatever its compiled callers pass.
+    """Decorate a loop so that it is compiled for arguments of the given types.
 
-    The compiled loop releases the GIL and does not check bounds: indices must be valid.
+    If no types are given, it is compiled for those that its compiled callers pass. A compiled loop releases the GIL and
+    does not check bounds, so all indices must be valid.
     """
     signature = returns(*takes) if takes else None
 

@@ -1,4 +1,4 @@
-"""Reads columns of JSON numbers. In the usual case it creates no Python object for a number."""
+"""Parses columns of JSON numbers. For most numbers, this does not create a Python object."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ if TYPE_CHECKING:
 _ZERO, _NINE, _MINUS, _POINT = b"09-."
 
 _DIGITS_MAX: Final = 15
-"""Every decimal number of at most this many digits is the shortest text of the double closest to it."""
+"""Every decimal number with at most this many digits is the shortest text that identifies its closest double."""
 
 _DECIMALS_MAX: Final = 18
 _POWERS: Final = np.array([10.0**power for power in range(_DECIMALS_MAX + 1)])
-"""Doubles hold these powers of ten exactly, up to the 22nd."""
+"""Powers of ten. Doubles represent them exactly, which holds up to the 22nd power."""
 
 _ENCODED_WITHOUT_EXPONENT_MIN: Final = 1e-3
-"""Doubles at least this large, and below 10^15, are encoded without an exponent."""
+"""Doubles from this value up to, but not including, 10^15 are encoded without an exponent."""
 
 _UNREAD, _ENCODED, _INTEGER, _REWRITTEN = range(4)
-"""What `_read_numbers` has found: a number that needs a complete parser; one whose text is also the JSON of its double;
-an integer, whose double is encoded with ``.0`` after it; and one that is encoded differently."""
+"""How `_read_numbers` classifies a number: it was not parsed and needs a complete parser; its double is encoded as the
+same text; it is an integer, whose double is encoded as the same text followed by ``.0``; or its double is encoded as a
+different text."""
 
 _numbers = msgspec.json.Decoder(list[float])
 
 
 class Numbers(NamedTuple):
-    """Columns of n numbers: their values, and the JSON of each value, which may differ from the JSON that was read."""
+    """n numbers: their values, and each value encoded as JSON, which may differ from the JSON that was read."""
 
     value: Floats
     encoded: StringColumn
 
 
 def read_numbers(texts: StringColumn) -> Numbers | None:
-    """Parse JSON numbers as doubles. Return None if any of the strings is not a JSON number in the range of doubles."""
+    """Parse strings as JSON numbers. Return None if any string is not a JSON number, or is too large for a double."""
     values, found = np.empty(len(texts), dtype=np.float64), np.empty(len(texts), dtype=np.uint8)
     _read_numbers(texts.data, texts.start, texts.end, values, found)
     unread = (found == _UNREAD).nonzero()[0]
@@ -65,7 +66,7 @@ def read_numbers(texts: StringColumn) -> Numbers | None:
 
 @compiled(types.void, BYTES, INTS, INTS, types.Array(types.float64, 1, "C"), BYTES_OUT)
 def _read_numbers(data: Bytes, start: Ints, end: Ints, values: Floats, found: Bytes) -> None:
-    """Store the value of each number and, in ``found``, which kind of number it is."""
+    """Parse each number. Store its value in ``values`` and its class, such as `_INTEGER`, in ``found``."""
     for row in range(len(start)):
         at, stop = start[row], end[row]
         negative = at < stop and data[at] == _MINUS
@@ -97,7 +98,8 @@ def _read_numbers(data: Bytes, start: Ints, end: Ints, values: Floats, found: By
         ):
             found[row] = _UNREAD
             continue
-        # Both are exact, so the quotient is the double closest to the number.
+        # Doubles represent the mantissa and the power of ten exactly, so their quotient is the double that is closest
+        # to the number.
         value = mantissa / _POWERS[decimals]
         values[row] = -value if negative else value
         if point < 0:

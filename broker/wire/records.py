@@ -1,7 +1,8 @@
-"""The wire formats of the Kafka topics: the types of the values, decoding with the reason for a refusal, and encoding.
+"""Defines the JSON formats of the messages in the Kafka topics. Encodes them, and decodes them or says what is wrong.
 
-Only this module and `broker.wire.bulk` parse and build these bytes; `bulk` does so for many regular records at once,
-with the same results. The joiner's state topic, which no other service reads, is in `joiner.runtime.model`.
+Only this module and `broker.wire.bulk` encode and decode these formats. `bulk` does so for many regular records at
+once, with the same results. The format of the joiner's state topic, which no other service reads, is in
+`joiner.runtime.model`.
 
     machine.data       `Record` or `Watermark`
     machine.out        `Joined` or `AlignedRow`
@@ -22,39 +23,40 @@ import msgspec
 from broker.times import parse_time
 
 NAME_LENGTH_MAX: Final = 256
-"""Maximum length in characters of a thing, quantity or id. These become Kafka keys and database tags."""
+"""The maximum length in characters of a thing, quantity or id, which become Kafka keys and database tags."""
 
 QUANTITIES_MAX: Final = 10_000
-"""Maximum number of quantities per event. Each becomes a record, which takes a kilobyte of memory while in flight."""
+"""The maximum number of quantities in an event. Each becomes a record, which takes 1 KB of memory while in flight."""
 
 COPIES_MAX: Final = 64
-"""Each record has a copy of its event's ``Thing`` and ``id``. The total size of the copies may be at most this many
-times the size of the event."""
+"""Each record of an event has a copy of the event's ``Thing`` and ``id``. The total size of these copies can be at most
+this many times the size of the event."""
 
 REFUSED_MAX: Final = 16
-"""If more quantities of an event are refused than this, the whole event becomes a single dead letter."""
+"""If more than this many quantities of an event are invalid, the whole event becomes a single dead letter."""
 
 RECORD_BYTES_MAX: Final = 64 * 1024
-"""Maximum size of a data record: far larger than a regular record, and small enough for two to fit into one result."""
+"""The maximum size of a data record in bytes. Regular records are far smaller, and two records of this size still fit
+into one result."""
 
 BRACKETS_MAX: Final = 256
-"""Maximum number of brackets in a data record; a regular one has two. The parser's own limit depends on the process;
-this one makes every reader come to the same result."""
+"""The maximum number of opening brackets and braces in a data record; a regular record has one. The parser also limits
+nesting, but that limit depends on the process. This one ensures that every reader rejects the same records."""
 
 REASON_LENGTH_MAX: Final = 1000
-"""Maximum length in characters of a dead letter's reason, which may quote the input."""
+"""The maximum length in characters of the reason in a dead letter. It is limited because it may quote the input."""
 
 REJECTED_BYTES_MAX: Final = 64 * 1024
-"""How many bytes of a rejected input are kept. Length and hash are those of the whole input."""
+"""How many bytes of a rejected input a dead letter contains. Its length and hash are those of the whole input."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One quantity of one event. ``phenomenonTime`` is as given: a number in the configured unit or ISO-8601.
+    """One quantity of one event. ``phenomenonTime`` is unchanged: a number in the configured unit or ISO-8601 text.
 
-    A number that is not an integer is kept as its exact text, a `msgspec.Raw`. The annotation omits this type, because
-    msgspec cannot decode such a union.
+    A time that is a number but not an integer is kept as its exact text, a `msgspec.Raw`. The annotation omits that
+    type, because msgspec cannot decode a union that contains it.
     """
 
     thing: Name
@@ -65,9 +67,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Watermark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """Declares that no record older than ``time`` follows its offset: for one thing, one quantity, both, or all.
+    """Declares that no record older than ``time`` follows at a later offset.
 
-    The member is called ``mark`` on the wire.
+    This applies to the records of one thing, of one quantity, of one quantity of one thing, or to all records. In JSON,
+    the field ``time`` is called ``mark``.
     """
 
     time: int | str = msgspec.field(name="mark")
@@ -85,11 +88,12 @@ class Side(msgspec.Struct, frozen=True, gc=False):
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One pair. ``phenomenonTime`` is the exact mean of the two, a number in the configured unit.
+    """The result for one pair. ``phenomenonTime`` is the exact mean of the two times, a number in the configured unit.
 
     ``result`` is a number, or ``{"left": x, "right": y}`` if the join keeps both values. ``id`` is
-    ``join:unit:left offset:right offset``. ``left`` and ``right`` are the records; compact results omit them. ``tie``
-    is ``i-j``, the two ordinals among equal times of one stream and key, and is omitted if both are 0.
+    ``join:unit:left offset:right offset``. ``left`` and ``right`` are the two records; compact results omit them.
+    ``tie`` is ``i-j``, where i and j are the ordinals of the left and the right record among records of the same
+    stream, key and time. It is omitted if both are 0.
     """
 
     thing: str
@@ -120,10 +124,11 @@ class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """An output about one record of one stream of a join or an align: at ``topic``, ``partition`` and ``offset``.
+    """Base class of messages about a single input record of one stream of a join or an align.
 
     ``join``: the name of the join or the align. ``side``: ``left`` or ``right``; of an align, ``driver`` or the name of
-    a column. ``row``: its row, if it came in a message of many records.
+    a column. The record comes from ``topic``, ``partition`` and ``offset`` and, if its message holds many records, from
+    row ``row`` of that message.
     """
 
     id: str
@@ -138,7 +143,7 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Late(OutputRecord, frozen=True, gc=False):
-    """A record that was below the frontier of its stream on arrival. It is not joined, but kept in the late topic.
+    """A record that was below the frontier of its stream on arrival. It is not joined, but written to the late topic.
 
     ``id`` is ``join:unit:side:offset``.
     """
@@ -147,19 +152,22 @@ class Late(OutputRecord, frozen=True, gc=False):
 class Unmatched(OutputRecord, frozen=True, gc=False):
     """A record that is in no pair and can no longer become part of one.
 
-    ``id`` is ``join:unit:offset:`` for a left record and ``join:unit::offset`` for a right one: a pair's id without the
-    other offset.
+    ``id`` is a pair's id without the other record's offset: ``join:unit:offset:`` for a left record, and
+    ``join:unit::offset`` for a right record.
     """
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A dead letter: an input or a pair that could not be used, and the reason.
+    """A dead letter: an input or a pair that could not be used, with the reason.
 
-    ``id`` is ``topic:partition:offset`` for a message from Kafka, ``topic:partition:offset.row`` for one row of it,
-    the pair's id if the joining function failed or the database refused the pair's point, and ``mqtt:<hash>`` for
-    a payload from MQTT.
-    ``value`` holds the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and
-    ``sha256`` are those of the whole.
+    ``id`` depends on what was rejected:
+
+    - a message from Kafka: ``topic:partition:offset``, or ``topic:partition:offset.row`` for a single row of it;
+    - a pair, because the joining function failed or the database refused the point: the pair's id;
+    - a payload from MQTT: ``mqtt:<hash>``.
+
+    ``value`` has the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and ``sha256`` are
+    those of the whole input.
     """
 
     id: str
@@ -191,7 +199,7 @@ class _RawTimeSide(msgspec.Struct):
 
 
 class Unreadable(ValueError):
-    """The input is neither a record nor a watermark. The message is the reason given in the dead letter."""
+    """Raised if an input cannot be decoded. The message becomes the reason in the dead letter."""
 
 
 _records = msgspec.json.Decoder(Record)
@@ -219,9 +227,9 @@ _joined = msgspec.json.Decoder(_JoinedIn)
 
 
 def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark, int]:
-    """Decode a value of the data topic. Return it with its event time (for a watermark, its time) in ns.
+    """Decode a message of the data topic. Return the record with its event time in ns, or the watermark with its time.
 
-    Raises `Unreadable` with the reason for anything that is neither a record nor a watermark.
+    Raises `Unreadable` with the reason if the message is neither a record nor a watermark.
     """
     if not value:
         raise Unreadable("the value is empty" if value is not None else "the value is null")
@@ -239,10 +247,10 @@ def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark
 
 
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
-    """Decode many values of the data topic at once, which is several times faster than one by one.
+    """Decode many messages of the data topic at once, which is several times faster than decoding each separately.
 
-    Returns None if they must be decoded one by one, because some are watermarks, or because `decode_data` refuses some
-    for a reason other than a time out of range.
+    Return None if the messages have to be decoded separately with `decode_data`, for example because some are
+    watermarks or invalid. Event times are not checked.
     """
     if not all(values):
         return None
@@ -250,12 +258,14 @@ def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
     lines = b"\n".join(whole)
     if lines.count(b"\n") >= len(whole) or max(map(len, whole)) > RECORD_BYTES_MAX:
         return None
-    # The parser reads on across lines, so two values could make up two records between them, and none alone. If every
-    # value is in braces, each line break is between two objects: inside of one it would follow a comma, a colon or an
-    # opening bracket, or be part of a string, where the parser refuses it.
+    # The parser does not stop at line breaks, so two invalid values could together form two valid records. This cannot
+    # happen if every value begins and ends with a brace: a line break between two braces cannot be inside an object,
+    # where it would have to follow a comma, a colon or an opening bracket, nor inside a string, where the parser
+    # rejects it.
     if not lines.startswith(b"{") or not lines.endswith(b"}") or lines.count(b"}\n{") != len(whole) - 1:
         return None
-    # Every record has at least one opening bracket, and none may exceed the limit.
+    # Every record has at least one opening bracket or brace. If one record had more than the limit, the total would be
+    # at least this large.
     if lines.count(b"[") + lines.count(b"{") >= len(whole) + BRACKETS_MAX:
         return None
     try:
@@ -271,7 +281,7 @@ def _with_exact_time(raw: _RawTimeRecord) -> Record:
 
 
 def _decode_rare(value: bytes, time_unit: str, error: Exception) -> tuple[Record | Watermark, int]:
-    """Decode a watermark or a record with a decimal time. Refuse everything else."""
+    """Decode a watermark, or a record whose time is a decimal number. Raises `Unreadable` for everything else."""
     try:
         fields = _anything.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as not_json:
@@ -295,18 +305,18 @@ def _time_ns(value: int | str | bytes, time_unit: str) -> int:
 
 
 def encode(message: Record | Watermark | Joined | AlignedRow | OutputRecord | Rejected | str) -> bytes:
-    """Return the JSON of a message, or of a string in a message."""
+    """Encode a message, or a string within a message, as JSON."""
     return _encoder.encode(message)
 
 
 def encode_lines(values: Sequence[Any]) -> bytes:
-    """Return the JSON of many messages or message parts, each followed by a newline. Faster than one by one."""
+    """Encode many messages, or parts of messages, as JSON lines. This is faster than encoding each separately."""
     return _encoder.encode_lines(values)
 
 
 def decode_sides(lines: bytes) -> list[Side]:
-    """Decode sides of results, as written by `encode_lines`. Times keep their exact text."""
-    # The text of each time is copied, because a reference to it would keep all lines in memory.
+    """Decode the sides of results from JSON lines (see `encode_lines`). The exact text of each time is kept."""
+    # Copy the text of each time, because a reference to it would keep all lines in memory.
     return [
         Side(one.quantity, cast("int", msgspec.Raw(bytes(one.phenomenonTime))), one.result, one.id)
         for one in _sides.decode_lines(lines)
@@ -314,30 +324,30 @@ def decode_sides(lines: bytes) -> list[Side]:
 
 
 def decode_joined(value: bytes) -> _JoinedIn:
-    """Decode a value of the out topic. ``phenomenonTime`` is the text of a number. Only rows have ``values``.
+    """Decode a message of the out topic. ``phenomenonTime`` is kept as the text of a number.
 
-    Raises msgspec.DecodeError.
+    Only aligned rows have ``values``. Raises msgspec.DecodeError.
     """
     return _joined.decode(value)
 
 
 def decode_rejected(value: bytes) -> Rejected:
-    """Decode a value of the dead-letter topic. Raises msgspec.DecodeError."""
+    """Decode a message of the dead-letter topic. Raises msgspec.DecodeError if it is not a dead letter."""
     return _rejected.decode(value)
 
 
 ROW_BITS: Final = 16
-"""If a message holds many records, a record's position is its message's offset, shifted by this many bits, plus its
-row. Otherwise it is the offset."""
+"""If messages hold many records, the position of a record is the offset of its message, shifted left by this many bits,
+plus its row in the message. Otherwise the position is the offset."""
 
 
 def position_text(seq: int, *, has_rows: bool) -> str:
-    """Return a record's position as written in ids: ``offset``, or ``offset.row`` if messages hold many records."""
+    """Format a record's position for use in ids: ``offset``, or ``offset.row`` if messages hold many records."""
     return f"{seq >> ROW_BITS}.{seq & (1 << ROW_BITS) - 1}" if has_rows else str(seq)
 
 
 def pair_id(join: str, unit: int, left: int | str, right: int | str) -> str:
-    """Return the id of a pair: the join, the unit, and the two positions."""
+    """Return the id of a pair, which consists of the join, the unit and the positions of the two records."""
     return f"{join}:{unit}:{left}:{right}"
 
 
@@ -347,7 +357,7 @@ def row_id(align: str, unit: int, position: int | str) -> str:
 
 
 def join_of(identity: str) -> str:
-    """Return the name of the join or align in a result's id. It is unique within a topic, in all applications."""
+    """Return the name of the join or align from a result's id. It is unique within a topic, in all applications."""
     return identity.partition(":")[0]
 
 
@@ -362,9 +372,9 @@ def reject(
     row: int = -1,
     identity: str | None = None,
 ) -> Rejected:
-    """Return the dead letter of ``value``: the reason, the position, the first bytes, the length and the hash.
+    """Create the dead letter for ``value``, with the reason and with the position where the input comes from.
 
-    The reason may quote any input, so invalid UTF-8 in it is escaped. It is truncated at `REASON_LENGTH_MAX`.
+    The reason may quote any input, so invalid UTF-8 in it is escaped. It is truncated to `REASON_LENGTH_MAX`.
     """
     reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]
     whole = value or b""

@@ -1,4 +1,4 @@
-"""Draws the picture of docs/alignment.md: what each rule gives at the same twelve points.
+"""Draws the picture in docs/alignment.md: the values that each rule takes from a stream at the same twelve times.
 
 ``python -m docs.plots.alignment`` writes ``alignment.svg`` next to this file. `joiner.AlignBuffer` computes the rows.
 The colours and the font are those of the picture in the README.
@@ -40,7 +40,7 @@ CAPTIONS: Final = {
 
 
 def samples() -> tuple[list[float], list[float]]:
-    """Return the times in s at which speed is sampled, and its values."""
+    """Return the times in seconds at which speed is sampled, and the sampled values."""
     random, times_s = Random(3), [0.2]
     while (time_s := times_s[-1] + 1.3 * random.uniform(0.7, 1.3)) < LENGTH_S:
         times_s.append(time_s)
@@ -49,12 +49,12 @@ def samples() -> tuple[list[float], list[float]]:
 
 
 def points_s() -> list[float]:
-    """Return the times of the driver's records in s."""
+    """Return the times of the driver's records in seconds."""
     return [0.6 + number * (LENGTH_S - 1.0) / (POINTS - 1) for number in range(POINTS)]
 
 
 def rows(rule: str) -> list[tuple[float, float | None]]:
-    """Return the time of each row in s and its value, or None where it is missing."""
+    """Return the time of each row in seconds, and the value that ``rule`` gives it, or None if that is missing."""
     tolerance_ns = int(TOLERANCE_S * 1e9) if rule == "linear" else None
     buffer = AlignBuffer({"speed": ColumnRule(rule=rule, tolerance_ns=tolerance_ns)})
     times_s, values = samples()

@@ -1,7 +1,8 @@
 """Draws the picture in the README: two streams, their neighbour pairs, and an interval join of the same data.
 
-``python docs/plots/neighbours.py`` writes ``neighbours.svg`` next to this file. `joiner.LocalStreamBuffer` computes the
-pairs on the left. The background is unknown, so all colours have enough contrast on both white and black.
+``python docs/plots/neighbours.py`` writes ``neighbours.svg`` next to this file. The left half shows the pairs that
+`joiner.LocalStreamBuffer` returns. The page may be light or dark, so all colours have enough contrast on both white and
+black.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MISSING: Final = "#e5484d"
 
 @dataclass(frozen=True)
 class Stream:
-    """The event times of a stream in s, and the position of its curve."""
+    """The event times of a stream in seconds, and the height and period of the curve on which they are drawn."""
 
     times_s: list[float]
     middle_y: float
@@ -81,7 +82,7 @@ def neighbours(left: Stream, right: Stream) -> set[tuple[int, int]]:
 
 
 def within(left: Stream, right: Stream) -> set[tuple[int, int]]:
-    """Return the pairs of the interval join, as indices."""
+    """Return the pairs of the interval join, as indices of the left and the right record."""
     return {
         (i, j)
         for i, one in enumerate(left.times_s)

@@ -1,7 +1,7 @@
-"""The content of the site: the pages in the root and in docs/, at their repository paths.
+"""Hooks that `make docs` calls to build the documentation site from the Markdown pages in the root and in docs/.
 
-Links between pages therefore work on the site as in the repository, and no page is duplicated.
-`make docs` calls these hooks.
+Every page keeps its path in the repository, so links between pages work both on the site and in the repository, and
+no page has to be copied.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PROMPT: Final = re.compile(r"^```python\n(?=>>>)", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
-    """Generate the same anchors as repository viewers, so that links to headings work in both."""
+    """Generate heading anchors as code hosts do, so that links to headings work on the site and in the repository."""
     config.mdx_configs["toc"]["slugify"] = slugify
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Return the pages and their images in place of the files in the configuration folder."""
+    """Replace the files of the configuration folder with the repository's pages and images. Keep the theme's files."""
     names = [path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern))]
     shown = [File(name, str(ROOT), config.site_dir, config.use_directory_urls) for name in names]
     colours = "\n".join(HtmlFormatter(style=style).get_style_defs(part) for part, style in CODE_COLOURS.items())
@@ -38,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return the text with fences that the site's Markdown accepts: one word each, `pycon` for blocks with prompts."""
+    """Rewrite opening code fences for the site's Markdown parser: the language alone, `pycon` for Python prompts."""
     return _PROMPT.sub("```pycon\n", _INFO.sub(r"```\1", markdown))
 
 

@@ -19,7 +19,7 @@ from broker.settings import SettingsError
 from joiner.functions import BUILT_IN, Columns, JoinFunction, UnusableValuesError, call_function, place_of, reason_of
 
 MADE_UP: Final = "made-up"
-"""The thing of the made-up pairs and the prefix of their ids, so that a function can recognise them."""
+"""The thing of every made-up pair and the prefix of its event ids, by which a joining function can recognise it."""
 
 _TIME_NS: Final = 1_577_836_800 * 10**9
 """2020-01-01T00:00:00Z."""
@@ -29,9 +29,9 @@ _REASON_LENGTH_MAX: Final = 300
 
 
 def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFunction]) -> list[str]:
-    """Probe each function. Return the warnings.
+    """Call each joining function with made-up pairs. Return a warning for each that failed but may still work.
 
-    ``names``: the functions' names in the settings, by join; ``functions``: the functions, by join. Raises
+    ``names``: the name of each join's function in the settings, by join. ``functions``: the functions, by join. Raises
     `SettingsError` listing every function that cannot work.
     """
     mistakes, warnings = [], []
@@ -47,15 +47,16 @@ def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFuncti
         where = f"join {join!r}: the joining function {name!r}"
         if single_error is None:
             warnings.append(
-                f"{where} accepts one pair, but not a batch of {_PAIRS}: {_describe(error)}. It is called with batches "
-                "of columns; if a batch fails, it is called for each pair, which is many times slower"
+                f"{where} works for one pair, but fails for a batch of {_PAIRS}: {_describe(error)}. The joiner passes "
+                "whole batches as columns; if a batch fails, it calls the function once per pair, which is many times "
+                "slower"
             )
         elif _fails_for_all(single_error):
             mistakes.append(f"{where} fails for every pair: {_describe(single_error)}; correct it")
         else:
             warnings.append(
-                f"{where} failed for made-up pairs: {_describe(single_error)}. That is fine if it refuses only these "
-                f"(their thing is {MADE_UP!r}); if it fails for all pairs, each of them becomes a dead letter"
+                f"{where} failed for made-up pairs: {_describe(single_error)}. This is harmless if it only rejects the "
+                f"made-up thing {MADE_UP!r}; every real pair for which it fails becomes a dead letter"
             )
     if mistakes:
         raise SettingsError("\n".join(mistakes))
@@ -73,7 +74,7 @@ def _failure(function: JoinFunction, count: int) -> BaseException | None:
 
 
 def _made_up(side: int, count: int) -> Columns:
-    """Make up one side of ``count`` pairs, with distinct values, times and ids."""
+    """Return one side of ``count`` made-up pairs, with distinct values, times and ids."""
     number = np.arange(1, count + 1)
     return Columns(
         result=side * number.astype(np.float64),
@@ -84,17 +85,17 @@ def _made_up(side: int, count: int) -> Columns:
 
 
 def _fails_for_all(error: BaseException) -> bool:
-    """Return whether the function would fail for every pair."""
+    """Return whether the error that a joining function raised would occur for every pair."""
     if isinstance(error, UnusableValuesError | NameError | ImportError | NotImplementedError):
         return True
     if isinstance(error, AttributeError):
         return isinstance(error.obj, Columns | np.ndarray)
-    # The function has the wrong parameters, or uses a whole side as a number.
+    # The function has the wrong parameters, or does arithmetic with a `Columns` object instead of a column.
     return isinstance(error, TypeError) and (not place_of(error) or Columns.__name__ in str(error))
 
 
 def _describe(error: BaseException) -> str:
-    """Describe the exception, and where it was raised, on one line."""
+    """Return a one-line description of the exception and of the place where it was raised."""
     what = " ".join(reason_of(error)[:_REASON_LENGTH_MAX].split()).rstrip(": ")
     place = place_of(error)
     return f"{place}: {what}" if place else what

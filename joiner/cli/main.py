@@ -50,7 +50,7 @@ examples:
   joiner spark                            run the joins in Spark
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
-  joiner status                           show units, owners and their states, lag, totals, records held
+  joiner status                           show each unit's owner, state and lag, and each join's totals
   joiner status --watch 5s                the same every 5 seconds; --json for programs
   joiner reset --yes                      delete all progress: the next start begins at application.start
 
@@ -88,7 +88,7 @@ def _show_kafka_error(error: KafkaException, settings: JoinerSettings) -> int:
     """Print the Kafka client's error. Return the exit status."""
     reason = error.args[0].str().strip()
     if error.args[0].code() == KafkaError._INVALID_ARG:  # noqa: SLF001 - the public name of the constant
-        print(f"joiner: the Kafka client refuses its settings: {reason}; correct kafka.client", file=sys.stderr)
+        print(f"joiner: the Kafka client rejects its settings: {reason}; correct kafka.client", file=sys.stderr)
         return 2
     print(f"joiner: Kafka at {settings.kafka.bootstrap_servers}: {reason}", file=sys.stderr)
     return 1
@@ -143,12 +143,12 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
 
 def _site(text: str) -> str:
     if not re.fullmatch(SITE_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a site: 1-32 lower-case letters, digits and '-'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a site name: use 1 to 32 lower-case letters, digits and '-'")
     return text
 
 
 class _FormerFlag(argparse.Action):
-    """A flag under its former name: accepted, with a warning that names the current flag."""
+    """Accepts a flag under its former name, and prints a warning with its current name."""
 
     def __call__(
         self,
@@ -158,7 +158,7 @@ class _FormerFlag(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         present = f"--{self.dest.replace('_', '-')}"
-        message = f"joiner: {option_string} is now called {present}; the next release does not accept {option_string}"
+        message = f"joiner: {option_string} is now called {present}; the next release will reject {option_string}"
         print(message, file=sys.stderr)
         setattr(given, self.dest, values or self.const)
 
@@ -166,7 +166,7 @@ class _FormerFlag(argparse.Action):
 def _units(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: give their numbers, such as 0,3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: give unit numbers, such as 0,3")
     return [int(number) for number in numbers]
 
 
@@ -200,7 +200,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
 
     run = add_command("run", "run the joins until stopped")
-    run.add_argument("--site", help="name of the site; units move from site to site (default: process)")
+    run.add_argument("--site", help="name of the site that this process belongs to (default: process)")
     run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
     spark = add_command("spark", "run the joins in Spark until stopped")
     for runner in (run, spark):
@@ -211,7 +211,7 @@ def build_parser() -> argparse.ArgumentParser:
             help="if units belong to another site, wait until they are moved to this one",
         )
         runner.add_argument(
-            "--force-claim", action="store_true", help="claim units of another site whose runners have stopped"
+            "--force-claim", action="store_true", help="also claim units of other sites, if their runners have stopped"
         )
         runner.add_argument(
             "--take", dest="force_claim", nargs=0, const=True, action=_FormerFlag, help=argparse.SUPPRESS
@@ -220,9 +220,9 @@ def build_parser() -> argparse.ArgumentParser:
     move_parser.add_argument("--to", required=True, type=_site, help="target site; a runner must be running there")
     move_parser.add_argument("--units", type=_units, help="units to move, such as 0,3 (default: all)")
     move_parser.add_argument(
-        "--timeout", type=_seconds, default="30s", help="how long to wait until the target is ready (default: 30s)"
+        "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
     )
-    status = add_command("status", "show units, owners and their states, offsets, lag, totals and records held by join")
+    status = add_command("status", "show each unit's owner, state, offsets and lag, and each join's totals")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument(
         "--watch",

@@ -1,7 +1,7 @@
-"""``joiner move``: writes the order, reports each step, and determines the outcome from the checkpoints.
+"""``joiner move``: orders a move of units to another site, reports each step, and reads the outcome from checkpoints.
 
-If this program dies, nothing is lost: its order expires, and the units that were on their way are claimed by the target
-or reclaimed by the source.
+If this program dies, nothing is lost: its order expires, and units that have already been released are claimed by the
+target or reclaimed by the source.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from joiner.runtime.settings import JoinerSettings
 
 _WAIT_S: Final = 0.1
 _CHECK_INTERVAL_S: Final = 1.0
-"""How often the checkpoints of units on their way are read."""
+"""How often to read the checkpoints of units that may be between two owners."""
 
 _RECLAIM_TIMEOUT_S: Final = RECLAIM_AFTER_S + 15.0
-"""The longest wait for a unit on its way. It allows for a source that reclaims the unit, with a claim and a replay."""
+"""How long to wait for a released unit to be claimed: enough for the source to reclaim it, including a replay."""
 
 _REPORT_TIMEOUT_S: Final = 5.0
-"""The longest wait for a report from a unit's owner."""
+"""How long to wait for a unit's owner to report a step."""
 
 
 def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout_s: float, clock: Clock) -> int:
-    """Move units (None: all) to a site. Return the exit status: 0 if all are confirmed to run there, 1 if not, 2 for a
-    unit that does not exist.
+    """Move the ``requested`` units (None: all) to the site ``to``. Return the exit status.
+
+    The status is 0 if all units are confirmed to run there, 1 if not, and 2 if a requested unit does not exist.
     """
     name = settings.application.name
     admin = make_admin(settings.kafka)
     if settings.state_topic not in topic_facts(admin, [settings.state_topic]):
-        print(f"application {name!r} has never run: there is nothing to move; start a joiner")
+        print(f"application {name!r} has never run, so there is nothing to move; start a joiner first")
         return 1
     existing = range(settings.topics.partitions)
     unknown = sorted(set(requested or []) - set(existing))
@@ -57,7 +58,7 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
     to_move = [unit for unit, checkpoint in found.items() if _is_to_move(unit, checkpoint, to)]
     has_unowned = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
     if not to_move:
-        print("nothing to do" if not has_unowned else f"start a joiner with --site {to} for units without an owner")
+        print("nothing to do" if not has_unowned else f"some units have no owner; start a joiner with --site {to}")
         return 1 if has_unowned else 0
     began_s = clock.monotonic_s()
 
@@ -72,9 +73,10 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
 def carry_out(
     settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, report: Callable[[str], None]
 ) -> Order:
-    """Write the order, and wait for the outcome of every unit. ``report`` is called with a line for each step.
+    """Write an order to move the units to the site ``to``, and wait until the outcome of every unit is known.
 
-    The units must belong to sites other than ``to``. Raises KafkaException and `broker.kafka.topics.TopicError`.
+    The units must belong to other sites. ``report``: called with a line of text for each step. Raises KafkaException
+    and `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
     with closing(Readers(settings, clock)) as readers:
@@ -83,10 +85,10 @@ def carry_out(
 
 def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
     if checkpoint is None:
-        print(f"unit {unit}: has no owner, because it was never started: start a joiner with --site {to} to claim it")
+        print(f"unit {unit}: has no owner, because it has never run; start a joiner with --site {to} to claim it")
         return False
     if checkpoint.run == RESET_RUN:
-        print(f"unit {unit}: has no owner since a reset: start a joiner with --site {to} to claim it")
+        print(f"unit {unit}: has had no owner since a reset; start a joiner with --site {to} to claim it")
         return False
     if checkpoint.site == to:
         print(f"unit {unit}: owner is already {checkpoint.owner}; nothing to do")
@@ -95,7 +97,7 @@ def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
 
 
 class _Move:
-    """One order, from its first request to the outcome of every unit."""
+    """Carries out one order to move units, from its first request until the outcome of every unit is known."""
 
     def __init__(
         self, readers: Readers, to: str, units: list[int], timeout_s: float, report: Callable[[str], None]
@@ -117,7 +119,7 @@ class _Move:
             try:
                 self._poll()
             except KeyboardInterrupt:
-                self._report("stopped: units that are not released stay at their site")
+                self._report("stopped: units that have not been released stay at their current site")
                 self._write(order.cancel("stopped before it was released"))
         self._control.close()
         return order
@@ -140,7 +142,7 @@ class _Move:
                 self._report_step(unit)
 
     def _check_underway(self, now_s: float) -> None:
-        """Read the checkpoints of units on their way, because the process that would report on them may have died."""
+        """Read the checkpoints of units that may be between two owners, in case the process that reports has died."""
         for unit in self._order.underway:
             try:
                 checkpoint = read_checkpoint(self._readers, unit)
@@ -150,7 +152,7 @@ class _Move:
                 self._report_step(unit)
 
     def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Set a unit's outcome if its checkpoint or the elapsed time determines it. Return whether it does."""
+        """Set the outcome of a unit's move if its checkpoint or the elapsed time decides it. Return whether it does."""
         order, one = self._order, self._order.units[unit]
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:
@@ -166,7 +168,7 @@ class _Move:
                 return False  # the target reports with its first commit
             order.finish(unit, Step.MOVED, f"claimed by {checkpoint.instance}, but not confirmed to be running")
         elif one.released_ms:
-            # The source itself reports a reclaim, a moment after its claim.
+            # The source may have reclaimed the unit without having reported that yet.
             is_reclaimed = checkpoint.instance == one.source
             order.finish(unit, Step.KEPT, RECLAIMED if is_reclaimed else f"claimed by {checkpoint.instance}")
         elif waited_s <= _REPORT_TIMEOUT_S:

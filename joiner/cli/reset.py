@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
-    """Delete the state of all units. Return the exit status. Processes that are still running are fenced."""
+    """Delete the state of all units, and fence processes that are still running. Return the exit status."""
     application = settings.application.name
     admin = make_admin(settings.kafka)
     units = range(settings.topics.partitions)
@@ -31,10 +31,10 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         return 0
     if not confirmed:
         print(
-            f"This deletes the progress of {application!r} in all {settings.topics.partitions} units. Its next start "
-            f"begins at application.start = {settings.application.start!r} and writes its results again, under the "
-            f"same ids. Results that {settings.topics.out} already holds stay there. "
-            "Stop its processes first, then repeat with --yes."
+            f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. Its "
+            f"next start begins at application.start = {settings.application.start!r} and writes all results again, "
+            f"with the same ids. Results already in the topic {settings.topics.out} are kept. "
+            "Stop its processes first, then repeat the command with --yes."
         )
         return 2
     topics = ensure_topics(admin, application_topics(settings))
@@ -54,5 +54,5 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
             has_failed = True
             print(f"unit {unit}: not reset ({str(error) or 'a running process has claimed it'}): stop it and repeat")
         else:
-            print(f"unit {unit}: reset, {len(state.values)} records of its state deleted")
+            print(f"unit {unit}: reset, {len(state.values)} state records deleted")
     return 1 if has_failed else 0

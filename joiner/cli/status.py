@@ -1,9 +1,9 @@
-"""``joiner status``: an application's checkpoints, with the ends of its logs and the members of its groups.
+"""``joiner status``: shows how far each unit of an application has progressed, and which process owns it.
 
-All values are as of each unit's last commit. The age of that commit is shown, as is the state of the owner if it is
-known (see `presence`).
+The values come from the checkpoints and are as of each unit's last commit, whose age is shown. The lag is computed from
+the ends of the input logs. The state of a unit's owner is shown as far as it is known (see `presence`).
 
-`current_status` returns the same as an object, which a notebook displays as tables.
+`current_status` returns the same values as an object, which a notebook displays as tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 WIDTH: Final = 100
-"""The maximum width of a table whose names and figures are of ordinary length."""
+"""The maximum line width in columns. Only a table with unusually long names or numbers may be wider."""
 
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -45,9 +45,9 @@ _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60,
 
 
 class JoinStatus(msgspec.Struct, frozen=True):
-    """A join in a unit: its totals (None if not counted per join yet), the records held, and its frontiers in ns.
+    """The status of a join in one unit: totals (None if not yet counted per join), held records, frontiers in ns.
 
-    ``frontier_*``: the lowest and the highest frontier of the keys on that side.
+    ``frontier_*``: the lowest and the highest frontier of any key on that side.
     """
 
     pairs: int | None
@@ -76,7 +76,11 @@ class AlignStatus(msgspec.Struct, frozen=True):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """A unit as of its last commit. ``pairs`` excludes those for which the function ``failed``. ``lag``: in records."""
+    """The status of a unit as of its last commit.
+
+    ``pairs``: those for which the joining function succeeded. ``failed``: those for which it failed. ``lag``: the
+    number of input records not consumed yet.
+    """
 
     unit: int
     owner: str
@@ -99,10 +103,10 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The status of an application. ``units``: by number, None for a unit that was never started.
+    """The status of an application. ``units``: by number, None for a unit that has never run.
 
-    ``at``: when the status was read, ISO 8601 in UTC. ``processes``: their units, by site and instance. ``not_served``:
-    a line from a runner for each unit that it cannot serve.
+    ``at``: when the status was read, ISO 8601 in UTC. ``processes``: the units of each process, by site and instance.
+    ``not_served``: for each unit that a runner cannot serve, a line of text with the reason.
     """
 
     application: str
@@ -150,7 +154,7 @@ def current_status(settings: JoinerSettings) -> Status | None:
 
 
 def read_status(admin: AdminClient, readers: Readers) -> Status:
-    """Return the same as `current_status`, read with the given clients. The application must have run."""
+    """Return the status of an application that has run before, read with the given Kafka clients."""
     settings, clock = readers.settings, readers.clock
     units = range(settings.topics.partitions)
     found = [read_appended(readers, unit) for unit in units]
@@ -196,7 +200,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
         site=checkpoint.site,
         instance=checkpoint.instance,
         state=state_of(checkpoint, members),
-        # Kafka's clock may be ahead of this machine's.
+        # If Kafka's clock is ahead of this machine's, the difference may be negative.
         committed_s_ago=round(max(0.0, now_s - found.appended_ms / 1e3), 3),
         offsets=checkpoint.offsets,
         lag=lag,
@@ -217,10 +221,10 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
 
 
 def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
-    """``is_only``: the unit has no other join, so the unit's totals are those of this join."""
+    """Return the status of a join in one unit. If it is the unit's only join, the unit's totals are also its totals."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
-    # There is no such count until a pair has failed.
+    # The checkpoint has no count of failed pairs until a pair has failed.
     failed = None if pairs is None else counts.get(f"{prefix}{FAILED}", 0)
     return JoinStatus(
         pairs=None if pairs is None or failed is None else pairs - failed,
@@ -249,7 +253,8 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 def lines_of(status: Status) -> list[str]:
     """Return the status as text of at most `WIDTH` columns. Only the first line may be longer.
 
-    Programs may parse this text: the first line ends with the time, and a line that begins with a number is a unit.
+    Programs may parse this text: the first line ends with the time, and each line that begins with a number
+    describes a unit.
     """
     first, *processes = _headings(status)
     found = [first, *(line for text in processes for line in textwrap.wrap(text, WIDTH))]
@@ -280,7 +285,7 @@ def _headings(status: Status) -> list[str]:
 
 
 def _tables(status: Status) -> list[_Table]:
-    """Return the tables: the units and, if they have any, their joins and aligns, and the frontiers of these."""
+    """Return a table of the units and, if any unit has run, tables of their joins and aligns, and of the frontiers."""
     header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
     tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
     if joins := _joins(status):
@@ -314,7 +319,7 @@ def _notes(status: Status) -> list[list[str]]:
     """Return the paragraphs that follow the tables."""
     notes = [status.not_served] if status.not_served else []
     if any(join.pairs is None for _, _, join in _joins(status)):
-        notes.insert(0, ["-: not counted per join yet; counted from the next commit on"])
+        notes.insert(0, ["-: not counted per join yet; counting starts with the unit's next commit"])
     return notes
 
 
@@ -365,7 +370,7 @@ def _stream_rows(name: str, unit: int, align: AlignStatus) -> list[tuple[str, ..
 
 
 def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table with right-aligned figures and left-aligned text."""
+    """Return the lines of a text table in which numbers are right-aligned and text is left-aligned."""
     widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
     is_figure = [
         all(row[at].lstrip("-").isdigit() or row[at] in {"", "-"} for row in rows) for at in range(len(columns))

@@ -1,4 +1,4 @@
-"""Validates options and columns before the state of a buffer changes."""
+"""Validates the options of a buffer, and each batch of input columns before it changes the buffer's state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNMATCHED: Final = ("none", *SIDES, "both")
 
 
 class NeighbourSpec(NamedTuple):
-    """The neighbours that records of one side look for. ``nearest``: only the nearer of the two."""
+    """Which neighbours each record of one side looks for. ``nearest``: only the nearer of the two."""
 
     prev: bool
     next: bool
@@ -58,7 +58,7 @@ DIRECTIONS: Final = tuple(_DIRECTIONS)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a `LocalStreamBuffer`, where they are documented.
+    """The validated options of a `LocalStreamBuffer`, whose docstring explains them.
 
     ``lateness_ns`` accepts a single value and is stored as (left, right). Raises `ArgumentError` naming the option.
     """
@@ -101,12 +101,12 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. No tolerance is the largest uint64, which exceeds the distance between any two times."""
+        """The tolerance in ns. Without one, the largest uint64, which exceeds the distance between any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
     def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
-        """The neighbours that left and right records look for."""
+        """Which neighbours left records look for, and which neighbours right records look for."""
         spec = _DIRECTIONS[self.direction]
         return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
 
@@ -121,7 +121,7 @@ class Options:
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the members of a snapshot's header. ``progress`` is the name that ``watermark_scope`` had in 0.1.0."""
+        """Return the options for a snapshot's header. ``watermark_scope`` is stored under its old name ``progress``."""
         return {
             "tolerance_ns": self.tolerance_ns,
             "direction": self.direction,
@@ -203,15 +203,15 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 
 
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
-    """Return the last log position of a side after these records and watermarks.
+    """Check that the log positions of a side's records and watermarks are strictly increasing. Return the last one.
 
-    ``last_seq``: the last position before them. Raises `ArgumentError` if the positions are not strictly increasing.
+    ``last_seq``: the last position of the previous batches. Raises `ArgumentError` naming the column and the index.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
             continue
         if last_seq is not None and seq[0] <= last_seq:
-            message = f"{what}[0] = {seq[0]} must be above {last_seq}, the last position of this side"
+            message = f"{what}[0] = {seq[0]} must be greater than {last_seq}, the last position of this side"
             raise ArgumentError(message)
         _check_rising_within(what, seq)
     if len(records.seq) and len(watermarks.seq):
@@ -228,7 +228,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 
 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
-    """Return for each side whether its records have identities, or None while it has had no record.
+    """Return for each side whether its records have identities, or None if it has not had any records yet.
 
     Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
     distinguished from a different record with the same time.
@@ -240,7 +240,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do the same as `check_identities` for one stream. ``what``: its identities, for messages."""
+    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in messages."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None
@@ -256,7 +256,7 @@ def check_duration(name: str, value: object) -> int:
         message = f"{name} must be an integer number of nanoseconds, not {value!r}"
         raise ArgumentError(message)
     if not 0 <= value <= DURATION_MAX_NS:
-        message = f"{name} = {value} is outside 0 .. 2**63 - 1 nanoseconds"
+        message = f"{name} = {value} is outside the range from 0 to 2**63 - 1 nanoseconds"
         raise ArgumentError(message)
     return int(value)
 
@@ -315,13 +315,13 @@ def _find_outside(values: Ints, low: int, high: int) -> int:
 def _check_rising_within(name: str, seq: Ints) -> None:
     at = _find_not_rising(seq)
     if at < len(seq):
-        message = f"{name}[{at}] = {seq[at]} must be above {seq[at - 1]}, the position before it"
+        message = f"{name}[{at}] = {seq[at]} must be greater than {seq[at - 1]}, the position before it"
         raise ArgumentError(message)
 
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value that is not above the one before it, or the length if the values rise."""
+    """Return the index of the first value not greater than the one before it, or the length if there is none."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

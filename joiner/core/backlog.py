@@ -1,10 +1,10 @@
-"""Holds the records of both sides: those that steps evaluate, and the backlog of a side that runs ahead of the other.
+"""Stores the held records of both sides. Most records of a side that runs ahead of the other are in its backlog.
 
-A record can move to the backlog once its time is above the frontier and all times of the other side for its key, and no
-record of its own side can arrive before it. For each key, the first such record and the last ones stay in the table.
-The first is the next neighbour of any record that the other side sends; the last ones may be the previous neighbours of
-records that arrive next. All records in between have the same neighbours as the first, so no step needs to evaluate
-them, and the cost of a step does not depend on the size of the backlog.
+A record can move to the backlog once it is later than the other side's frontier and all records of the other side with
+its key, and no record of its own side can arrive before it. For each key, the first such record and the last ones stay
+in the table. The first is the next neighbour of any record that the other side sends, and the last ones may be the
+previous neighbours of records that arrive next. All records in between have the same neighbours as the first, so no
+step needs to evaluate them, and the cost of a step does not depend on the size of the backlog.
 
 The backlog consists of runs sorted by key, time and position. Small runs are merged into larger ones, so the number of
 runs is logarithmic in the number of records.
@@ -64,7 +64,7 @@ class HeldRecords:
     def __init__(self) -> None:
         self._tables = RecordStore(), RecordStore()
         self._backlogs = Backlog(), Backlog()
-        # Maps each key of a step to its index among them.
+        # Maps each key of the current step to its index among the keys of that step.
         self._place = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class HeldRecords:
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records both sides hold for each of ``keys``, ascending; shape (k,)."""
+        """Return how many records both sides together hold for each of the ascending ``keys``, shape (k,)."""
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 
@@ -114,10 +114,11 @@ class HeldRecords:
         since: Sequence[int],
         has_identities: Sequence[bool | None],
     ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
-        """Merge the new records with those held for ``keys``. Return both sides, and the positions of duplicates.
+        """Merge the new records with those held for ``keys``. Return both sides without duplicates, and the duplicates.
 
-        ``keys`` are ascending, and ``frontiers`` include the new records. ``since``: by side, the last log position
-        before the step. ``has_identities``: by side.
+        ``keys`` are ascending, and ``frontiers`` already take the new records into account. ``since``: for each side,
+        the last log position before the step. ``has_identities``: for each side, whether its records have identities.
+        Duplicates are returned as log positions, by side.
         """
         tables = [table_of(*records) for records in new]
         if any(map(len, self._backlogs)):
@@ -141,9 +142,10 @@ class HeldRecords:
     def put(
         self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
     ) -> None:
-        """Replace the records of ``keys`` with those of ``sides`` from the indices ``kept`` on, shape (k,) each.
+        """Replace the held records of ``keys`` with the records in ``sides``, except those that are no longer needed.
 
-        ``frontiers``: those of ``keys``, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
+        ``kept``: for each side, the index of each key's first record to keep, shape (k,). ``frontiers``: those of
+        ``keys``, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
         """
         for own, other in _BOTH_WAYS:
             side, first = sides[own], kept[own]
@@ -152,7 +154,7 @@ class HeldRecords:
             self._tables[own].put(keys, side, first)
 
     def _places_of(self, keys: Ints) -> Ints:
-        """Return an array that maps each of ``keys`` to its index. The entries of other keys are undefined."""
+        """Return an array that maps each of ``keys`` to its index in ``keys``. Entries of other keys are undefined."""
         if len(keys) and len(self._place) <= keys[-1]:
             self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
         self._place[keys] = np.arange(len(keys))
@@ -171,23 +173,23 @@ class Backlog:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records each of ``keys`` has, ascending; shape (k,)."""
+        """Return how many records the backlog holds for each of the ascending ``keys``, shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
-            # The number of a key without records may have been reused for another key.
+            # Skip keys without records: their numbers may have been reused for other keys.
             live = (run.end > run.start).nonzero()[0]
             found[keys.searchsorted(run.key.take(live))] += (run.end - run.start).take(live)
         return found
 
     def all(self) -> Ints:
-        """Return all records as a table. Those of a key are in order."""
+        """Return all records of the backlog as a table, in which the records of each key are in time order."""
         return _concatenate([run.rows_of(run.start, run.end) for run in self._runs])
 
     def take(self, keys: Ints, until: Ints) -> Ints:
         """Remove and return the records of ``keys`` that a step needs once the other side has reached ``until``.
 
-        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. Those of a key are
-        returned in order.
+        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. The records of each
+        key are returned in time order.
         """
         self._grow(keys)
         due = (self._first.take(keys) <= until).nonzero()[0]
@@ -201,9 +203,10 @@ class Backlog:
         return _concatenate(parts)
 
     def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
-        """Move records from ``kept`` on to the backlog where possible. Return the rest, with their ``kept``.
+        """Move as many records as possible to the backlog. Return the side without them, and its ``kept``.
 
-        The frontiers are those of the step's keys, shape (k,), ns.
+        ``kept``: the index of each key's first record to keep, shape (k,). ``frontier``, ``other_frontier``: those of
+        this side and of the other side for the step's keys, shape (k,), ns.
         """
         moves = _can_move(side, kept, other, frontier, other_frontier).view(bool)
         if not moves.any():
@@ -228,7 +231,10 @@ class Backlog:
 
 @compiled(FLAGS, SIDE, INTS, SIDE, INTS, INTS)
 def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
-    """Return which of the records at or after ``kept`` can move to the backlog, shape (n,)."""
+    """Return for each of the n records of ``side`` whether it can move to the backlog, shape (n,).
+
+    ``kept``: the index of each key's first record to keep, shape (k,). Records before it cannot move.
+    """
     ts = side.rows[TS]
     found = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(kept)):
@@ -267,12 +273,12 @@ class _Run:
         return cls(rows, key.take(start), start, np.append(start[1:], len(key)), len(key))
 
     def merged(self, newer: _Run) -> _Run:
-        """Merge with a newer run, whose records come last within each key."""
+        """Return this run merged with a newer one, whose records come last within each key."""
         rows = _concatenate([self._live_rows(), newer._live_rows()])
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """Return a run without the removed records if they make up at least half of this one, otherwise this run."""
+        """Return a copy without the removed records if these make up at least half of this run, else the run itself."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
@@ -293,7 +299,7 @@ class _Run:
         return self.rows_of(start, behind)
 
     def rows_of(self, start: Ints, end: Ints) -> Ints:
-        """Return the records in the segments from ``start`` to ``end``."""
+        """Return the records in the segments of the run from the indices ``start`` to the indices ``end``."""
         return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:
@@ -302,7 +308,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Return for each segment, in which times ascend, the first index with a time after ``until``."""
+    """Return for each segment of the table, in which times ascend, the first index with a time after ``until``."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")
@@ -311,7 +317,7 @@ def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
 
 @compiled(INTS, INTS, INTS)
 def _indices(start: Ints, end: Ints) -> Ints:
-    """Return all indices of the segments, one segment after the other."""
+    """Return all indices in the segments from ``start`` to ``end``, one segment after the other."""
     found, count = np.empty((end - start).sum(), dtype=np.int64), 0
     for n in range(len(start)):
         for at in range(start[n], end[n]):

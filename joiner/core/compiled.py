@@ -46,7 +46,8 @@ def named(known: type, *of: Any) -> Any:
     return _types.NamedTuple(of, known) if len(set(of)) > 1 else _types.NamedUniTuple(of[0], len(of), known)
 
 
-# numba recompiles a loop when its own file changes, but not when the file of a loop that it calls changes.
+# A hash of the package that is part of each loop's name. numba recompiles a loop when its own file changes, but not
+# when the file of a loop that it calls changes.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -90,7 +91,7 @@ def compile_declared() -> None:
         try:
             loop.compile(signature)
         except OSError:
-            # For code in an archive, numba finds out only now that the cache folder is not writable.
+            # If the code is in an archive, numba does not check before this call whether the cache folder is writable.
             for other in _loops:
                 other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
             loop.compile(signature)
@@ -125,7 +126,7 @@ def gap(later: int, earlier: int) -> np.uint64:
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Return whether ``until`` is before ``ts``, or after it by at most ``tolerance`` ns."""
+    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. It may be any distance before ``ts``."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 

@@ -53,7 +53,7 @@ class Step:
             right time and position).
         left_ordinal, right_ordinal: the index of each of these records among the records of its stream with the same
             key and time, counted from 0.
-        left_late_seq, right_late_seq: records that arrived below the frontier of their stream, ascending.
+        left_late_seq, right_late_seq: records below the frontier of their stream when they arrived, ascending.
         left_duplicate_seq, right_duplicate_seq: records with the key, time and identity of an earlier record of their
             stream, ascending.
         left_released_seq, right_released_seq: records that the buffer no longer holds, in no particular order. Later
@@ -207,18 +207,18 @@ class LocalStreamBuffer:
         return f"<LocalStreamBuffer({options}) records={len(self)} keys={len(self._held.keys())}{closed}>"
 
     def held_seq(self) -> tuple[Ints, Ints]:
-        """Return the positions of the left and of the right records held, ascending; shape (n,) each."""
+        """Return the log positions of the held left records and of the held right records, ascending, shape (n,)."""
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys that have records, ascending, and how many records each has; shape (k,) each."""
+        """Return the keys with held records, ascending, and the number of held records of each, shape (k,) each."""
         keys = self._held.keys()
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """Return the keys, ascending, that have records or whose own frontier is above the one for all keys.
+        """Return the keys, ascending, that have held records or whose own frontier is above the one for all keys.
 
-        Every other number is in the state of an unused key, and can be assigned to a new key.
+        Any other key is in the same state as one that was never used, so its number can be assigned to a new key.
         """
         return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
@@ -274,7 +274,7 @@ class LocalStreamBuffer:
     def _step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Consume the records and watermarks of both sides. ``ends``: both streams have ended."""
+        """Consume the records and watermarks of both sides. ``ends``: whether both streams end with them."""
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
         ]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Evaluation(NamedTuple):
-    """The result of evaluating a step: int64 arrays of log positions, except ``*_ordinal`` and ``*_kept``.
+    """The output of `evaluate` for one step: int64 arrays of log positions, except ``*_ordinal`` and ``*_kept``.
 
     ``left_seq`` to ``right_ordinal``: the new pairs, as in `Step`. ``*_unmatched``, ``*_released``: as in `Step`, in
-    no particular order. ``*_kept``: the index of the first record of each key that stays in the buffer, shape (k,).
+    no particular order. ``*_kept``: for each key, the index of the first record that stays in the buffer, shape (k,).
     """
 
     left_seq: Ints
@@ -59,10 +59,10 @@ def evaluate(
     emits_unmatched: tuple[bool, bool],
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> Evaluation:
-    """Evaluate all records of the k keys of a step.
+    """Find the new pairs, unmatched records and evictable records among all records of a step's k keys.
 
     ``before``, ``now``: the frontiers before and after the step, shape (2, k), ns. ``specs``, ``emits_unmatched``:
-    (left, right). ``tolerance``: ns. ``ends``: both streams have ended.
+    (left, right). ``tolerance``: ns. ``ends``: whether both streams have ended.
     """
     of_left = relate(left, right, before[1], now[1], specs[0])
     of_right = relate(right, left, before[0], now[0], specs[1])

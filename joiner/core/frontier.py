@@ -31,29 +31,32 @@ class Frontiers:
     """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all`` for all keys, shape (2, 1)."""
 
     def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
-        """``lateness_ns``: (left, right). ``by_partition``: a record advances the frontier of all keys."""
+        """``lateness_ns``: (left, right). ``by_partition``: whether a record advances the frontier of all keys."""
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
         self.by_key: Ints = np.empty((2, 0), dtype=np.int64)
         self.of_all: Ints = np.full((2, 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """Return ``F`` for each of ``keys``, shape (2, k), ns. Each must be below the count last passed to `grow`."""
+        """Return both frontiers of each key, shape (2, k), ns. Keys must be below the count last passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """Return, for each of the ascending ``keys``, the larger of ``F`` and its latest new time; shape (2, k), ns."""
+        """Return the later of each key's frontier and its latest time in ``new``, by side, shape (2, k), ns.
+
+        ``keys`` are ascending.
+        """
         found = self.at(keys)
         for side, records in enumerate(new):
             np.maximum.at(found[side], keys.searchsorted(records.key), records.ts)
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys whose own frontier is above ``of_all`` on either side, ascending."""
+        """Return the keys whose own frontier is above the one for all keys on at least one side, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
+        """Allocate state for all keys below ``keys``. The capacity at least doubles, so calls are cheap on average."""
         have = self.by_key.shape[1]
         if keys > have:
             self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
@@ -96,8 +99,8 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
 
     Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
     ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
-    int64 of shape (m,). Times are in ns, and log positions increase in both. Returns the indices of the late records,
-    int64, ascending.
+    int64 of shape (m,). Times are in ns. The log positions of the records increase, and so do those of the watermarks.
+    Returns the indices of the late records, int64, ascending.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):

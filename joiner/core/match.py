@@ -1,4 +1,4 @@
-"""Finds the relations that are certain, and the pairs that became certain in a step.
+"""Determines which neighbour relations are certain, and which pairs of records became certain in a step.
 
 Each record has up to two relations: one to its previous neighbour and one to its next neighbour. Two records are a pair
 if at least one relation of either record connects them. A relation is certain once no further input can change it. For
@@ -8,8 +8,8 @@ a record r, let F be the frontier of the other side:
     next of r is s    certain once s.ts <= F, or if s.ts = r.ts (a later record with this time has a later position)
 
     nearest of r      the previous neighbour, unless the next one is strictly nearer. The previous one is certain once
-                      F > r.ts and no nearer record can follow, because F is not nearer to r or the next one is certain.
-                      The next one is certain once s.ts <= F
+                      F > r.ts and no nearer record can follow, because F is at least as far from r as the previous
+                      neighbour, or because the next neighbour is certain. The next one is certain once s.ts <= F
 
 A certain relation stays certain, so the buffer does not need to remember which pairs it has emitted. A pair is emitted
 in the step in which the first of its relations becomes certain: at least one is certain at the new frontiers, and none
@@ -39,10 +39,10 @@ SPECS: Final = several(_SPEC, _SPEC)
 
 
 class Relations(NamedTuple):
-    """The relations of a side's n records to their previous (row `PREV`) and next neighbours (row `NEXT`).
+    """The relations of a side's n records to their previous neighbours (row `PREV`) and next neighbours (row `NEXT`).
 
-    ``at``: the index of the neighbour in the other side, or `NONE`, int64 of shape (2, n). ``known``: the state of the
-    relation, a combination of `NOW`, `BEFORE`, `OPEN` and `HERE`, uint8 of shape (2, n).
+    ``at``: the neighbour's index among the records of the other side, or `NONE`, int64 of shape (2, n). ``known``: the
+    state of the relation, a combination of `NOW`, `BEFORE`, `OPEN` and `HERE`, uint8 of shape (2, n).
     """
 
     at: Ints
@@ -61,14 +61,15 @@ BEFORE: Final = 2
 OPEN: Final = 4
 """The record looks for this neighbour, and the relation is not certain yet."""
 HERE: Final = 8
-"""A candidate is present. With ``nearest``, only the nearer of the two is a candidate."""
+"""A candidate for this neighbour is present. With ``nearest``, only the nearer of the two is a candidate."""
 
 
 class NeighbourView(NamedTuple):
-    """A record, its present neighbours, and the frontier of the other side before and after the step; times in ns.
+    """What determines a record's relations: its time, its present neighbours and the other side's frontier.
 
-    ``is_old``, ``is_next_old``: whether the record, or its next neighbour, was present before the step. ``is_done``:
-    whether its neighbour became certain in an earlier step and has been evicted.
+    ``before``, ``now``: that frontier before and after the step. All times are in ns. ``is_old``, ``is_next_old``:
+    whether the record, or its next neighbour, was present before the step. ``is_done``: whether the record's next or
+    nearest neighbour became certain in an earlier step and has been evicted.
     """
 
     ts: int
@@ -85,10 +86,10 @@ class NeighbourView(NamedTuple):
 
 @compiled()
 def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec) -> Relations:
-    """Return the relations of the records of one side.
+    """Return the relations of the records of side ``own`` to those of side ``other``.
 
-    ``before``, ``now``: the frontiers of the other side before and after the step, shape (k,), ns. ``spec``: the
-    neighbours that the records look for.
+    ``before``, ``now``: the frontiers of the other side before and after the step, shape (k,), ns. ``spec``: which
+    neighbours the records look for.
     """
     times, seq, notes = own.rows[TS], own.rows[SEQ], own.rows[NOTES]
     other_times, other_seq = other.rows[TS], other.rows[SEQ]
@@ -126,10 +127,10 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec)
 
 @compiled()
 def _judge_both(view: NeighbourView) -> tuple[int, int]:
-    """Return the states of prev and of next, which are independent."""
+    """Return the states of a record's relations to its previous and next neighbour, which are independent."""
     of_prev = OPEN if view.now <= view.ts else 0
     if view.has_prev:
-        # A new record was not late, so it cannot be prev of a record below the old frontier.
+        # A new record was not late, so it cannot be the previous neighbour of a record below the old frontier.
         was_known = view.is_old and view.before > view.ts
         of_prev |= HERE | (NOW if view.now > view.ts else 0) | (BEFORE if was_known else 0)
     if view.is_done:
@@ -142,7 +143,7 @@ def _judge_both(view: NeighbourView) -> tuple[int, int]:
 
 @compiled()
 def _judge_nearest(view: NeighbourView) -> tuple[int, int]:
-    """Return the states of prev and of next. Only the nearer of the two can become certain."""
+    """Return the states of a record's relations to its previous and next neighbour if only the nearer one counts."""
     if view.is_done:
         return 0, 0
     is_prev = view.has_prev and not (view.has_next and gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))
@@ -168,7 +169,7 @@ def _is_nearest_known(view: NeighbourView, is_prev: bool, frontier: int) -> bool
 
 @compiled()
 def _is_next_known(view: NeighbourView, frontier: int) -> bool:
-    """Return whether a next neighbour is present and no record can arrive before it."""
+    """Return whether a record's next neighbour is present and no record can still arrive before it."""
     return view.has_next and (view.next_ts <= frontier or view.next_ts == view.ts)
 
 
@@ -176,7 +177,7 @@ def _is_next_known(view: NeighbourView, frontier: int) -> bool:
 def emit_pairs(
     left: Side, right: Side, of_left: Relations, of_right: Relations, tolerance: np.uint64
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the pairs within ``tolerance`` ns that became certain: left and right positions, then their ordinals.
+    """Return the pairs within ``tolerance`` ns that became certain: left and right log positions, then both ordinals.
 
     Pairs are sorted by the index of the left record, then of the right one. Sets `EMITTED` in the notes of the records.
     """

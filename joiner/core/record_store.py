@@ -1,8 +1,8 @@
 """Stores one side's records as a table with an index by key.
 
-A step reads the records of the keys that it touches, and writes back those that are still needed. The table is a log:
-records are appended, and a full table is compacted. The cost of a step therefore depends on the keys that it touches,
-not on how many keys are held.
+A step reads the records of the keys that it touches, and writes back those that are still needed. The table works like
+a log: records are always appended, and a full table is compacted. The cost of a step therefore depends only on the keys
+that it touches, not on how many other keys have records.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ KEY, TS, SEQ, IDENTITY, NOTES = range(len(COLUMNS))
 _COLUMNS: Final = len(COLUMNS)
 
 DONE: Final = 1
-"""The record's next or nearest neighbour became certain and has been evicted."""
+"""Flag: the record's next or nearest neighbour became certain and has since been evicted."""
 EMITTED: Final = 2
-"""The record has been emitted in a pair or as unmatched."""
+"""Flag: the record has been emitted, either in a pair or as unmatched."""
 ORDINAL: Final = 2
-"""How far the notes are shifted right to get the record's ordinal among those of the same side, key and time."""
+"""How many bits to shift the notes right to get the ordinal: the record's index among those with its key and time."""
 
 _ROOM_RECORDS_MIN: Final = 1024
 """The smallest capacity of the table."""
 
 
 def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
-    """Create a table of new records. Their notes are 0."""
+    """Create a table of new records from their columns, with notes of 0."""
     table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
     table[KEY], table[TS], table[SEQ] = key, ts, seq
     table[IDENTITY] = 0 if identity is None else identity
@@ -71,7 +71,10 @@ class Side(NamedTuple):
     since: int
 
     def without(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
-        """Return the side without ``which``, shape (n,), and the count removed before each index, shape (n + 1,)."""
+        """Return the side without the records in the mask ``which``, and how many were removed before each index.
+
+        ``which`` has shape (n,), and the numbers have shape (n + 1,).
+        """
         removed = np.append(0, np.cumsum(which))
         rows = self.rows.compress(~which, axis=1)
         return Side(rows, self.begin - removed.take(self.begin), self.since), removed
@@ -81,7 +84,7 @@ SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """The held records of one side, by key, without those in the backlog."""
+    """The held records of one side, indexed by key, except those in the backlog."""
 
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
@@ -93,7 +96,7 @@ class RecordStore:
         return self._live
 
     def grow(self, keys: int) -> None:
-        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
+        """Allocate state for all keys below ``keys``. The capacity at least doubles, so calls are cheap on average."""
         have = len(self._count)
         if keys > have:
             more = np.zeros(max(keys - have, have), dtype=np.int64)
@@ -104,20 +107,23 @@ class RecordStore:
         return np.flatnonzero(self._count)
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records each of ``keys`` has, shape (k,)."""
+        """Return the number of records stored for each of ``keys``, shape (k,)."""
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
-        """Return the records of ``keys`` merged with the table ``more``, and whether any key has equal times.
+        """Return the records of ``keys`` merged with those in ``more``, and whether a key has records with equal times.
 
-        ``keys`` are ascending, and ``more`` is sorted by time. Of records with equal times, those of ``more`` come
-        last. ``place``: for each key its index in ``keys``. ``since``: the last log position before the step.
+        ``keys`` are ascending, and the table ``more`` is sorted by time. Of records with equal times, those in ``more``
+        come last. ``place``: for each key, its index in ``keys``. ``since``: the last log position before the step.
         """
         rows, begin, has_equal = _merge(self._table, self._start, self._count, keys, place, more)
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Replace the records of ``keys`` with those of ``side`` from the indices ``kept`` on, shape (k,)."""
+        """Replace the held records of ``keys`` with the records in ``side`` that are still needed.
+
+        ``kept``: for each key, the index of the first of its records to keep, shape (k,).
+        """
         self._live -= _forget(self._count, keys)
         room = side.rows.shape[1]
         if self._used + room > self._table.shape[1]:
@@ -138,7 +144,10 @@ class RecordStore:
 
 @compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
 def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
-    """Return the merged rows, the start of each key, (k + 1,), and whether times are equal: see `RecordStore.merge`."""
+    """Merge as `RecordStore.merge` does. Return the merged rows, where each key begins, and whether times are equal.
+
+    The indices at which keys begin have shape (k + 1,); the last one is the number of rows.
+    """
     new, new_begin = _by_key(place, more, len(keys))
     begin = np.empty(len(keys) + 1, dtype=np.int64)
     begin[0] = 0
@@ -162,7 +171,7 @@ def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more:
 
 @compiled()
 def _by_key(place: Ints, table: Ints, keys: int) -> tuple[Ints, Ints]:
-    """Return the indices of the records of a table, sorted by key, and the start of each key, shape (keys + 1,)."""
+    """Return the indices of a table's records sorted by key, and where each key begins, shape (keys + 1,)."""
     begin = np.zeros(keys + 1, dtype=np.int64)
     for i in range(table.shape[1]):
         begin[place[table[KEY, i]] + 1] += 1
@@ -184,7 +193,7 @@ def _copy(source: Ints, at: int, target: Ints, to: int) -> None:
 
 @compiled(COUNT, INTS, INTS)
 def _forget(count: Ints, keys: Ints) -> int:
-    """Remove all records of some keys. Return the number removed."""
+    """Remove all records of ``keys`` by setting their counts to 0. Return how many records were removed."""
     had = 0
     for key in keys:
         had += count[key]
@@ -194,7 +203,7 @@ def _forget(count: Ints, keys: Ints) -> int:
 
 @compiled(COUNT, TABLE, COUNT, INTS, INTS, INTS, TABLE, INTS, INTS)
 def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: Ints, first: Ints, end: Ints) -> int:
-    """Append the ``rows`` of each key from ``first`` to ``end``. Return the new length of the used part."""
+    """Append each key's ``rows`` from ``first`` to ``end`` to the table. Return how much of the table is then used."""
     for k in range(len(keys)):
         start[keys[k]], count[keys[k]] = used, end[k] - first[k]
         for at in range(first[k], end[k]):
@@ -218,7 +227,7 @@ def number(side: Side) -> None:
 
 
 def without_duplicates(side: Side) -> tuple[Side, Ints]:
-    """Return the side without duplicates, and the positions of the duplicates, ascending."""
+    """Return the side without duplicates, and the log positions of the duplicates, ascending."""
     duplicates = _find_duplicates(side).view(bool)
     positions = side.rows[SEQ].compress(duplicates)
     if not len(positions):
@@ -228,7 +237,7 @@ def without_duplicates(side: Side) -> tuple[Side, Ints]:
 
 @compiled(FLAGS, SIDE)
 def _find_duplicates(side: Side) -> NDArray[np.uint8]:
-    """Return which records have the key, time and identity of an earlier one, shape (n,)."""
+    """Return for each record whether it has the key, time and identity of an earlier one, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
     duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):

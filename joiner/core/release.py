@@ -33,10 +33,11 @@ def evict(
     tolerance: np.uint64,
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return for each key the first left and right index to keep, shape (k,) each, and the evicted positions.
+    """Return each key's first left and first right record to keep, and the log positions of the evicted records.
 
-    ``frontiers``: shape (2, k), ns. ``ends``: both streams have ended, so no record is kept. Sets `DONE` in the notes
-    of kept records whose certain neighbour is evicted.
+    The records to keep are given by their indices, shape (k,) each. The positions are in two arrays, left and right.
+    ``frontiers``: shape (2, k), ns. ``ends``: whether both streams have ended; then no record is kept. Sets `DONE` in
+    the notes of kept records whose certain neighbour is evicted.
     """
     if ends:
         lefts, rights = left.begin[1:], right.begin[1:]
@@ -69,8 +70,8 @@ def _find_kept(
     kept = np.empty_like(frontier)
     for k in range(len(frontier)):
         until = other_frontier[k]
-        # From this time on, the other side may still send records, or the own side may send duplicates and records with
-        # equal times.
+        # From this time on, the other side may still send records, or this side may still send duplicates and records
+        # with equal times.
         alive = min(frontier[k], until)
         at, end = own.begin[k], own.begin[k + 1]
         while (
@@ -92,9 +93,10 @@ def _find_kept(
 
 @compiled()
 def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64) -> int:
-    """Return the index of the last record up to the other side's frontier ``until``, within the tolerance, or ``end``.
+    """Return the index of the record that would be the previous neighbour of a record arriving at ``until``.
 
-    That record would be the previous neighbour of a record arriving at the frontier.
+    This is the last record up to ``until``, the other side's frontier. Returns ``end`` if there is none within the
+    tolerance.
     """
     for at in range(end - 1, begin - 1, -1):
         if ts[at] <= until:
@@ -120,7 +122,7 @@ def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, sp
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """Return the log positions of the records before the kept ones."""
+    """Return the log positions of the evicted records: those of each key before the index ``kept``."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

@@ -49,15 +49,15 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
 def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any], dict[str, Ints]]:
     """Return the options and columns that `pack` serialized.
 
-    ``kind``: the expected option ``"kind"``, which the snapshots of a `LocalStreamBuffer` do not have. Raises
-    `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
+    ``kind``: the expected value of the option ``"kind"``; snapshots of a `LocalStreamBuffer` do not have it.
+    Raises `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
     """
     if len(data) < _PREFIX.size + _CHECKSUM.size or not data.startswith(_MAGIC):
         message = "the bytes are not a snapshot of a LocalStreamBuffer"
         raise SnapshotError(message)
     _, version, header_length = _PREFIX.unpack_from(data)
     if version > VERSION:
-        message = f"the snapshot has format version {version}; this release reads up to {VERSION}: use a newer release"
+        message = f"the snapshot has format version {version}; this release reads up to {VERSION}; use a newer release"
         raise NewerSnapshotError(message)
     if version < VERSION:
         message = f"the snapshot has format version {version}; this release reads only {VERSION}"
@@ -69,7 +69,7 @@ def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any]
     at = _PREFIX.size + header_length
     header = json.loads(bytes(body[_PREFIX.size : at]))
     if (found := header["options"].get("kind", "LocalStreamBuffer")) != kind:
-        message = f"the snapshot is that of another kind of buffer: {found}, not {kind}"
+        message = f"the snapshot is of another kind of buffer: {found}, not {kind}"
         raise SnapshotError(message)
     columns = {}
     for name, form in header["columns"].items():
@@ -95,7 +95,7 @@ def _pack_column(column: Ints) -> tuple[dict[str, int], bytes]:
 
 
 def _width_of(values: Ints) -> int:
-    """Return the smallest width in bytes that holds every value."""
+    """Return the width in bytes of the smallest integer type that holds every value."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     return next(width for width in _WIDTHS if -(1 << (8 * width - 1)) <= low and high < 1 << (8 * width - 1))
 

@@ -40,9 +40,10 @@ def find_unmatched(
     spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """Return the positions of the unmatched records not emitted yet, and set `EMITTED` in their notes.
+    """Return the log positions of the unmatched records that were not emitted before. Sets `EMITTED` in their notes.
 
-    ``frontier``, shape (k,), ns, and ``spec`` belong to the other side.
+    ``frontier``: the other side's frontiers, shape (k,), ns. ``spec``: which neighbours the other side's records look
+    for.
     """
     ts, notes, known = own.rows[TS], own.rows[NOTES], relations.known
     is_candidate = _find_candidates(own, other, of_other, tolerance)
@@ -89,7 +90,7 @@ def _may_become_neighbour(
 
 @compiled()
 def _find_candidates(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
-    """Return which records are the candidate of an open relation of the other side, shape (n,)."""
+    """Return for each of the n records whether it is the candidate of an open relation of the other side."""
     ts, others = own.rows[TS], other.rows[TS]
     partners, known = of_other
     found = np.zeros(len(ts), dtype=np.uint8)

@@ -1,1 +1,1 @@
-"""The join as a library: `join` for whole tables, `RecordJoin` for single records."""
+"""The join as a Python library: `join` joins two whole tables, `RecordJoin` joins records as they arrive one by one."""

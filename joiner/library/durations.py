@@ -1,4 +1,7 @@
-"""Parses durations such as ``"10 seconds"`` or ``"1.5h"``: the common formats of `pandas.Timedelta`, without pandas."""
+"""Parses durations such as ``"10 seconds"`` or ``"1.5h"``.
+
+Accepts the common formats of `pandas.Timedelta`, but does not need pandas.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ _LENGTH_MAX: Final = 100
 
 
 def duration_ns(text: str) -> int:
-    """Convert a duration to ns, rounding down. Raises ValueError unless ``text`` consists of numbers with units."""
+    """Convert a duration such as ``"1.5h"`` to ns, rounding down. Raises ValueError if ``text`` cannot be parsed."""
     found, at = Decimal(0), 0
     while match := _PART.match(text[:_LENGTH_MAX].lower(), at):
         if match[2] not in _NS:
-            raise ValueError(f"unknown unit {match[2]!r}; the units are ns, us, ms, s, min, h, d")
+            raise ValueError(f"unknown unit {match[2]!r}; supported units are ns, us, ms, s, min, h, d")
         found += Decimal(match[1]) * _NS[match[2]]
         at = match.end()
     if at != len(text) or not at:
-        raise ValueError("a duration must be numbers with units, such as '10 seconds' or '250ms'")
+        raise ValueError("a duration must consist of numbers followed by units, such as '10 seconds' or '250ms'")
     return int(found)

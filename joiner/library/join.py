@@ -1,4 +1,4 @@
-"""`join`: the neighbour join of two whole tables in one call.
+"""`join`: joins two whole tables in one call, each row with its neighbours in the other table.
 
 Tables are pandas or polars frames, Arrow tables, or mappings of column names to numpy arrays. pandas, polars and
 pyarrow are optional: each is imported only when a table needs it.
@@ -31,7 +31,7 @@ _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
 
 _PART_RECORDS: Final = 10_000
-"""How many records of both sides are joined at a time. Only a single key with more records exceeds it."""
+"""Approximate number of left and right records joined in one step. A key that has more records is not split."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -53,47 +53,48 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
     Each pair is returned once. The result is the union, without duplicates, of four `pandas.merge_asof` calls (backward
-    and forward, from either side). Rows may be in any order. If rows have equal times, the one further down counts as
-    later.
+    and forward, from either side). Rows may be in any order. Of two rows with equal times, the one further down in its
+    table counts as the later one.
 
     Args:
-        left: a pandas DataFrame; a polars DataFrame or LazyFrame, which is collected; a `pyarrow.Table`, or any object
-            that has ``__arrow_c_stream__``, such as a reader of record batches or a DuckDB relation, which is read to
-            its end; or a mapping of column names to arrays of shape (n,).
-        right: another table. One of another kind is converted to the kind of ``left``, which needs pyarrow. Mappings
-            can only be joined with mappings.
-        time: the column of event times, as one name or (left, right). It contains integers in any unit, or datetimes.
+        left: a pandas DataFrame; a polars DataFrame or LazyFrame (which is collected); a `pyarrow.Table` or any object
+            that has ``__arrow_c_stream__``, such as a record batch reader or a DuckDB relation (which is read to its
+            end); or a mapping of column names to arrays of shape (n,).
+        right: the table to join with ``left``. If it is of a different kind, it is converted to the kind of ``left``,
+            which needs pyarrow. A mapping can only be joined with another mapping.
+        time: the name of the event time column, or (left, right) if the names differ. The column contains datetimes, or
+            integers in any unit.
         by: the key columns, if they have the same names in both tables. By default all rows have the same key.
-        left_by: instead of ``by``, the key columns of ``left``.
-        right_by: the key columns of ``right``, as many and in the same order.
-        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if
+        left_by: the key columns of ``left``, if their names differ from those in ``right``.
+        right_by: the key columns of ``right``, in the order of ``left_by``.
+        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It must be an integer if
             the times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
             `numpy.timedelta64`, `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
         driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
             as-of join.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to append the rows of these sides that are in no pair,
-            with missing values for the other side.
-        order: the order of the rows. ``"key"``: grouped by key and, within a key, sorted by left time, then by right
-            time; unmatched rows follow. ``"left"``: in the order of the rows of ``left``, those of one left row by
-            right time; unmatched right rows follow. ``"time"``: by left time, then by right time, across all keys; an
-            unmatched row has its own time for both.
-        suffixes: appended to the names of columns that both tables have.
+        emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to include the rows of these tables that are in no pair.
+            The columns of the other table then contain missing values.
+        order: the order of the result. ``"key"``: rows are grouped by key and sorted by left time, then by right time,
+            within each key; unmatched rows come last. ``"left"``: rows follow the order of ``left``, and the pairs of
+            one left row are sorted by right time; unmatched right rows come last. ``"time"``: rows are sorted by left
+            time, then by right time, across all keys; the time of an unmatched row is used for both.
+        suffixes: the suffixes (left, right) for column names that occur in both tables.
         on: the former name of ``time``, accepted for one release with a `DeprecationWarning`.
 
     Returns:
-        A table of the kind of ``left`` (of any Arrow object: a `pyarrow.Table`) with the key columns, under their names
-        in ``left``, the other columns of ``left``, and those of ``right``. A pandas frame has a new index or, with
-        ``order="left"`` and without unmatched right rows, the labels of the left rows.
+        A table of the same kind as ``left`` (a `pyarrow.Table` if ``left`` is any other Arrow object). It contains the
+        key columns, named as in ``left``, then the other columns of ``left``, then those of ``right``. A pandas frame
+        gets a new index, but with ``order="left"`` and no unmatched right rows it keeps the labels of the left rows.
 
-        ``emit_unmatched`` leaves room for missing values without changing others: arrays are masked, and in pandas,
-        integers and booleans of a side that may lack rows get nullable dtypes (``"Int64"``, ``"boolean"``). A key
-        column that is int64 on one side and uint64 on the other becomes Python integers (in polars Int128, in Arrow
-        decimal128), because no narrower type can hold both.
+        With ``emit_unmatched``, values may be missing, and columns are converted so that no other value changes: arrays
+        become masked arrays, and pandas integers and booleans get nullable dtypes (``"Int64"``, ``"boolean"``) if their
+        side may be missing. A key column that is int64 on one side and uint64 on the other becomes Python integers
+        (Int128 in polars, decimal128 in Arrow), because no narrower type can hold both.
 
     Raises:
-        ArgumentError: naming the table, the column and the row.
-        ImportError: naming the extra, if a table needs pyarrow.
+        ArgumentError: if an argument is invalid. The message names the table, the column and the row concerned.
+        ImportError: if a table needs pyarrow and it is not installed. The message names the extra to install.
 
     >>> import numpy as np
     >>> speed = {"machine": np.array([7, 7]), "at": np.array([10, 30]), "rpm": np.array([900.0, 950.0])}
@@ -112,7 +113,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
     if stamps[0].what != stamps[1].what:
-        raise ArgumentError(f"time: left has {stamps[0].what}, right has {stamps[1].what}; convert one of them")
+        raise ArgumentError(f"time: left has {stamps[0].what}, but right has {stamps[1].what}; convert one of them")
     keys = keys_of(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
@@ -138,13 +139,13 @@ def _time_columns(time: Any, on: Any) -> tuple[str, ...]:
     if on is not None:
         if time is not None:
             raise ArgumentError("on is the former name of time; pass only time")
-        warnings.warn("join: on is now called time; the next release will not accept on", DeprecationWarning, 3)
+        warnings.warn("join: on was renamed to time and will be removed in the next release", DeprecationWarning, 3)
         time = on
     if time is None:
-        raise ArgumentError("time is required: the column of event times, one name or (left, right)")
+        raise ArgumentError("time is required: pass the name of the event time column, or (left, right)")
     names = (time, time) if isinstance(time, str) else time
     if not isinstance(names, tuple | list) or len(names) != len(SIDES):
-        raise ArgumentError(f"time must be one column name or (left, right), not {time!r}")
+        raise ArgumentError(f"time must be a column name or a pair of names (left, right), not {time!r}")
     return tuple(names)
 
 
@@ -154,10 +155,10 @@ def _keys_by_side(
     """Return the key columns of the left and of the right table."""
     of_both, left, right = map(column_names, ("by", "left_by", "right_by"), (by, left_by, right_by))
     if of_both and (left or right):
-        raise ArgumentError("by names the key columns of both tables; pass either by, or left_by and right_by")
+        raise ArgumentError("by already names the key columns of both tables; pass either by, or left_by and right_by")
     if len(left) != len(right):
         raise ArgumentError(
-            f"left_by = {left_by!r} and right_by = {right_by!r} must name equally many columns, in the same order"
+            f"left_by = {left_by!r} and right_by = {right_by!r} must name the same number of columns, in the same order"
         )
     for name, names in (("by", of_both), ("left_by", left), ("right_by", right)):
         if len(set(names)) < len(names):
@@ -168,7 +169,7 @@ def _keys_by_side(
 def _join_parts(
     make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
 ) -> tuple[Ints, ...]:
-    """Return the positions of the left and right records of all pairs, and of the left and right unmatched records."""
+    """Join all records. Return the positions of the two records of each pair, and of the unmatched on either side."""
     found = []
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)
@@ -179,7 +180,7 @@ def _join_parts(
 
 
 def _parts(keys: tuple[Ints, Ints], times: tuple[Ints, Ints]) -> Iterator[tuple[_Records, _Records]]:
-    """Yield the records of both sides in parts that do not split a key, small enough for their memory to be reused."""
+    """Yield the records of both sides in parts small enough for memory to be reused. No key is split across parts."""
     keys_end = max(int(key.max(initial=0)) for key in keys) + 1
     counts = [np.bincount(key, minlength=keys_end) for key in keys]
     _, part_of_key = np.unique(((counts[0] + counts[1]).cumsum() - 1) // _PART_RECORDS, return_inverse=True)
@@ -204,7 +205,7 @@ def _assembled(kind: Kind, sides: list[Side], rows: Rows, suffixes: Any) -> Any:
         raise ArgumentError(f"suffixes must be (left, right), not {suffixes!r}")
     others = left.others(kind), right.others(kind)
     shared = set(others[0]) & set(others[1])
-    # A key column keeps its name, also where the right table has another column of that name.
+    # A key column keeps its name even if the right table also has a different column of that name.
     shared_by_side = shared, shared | (set(left.by) & set(others[1]))
     new = [
         [f"{name}{suffix}" if name in shared else name for name in names]

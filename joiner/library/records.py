@@ -1,7 +1,7 @@
 """`RecordJoin`: joins records one at a time with a Python function, for small jobs.
 
-Each call is one step of the buffer, which limits the rate to about ten thousand records a second. For higher rates,
-pass arrays to `LocalStreamBuffer`.
+Each call runs one step of the underlying buffer, which limits throughput to about ten thousand records per second. For
+higher rates, pass arrays to `LocalStreamBuffer`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Time: TypeAlias = int | datetime | np.datetime64
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""As long as there are at most this many keys, idle ones are not searched for."""
+"""With this many keys or fewer, it is not worth searching for keys that are no longer in use."""
 _ADVICE: Final = {
-    True: "tolerance and lateness are durations; make times datetimes, or pass integers in the unit of the times",
-    False: "tolerance and lateness are integers; pass durations, such as '10 seconds', or make times integers",
+    True: "tolerance and lateness are durations, so times must be datetimes; or pass integers in the unit of the times",
+    False: "tolerance and lateness are integers, so times must be integers; or pass durations, such as '10 seconds'",
 }
-"""What to do if times do not fit the durations, by whether these are durations or integers."""
+"""Messages for a time whose type does not match tolerance and lateness. Key: whether those are durations."""
 _VERSION: Final = 1
 """The version of the snapshots."""
 
@@ -51,28 +51,28 @@ class RecordJoin(Generic[Left, Right, Result]):
         join_function: called with the left and right record of each pair, once the pair is certain. If it raises, the
             exception reaches the caller and the results of this call are lost, but the join remains usable.
         time: returns the event time of a record: an integer in any unit, or a datetime (`datetime.datetime`,
-            `pandas.Timestamp`, `numpy.datetime64`). All records of a join, on both sides, have integers, or datetimes
-            with a time zone, or datetimes without one. Datetimes with a time zone are compared as points in time, those
-            without as they are: the time zone of the machine is never used.
+            `pandas.Timestamp`, `numpy.datetime64`). It must return the same type for all records of both sides:
+            integers, datetimes with a time zone, or datetimes without one. Datetimes with a time zone are compared as
+            points in time. Those without are compared as they are; the machine's own time zone is never applied.
         key: returns the key of a record, which can be any hashable value. Only records with equal keys are neighbours.
             By default all records have the same key.
-        on_late: called with each late record. A late record is below the frontier of its stream and is not joined.
-        on_unmatched: called with each record that is in no pair and can no longer be paired, for the sides in
+        on_late: called with each late record, that is, one older than the frontier of its stream. It is not joined.
+        on_unmatched: called with each record that is in no pair and can no longer be paired, for the sides selected by
             ``emit_unmatched``.
-        tolerance: how far apart in time the records of a pair may be; None means no limit. An integer if times are
-            integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`, `numpy.timedelta64`,
-            `pandas.Timedelta`).
-        lateness: how far a record may be behind the newest one of its stream and key before it is late, as one value or
-            (left, right), like ``tolerance``. By default 0.
-        options: other options of `LocalStreamBuffer`. Instead of the two above, ``tolerance_ns`` and ``lateness_ns``
-            are integers in ns or, if times are integers, in their unit.
+        tolerance: how far apart in time the records of a pair may be; None means no limit. It must be an integer if
+            times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
+            `numpy.timedelta64`, `pandas.Timedelta`).
+        lateness: how far a record's time may be behind the newest record of the same stream and key before the record
+            is late. Its type is that of ``tolerance``; pass one value, or (left, right). The default is 0.
+        options: other options of `LocalStreamBuffer`. ``tolerance_ns`` and ``lateness_ns`` may be passed instead of
+            ``tolerance`` and ``lateness``: integers in ns or, if times are integers, in the unit of the times.
 
     Raises:
-        ArgumentError: naming the option and its permitted values.
+        ArgumentError: if an option is invalid. The message names the option and its permitted values.
 
-    By default a key's state is kept forever, because its frontier decides which of its records are late. If keys come
-    and go, set ``watermark_scope="partition"`` and a tolerance: a key's state can then be dropped once none of its
-    records is held.
+    By default the state of a key is kept forever, because its frontier decides which of its records are late. If keys
+    come and go, set ``watermark_scope="partition"`` and a tolerance: the state of a key can then be dropped once the
+    buffer no longer holds any of its records.
 
     >>> join = RecordJoin(
     ...     lambda speed, torque: speed["rpm"] * torque["nm"],
@@ -110,7 +110,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         self._buffer = LocalStreamBuffer(**options)
         asked = options.get("emit_unmatched", "none")
         if asked != "none" and on_unmatched is None:
-            message = f"emit_unmatched = {asked!r} needs on_unmatched, which is called with each unmatched record"
+            message = f"emit_unmatched = {asked!r} requires on_unmatched, a function to call with each unmatched record"
             raise ArgumentError(message)
         self._on_unmatched = on_unmatched
         self._keys: dict[Hashable, int] = {}
@@ -122,8 +122,8 @@ class RecordJoin(Generic[Left, Right, Result]):
     def left(self, record: Left) -> list[Result]:
         """Add a record of the left stream. Return the results of the pairs that became certain.
 
-        Raises `ArgumentError` for an invalid time or one of another kind, and passes on any exception of ``time`` or
-        ``key``. In these cases, the join is unchanged.
+        Raises `ArgumentError` if the record's time is invalid or is not of the same type as earlier times. Exceptions
+        raised by the functions ``time`` and ``key`` propagate. In all these cases the join is left unchanged.
         """
         return self._push(_LEFT, record)
 
@@ -132,15 +132,15 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._push(_RIGHT, record)
 
     def left_watermark(self, time: Time, key: Hashable = _Keys.EVERY) -> list[Result]:
-        """Promise that no left record of a key, by default of any key, will follow with a time below ``time``.
+        """Promise that no more left records with a time below ``time`` will follow, for one key or by default for all.
 
-        Return the results of the pairs that became certain. Records that break the promise are late. Raises
-        `ArgumentError` for an invalid time.
+        Return the results of the pairs that became certain. A record that breaks the promise is treated as late. Raises
+        `ArgumentError` if ``time`` is invalid.
         """
         return self._advance(_LEFT, time, key)
 
     def right_watermark(self, time: Time, key: Hashable = _Keys.EVERY) -> list[Result]:
-        """Promise the same for right records. See `left_watermark`."""
+        """Promise that no more right records with a time below ``time`` will follow. See `left_watermark`."""
         return self._advance(_RIGHT, time, key)
 
     def close(self) -> list[Result]:
@@ -152,10 +152,10 @@ class RecordJoin(Generic[Left, Right, Result]):
         return len(self._buffer)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the options and the whole state for `restore`: built-in types, and the records and keys that are held.
+        """Return a snapshot for `restore`: the options and the whole state, including the records and keys being held.
 
-        The records are not copied. Serialize the snapshot with what can serialize them, `pickle` for example, before
-        they change.
+        All other values in it are of built-in types. The records are not copied, so serialize the snapshot before any
+        of them is modified, using a serializer that supports their type, for example `pickle`.
         """
         return {
             "version": _VERSION,
@@ -180,14 +180,14 @@ class RecordJoin(Generic[Left, Right, Result]):
         on_late: Callable[[Any], None] = lambda _record: None,
         on_unmatched: Callable[[Any], None] | None = None,
     ) -> Self:
-        """Create a join from a snapshot and the functions of the former join, which continues where that one was.
+        """Create a join that continues from a snapshot. Pass the same functions as to the original join.
 
-        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release took the snapshot.
+        Raises `SnapshotError` if the snapshot is invalid, and `NewerSnapshotError` if a newer release created it.
         """
         if not isinstance(snapshot, dict) or not isinstance(snapshot.get("version"), int):
-            raise SnapshotError("not a snapshot of a RecordJoin; pass what snapshot() returned")
+            raise SnapshotError("expected a snapshot as returned by RecordJoin.snapshot()")
         if snapshot["version"] > _VERSION:
-            raise NewerSnapshotError(f"a newer release took this snapshot: its version is {snapshot['version']}")
+            raise NewerSnapshotError(f"the snapshot was created by a newer release (version {snapshot['version']})")
         try:
             join = cls(
                 join_function, time=time, key=key, on_late=on_late, on_unmatched=on_unmatched, **snapshot["options"]
@@ -202,7 +202,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         self._has_durations, self._times = snapshot["has_durations"], snapshot["times"]
         self._held = {side: dict(snapshot[side]) for side in (_LEFT, _RIGHT)}
         if [sorted(self._held[side]) for side in (_LEFT, _RIGHT)] != [seq.tolist() for seq in self._buffer.held_seq()]:
-            raise SnapshotError("the records in the snapshot are not those that its buffer holds; it is damaged")
+            raise SnapshotError("the snapshot is damaged: its records do not match those held by its buffer")
         self._keys = dict(snapshot["keys"])
         self._free = sorted(set(range(snapshot["numbers"])) - set(self._keys.values()))
         self._count = snapshot["count"]
@@ -222,32 +222,32 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._results(step)
 
     def _columns(self, key: Hashable, name: str, time: Time) -> tuple[Ints, Ints, Ints]:
-        """Return the next record or watermark for the buffer. ``name``: what has this time, for messages."""
+        """Return the next record or watermark as arrays for the buffer. ``name``: names the time in error messages."""
         number = ALL_KEYS if key is _Keys.EVERY else self._number(key)
         return np.array([number]), np.array([self._ts(name, time)]), np.array([self._count])
 
     def _ts(self, name: str, time: Time) -> int:
-        """Return a time in ns, or in the unit of integer times."""
+        """Convert a datetime to ns; return an integer time unchanged. Raises `ArgumentError` if the type is wrong."""
         ts, what = time_of(name, time)
         if self._has_durations is not None and self._has_durations != (what != INTEGERS):
             raise ArgumentError(f"{name} = {time!r}: {_ADVICE[self._has_durations]}")
         if self._times not in {None, what}:
-            raise ArgumentError(f"{name} = {time!r} is one of {what}, but earlier ones are {self._times}; convert one")
+            raise ArgumentError(f"{name} = {time!r}: expected {self._times}, as in earlier calls, but got {what}")
         self._times = what
         return ts
 
     def _number(self, key: Hashable) -> int:
-        """Return the number of a key. Assign one if the key is new."""
+        """Return the integer that represents a key in the buffer. Assign one if the key is new."""
         number = self._keys.get(key)
         if number is None:
             if len(self._keys) > self._keys_swept_above:
                 self._forget_idle_keys()
-            # If no number is free, exactly the numbers 0 to len - 1 are in use.
+            # If there is no number to reuse, exactly the numbers 0 to len - 1 are in use.
             number = self._keys[key] = self._free.pop() if self._free else len(self._keys)
         return number
 
     def _forget_idle_keys(self) -> None:
-        """Free the numbers of the keys for which the buffer has no state."""
+        """Remove the keys for which the buffer no longer has any state, so that their numbers can be reused."""
         known = set(self._buffer.known_keys().tolist())
         for key in [key for key, number in self._keys.items() if number not in known]:
             self._free.append(self._keys.pop(key))
@@ -277,9 +277,9 @@ class RecordJoin(Generic[Left, Right, Result]):
 def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bool | None:
     """Add ``tolerance_ns`` and ``lateness_ns`` to the options.
 
-    Return whether the arguments are durations, as opposed to integers, or None if both are None.
+    Return whether the arguments are durations (True) or integers (False); None if neither is set.
 
-    Raises `ArgumentError` if an option is present in both forms, or if one is a duration and the other an integer.
+    Raises `ArgumentError` if ``options`` already contains one of them, or if durations and integers are mixed.
     """
     by_side = lateness if isinstance(lateness, tuple | list) else (lateness,)
     given = {"tolerance": (tolerance,), "lateness": tuple(by_side)}
@@ -287,7 +287,7 @@ def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bo
     found = {is_duration(value) for values in given.values() for value in values}
     if len(found) > 1:
         raise ArgumentError(
-            f"tolerance = {tolerance!r} and lateness = {lateness!r} must both be durations, or both integers"
+            f"tolerance = {tolerance!r} and lateness = {lateness!r} must either both be durations or both be integers"
         )
     for name, values in given.items():
         if f"{name}_ns" in options:

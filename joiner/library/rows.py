@@ -1,4 +1,4 @@
-"""`Rows`: the rows of a result as indices into the left and the right table, and their order."""
+"""`Rows`: describes the rows of a join result by indices into the left and right tables, and sorts them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ ORDERS: Final = ("key", "left", "time")
 
 @dataclass(frozen=True)
 class Rows:
-    """For each row of the result, the index of its left and of its right row, or `NO_ROW`; shape (n,) each.
+    """The rows of a join result, as indices into the two tables.
 
-    ``lefts``: how many rows the left table has. ``emit_unmatched``: the option of the join.
+    ``left``, ``right``: for each row of the result, the index of its left and right row, or `NO_ROW`; shape (n,).
+    ``lefts``: the number of rows in the left table. ``emit_unmatched``: the join option of that name.
     """
 
     left: Ints
@@ -31,20 +32,20 @@ class Rows:
 
     @property
     def may_lack_left(self) -> bool:
-        """Whether rows of the result may have no left row."""
+        """Whether the result may contain rows without a left row."""
         return self.emit_unmatched in {"right", "both"}
 
     @property
     def may_lack_right(self) -> bool:
-        """Whether rows of the result may have no right row."""
+        """Whether the result may contain rows without a right row."""
         return self.emit_unmatched in {"left", "both"}
 
     def ordered(self, order: str, times: tuple[Ints, Ints]) -> Self:
-        """Return the rows in another order, one of `ORDERS`. ``times``: of the left and of the right table."""
+        """Return the rows sorted by ``order``, one of `ORDERS`. ``times``: the event times of the two input tables."""
         if order == "key":
             return self
         if order == "left":
-            # The order of the pairs of a left row stays, which is that of the right rows in time.
+            # The sort is stable, so the pairs of each left row stay sorted by right time.
             places = np.where(self.left == NO_ROW, self.lefts, self.left).argsort(kind="stable")
         else:
             left, right = (_at(ts, rows) for ts, rows in zip(times, (self.left, self.right), strict=True))

@@ -1,4 +1,4 @@
-"""`Side`: one of two tables that are matched by key and time."""
+"""`Side`: one of the two tables of a join, with its time and key columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two tables, with its time column and its key columns. ``name``: the argument, for messages."""
+    """A table to join, its time column and its key columns. ``name``: the argument it was passed as, for messages."""
 
     name: str
     table: Any
@@ -29,7 +29,7 @@ class Side:
     by: list[str]
 
     def check_columns(self, kind: Kind) -> None:
-        """Raise `ArgumentError` unless the columns are there, each once, and have a value in every row."""
+        """Raise `ArgumentError` if the time or a key column is absent or has missing values, or a name is repeated."""
         columns = kind.names(self.table)
         check_distinct(self.name, columns)
         for column in (self.time, *self.by):
@@ -38,7 +38,7 @@ class Side:
             missing = np.flatnonzero(kind.lacks(self.table, column))
             if len(missing):
                 raise ArgumentError(
-                    f"{self.name}[{column!r}] has no value in row {missing[0]} ({len(missing)} such rows in total); "
+                    f"{self.name}[{column!r}] has no value in row {missing[0]} ({len(missing)} missing in total); "
                     "drop these rows, because they cannot have neighbours"
                 )
 
@@ -48,12 +48,15 @@ class Side:
         return times_of(f"{self.name}[{self.time!r}]", values, has_zone=has_zone)
 
     def others(self, kind: Kind) -> list[str]:
-        """Return the names of all columns but the key columns."""
+        """Return the names of all columns except the key columns."""
         return [name for name in kind.names(self.table) if name not in self.by]
 
 
 def column_names(option: str, names: Any) -> list[str]:
-    """Return the names that an option gives as one name or several. Raises `ArgumentError`."""
+    """Return the column names in the value of an option, which may be one name or a list of names.
+
+    Raises `ArgumentError` for any other value.
+    """
     if isinstance(names, str):
         return [names]
     if not isinstance(names, Iterable):
@@ -62,20 +65,20 @@ def column_names(option: str, names: Any) -> list[str]:
 
 
 def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Ints]:
-    """Return the keys of the left and right rows as small integers. ``counts``: the number of rows by side."""
+    """Map the keys of the left and right rows to small integers. ``counts``: the number of rows in each table."""
     left, right = sides
     for names in zip(left.by, right.by, strict=True):
         types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
         if types[0] != types[1] and ANYTHING not in types:
             raise ArgumentError(
-                f"by: {left.name}[{names[0]!r}] contains {types[0]}, {right.name}[{names[1]!r}] {types[1]}; "
-                "cast one of them"
+                f"by: {left.name}[{names[0]!r}] contains {types[0]}, but {right.name}[{names[1]!r}] contains "
+                f"{types[1]}; cast one of them"
             )
     codes = kind.codes(*key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
     return codes[: counts[0]], codes[counts[0] :]
 
 
 def key_tables(kind: Kind, sides: list[Side]) -> tuple[Any, Any]:
-    """Return the key columns of both tables, under their names in the left table."""
+    """Return two tables with the key columns of each side, both using the column names of the left side."""
     left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
     return left, right

@@ -1,4 +1,4 @@
-"""Event times and durations as callers pass them, converted to int64 nanoseconds."""
+"""Checks the event times and durations that callers pass, and converts them to int64 nanoseconds."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ NAIVE: Final = "datetimes without a time zone"
 
 @dataclass(frozen=True)
 class Times:
-    """Event times in ns, or in the unit of integer times; shape (n,). ``what``: `INTEGERS`, `AWARE` or `NAIVE`."""
+    """Event times, shape (n,), of the type ``what``: `INTEGERS`, `AWARE` or `NAIVE`.
+
+    ``ns`` contains datetimes in ns since 1970, but integers in the unit in which the caller passed them.
+    """
 
     ns: Ints
     what: str
 
 
 def times_of(name: str, values: Array, *, has_zone: bool) -> Times:
-    """Convert a column of integers or of datetimes in UTC, shape (n,). ``name``: the column, for messages.
+    """Convert a time column, shape (n,), of integers or UTC datetimes. ``name``: names the column in error messages.
 
-    Raises `ArgumentError` for other types, and for a datetime outside the years 1678 to 2261.
+    Raises `ArgumentError` if the column has another type or contains a datetime outside the years 1678 to 2261.
     """
     if values.dtype.kind == "M":
         return Times(_in_ns(name, values), AWARE if has_zone else NAIVE)
     if values.dtype.kind not in "iu" or values.dtype == np.uint64:
         raise ArgumentError(
-            f"{name} must contain integers that fit int64, or datetimes, not {values.dtype}; convert the column"
+            f"{name} must contain datetimes, or integers that fit in int64, not {values.dtype}; convert the column"
         )
     return Times(values.astype(np.int64, copy=False), INTEGERS)
 
@@ -53,7 +56,7 @@ def _in_ns(name: str, values: Array) -> Ints:
 
 
 def _find_outside(values: Array) -> Ints:
-    """Return the indices of the datetimes, of any unit, that may not fit int64 in ns."""
+    """Return the indices of the datetimes, in any unit, that may be out of range for int64 nanoseconds."""
     low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
     if len(values) and low <= values.min().astype(low.dtype) <= values.max().astype(low.dtype) <= high:
         return np.empty(0, dtype=np.int64)
@@ -62,12 +65,12 @@ def _find_outside(values: Array) -> Ints:
 
 
 def time_of(name: str, value: Any) -> tuple[int, str]:
-    """Return a single event time in ns or, if it is an integer, as it is, and `INTEGERS`, `AWARE` or `NAIVE`.
+    """Return an event time and its type: `INTEGERS`, `AWARE` or `NAIVE`. Datetimes are converted to ns since 1970.
 
-    Raises `ArgumentError` unless it is an integer, `datetime.datetime`, `pandas.Timestamp` or `numpy.datetime64`, in
-    the years 1678 to 2261. ``name``: what has this value, for messages.
+    Raises `ArgumentError` unless ``value`` is an integer, `datetime.datetime`, `pandas.Timestamp` or
+    `numpy.datetime64`, and is in the years 1678 to 2261. ``name``: names the value in error messages.
     """
-    # A pandas.Timestamp is a datetime with nanoseconds.
+    # `pandas.Timestamp` is a subclass of datetime that also holds nanoseconds.
     of_numpy = value.to_datetime64() if hasattr(value, "to_datetime64") else value
     if isinstance(of_numpy, np.datetime64) and np.isnat(of_numpy):
         raise ArgumentError(f"{name} = NaT; a record without a time cannot have neighbours")
@@ -84,7 +87,7 @@ def time_of(name: str, value: Any) -> tuple[int, str]:
     else:
         raise ArgumentError(f"{name} = {value!r} must be an integer or a datetime")
     if not TIME_MIN_NS <= ns <= TIME_MAX_NS:
-        raise ArgumentError(f"{name} = {value!r} is outside the years 1678 to 2261, in ns since 1970 if an integer")
+        raise ArgumentError(f"{name} = {value!r} is outside the years 1678 to 2261 (for integers: in ns since 1970)")
     return ns, what
 
 
@@ -92,10 +95,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def duration_of(name: str, value: Any, what: str) -> int:
-    """Return a duration in ns or, if times are `INTEGERS`, in their unit. ``what``: `INTEGERS`, `AWARE` or `NAIVE`.
+    """Return a duration in ns or, if times are integers, in their unit. ``what``: the type of the times.
 
-    Raises `ArgumentError` naming the argument ``name``, unless the value is an integer for integer times, and otherwise
-    text, `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`.
+    Raises `ArgumentError`, naming the argument ``name``, if the value is out of range or of the wrong type. If times
+    are `INTEGERS`, it must be an integer. If they are `AWARE` or `NAIVE` datetimes, it must be a string,
+    `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`.
     """
     if what == INTEGERS:
         found = _integer_of(name, value)
@@ -103,8 +107,8 @@ def duration_of(name: str, value: Any, what: str) -> int:
         found = _ns_of(name, value)
     else:
         raise ArgumentError(
-            f"{name} must be a duration if times are datetimes, such as '10 seconds' or "
-            f"datetime.timedelta(seconds=10), not {value!r}"
+            f"{name} must be a duration such as '10 seconds' or datetime.timedelta(seconds=10), not {value!r}, because "
+            "the times are datetimes"
         )
     if not 0 <= found <= DURATION_MAX_NS:
         raise ArgumentError(f"{name} = {value!r} is outside 0 .. 2**63 - 1" + " ns" * (what != INTEGERS))
@@ -112,16 +116,16 @@ def duration_of(name: str, value: Any, what: str) -> int:
 
 
 def is_duration(value: object) -> bool:
-    """Return whether a value is a duration by its type, as opposed to an integer."""
-    # A `pandas.Timedelta` is a `datetime.timedelta`.
+    """Return whether a value has a type that represents a duration, as opposed to a plain integer."""
+    # This includes `pandas.Timedelta`, which is a subclass of `datetime.timedelta`.
     return isinstance(value, str | timedelta | np.timedelta64)
 
 
 def _integer_of(name: str, value: Any) -> int:
     if is_duration(value):
         raise ArgumentError(
-            f"{name} = {value!r} is a duration, but times are integers, whose unit is unknown: pass an integer in that "
-            "unit, or convert the times to datetimes"
+            f"{name} = {value!r} is a duration, but the times are integers in an unknown unit: pass an integer in the "
+            "same unit, or convert the times to datetimes"
         )
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ArgumentError(f"{name} must be an integer in the unit of the times, not {value!r}")
@@ -129,7 +133,7 @@ def _integer_of(name: str, value: Any) -> int:
 
 
 def _ns_of(name: str, value: Any) -> int:
-    """Convert a duration to ns, in Python integers, which do not overflow."""
+    """Convert a duration to ns. Computes with Python integers, which cannot overflow."""
     if isinstance(value, str):
         try:
             return duration_ns(value)
@@ -141,7 +145,7 @@ def _ns_of(name: str, value: Any) -> int:
         return value // timedelta(microseconds=1) * 1000
     unit, units = np.datetime_data(value.dtype)
     if np.isnat(value) or unit not in _NS_PER:
-        raise ArgumentError(f"{name} = {value!r} is not a number of {', '.join(_NS_PER)}; convert it to one of these")
+        raise ArgumentError(f"{name} must be in one of the units {', '.join(_NS_PER)}, not {value!r}; convert it first")
     return int(value.astype(np.int64)) * units * _NS_PER[unit]
 
 
@@ -155,4 +159,4 @@ _NS_PER: Final = {
     "D": 86_400 * 10**9,
     "W": 7 * 86_400 * 10**9,
 }
-"""The lengths of numpy's units in ns, without months and years, which differ in length."""
+"""The length in ns of each numpy time unit. Months and years are left out, because their length varies."""

@@ -1,7 +1,7 @@
-"""The runtime of an application: everything that can fail or block. The join itself is in `joiner.core`.
+"""The runtime of the joiner: all code that can fail or block. The join itself is in `joiner.core`.
 
-`task` is one unit, without Kafka. `kafka` reads and writes its logs. `ownership` claims and restores it. `migration`
-moves it between sites. `telemetry` exports its metrics. `runners` execute it, in a plain process or in Spark.
-`joiner.cli` prints. A package may import the modules here and the packages listed before it, but none listed after it.
-Start with `runners.process`.
+`task` executes one unit and does not access Kafka. `kafka` reads and writes the unit's logs. `ownership` claims and
+restores units. `migration` moves units between sites. `telemetry` exports metrics. `runners` execute units, in a plain
+process or in Spark. Printing is left to `joiner.cli`. A package may import the modules here and the packages listed
+before it, but none listed after it. Start reading at `runners.process`.
 """

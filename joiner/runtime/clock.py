@@ -1,6 +1,6 @@
 """The runner's clock. It is injected, so that tests and the simulation can supply their own.
 
-`SystemClock` is the real one.
+In production it is a `SystemClock`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Clock(Protocol):
     """Reads the time, and waits. Thread-safe."""
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary point in time, never decreasing. For intervals and deadlines."""
+        """Return a time in seconds that never decreases, from an arbitrary start. Used for intervals and deadlines."""
         ...
 
     def wall_s(self) -> float:
-        """Return seconds since the epoch. For timestamps that are exchanged with other programs."""
+        """Return the time in seconds since the Unix epoch. Used for timestamps exchanged with other programs."""
         ...
 
     def sleep(self, seconds: float) -> None:

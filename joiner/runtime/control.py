@@ -1,8 +1,9 @@
 """The records of the control topic ``<application>.control``: messages between the order, source and target of a move.
 
-They make a move faster and visible, but correctness does not depend on them. Only the checkpoint names a unit's owner,
-so losing a record, or reading it twice, costs time and nothing else. Readers therefore start at the end of the log, and
-messages are repeated (see `migration.protocol`). The topic has one partition, so that all readers see the same order.
+These messages speed up a move and show its progress, but correctness does not depend on them. Only the checkpoint names
+a unit's owner, so a message that is lost or read twice causes at most a delay. Readers can therefore start at the end
+of the log, and messages are repeated (see `migration.protocol`). The topic has one partition, so that all readers see
+the messages in the same order.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Request(_Record, frozen=True, kw_only=True):
 
 
 class Cancelled(_Record, frozen=True, kw_only=True):
-    """Withdraws the order for those of the ``units`` that have not been released."""
+    """Withdraws the order to move ``units``. Units that have already been released are not affected."""
 
     units: list[int]
 
 
 class _OfUnit(_Record, frozen=True, kw_only=True):
-    """A record about one unit, written by ``instance``."""
+    """A record about one unit that is being moved to the site ``to``, written by the runner ``instance``."""
 
     unit: int
     to: str
@@ -44,15 +45,15 @@ class _OfUnit(_Record, frozen=True, kw_only=True):
 
 
 class Ready(_OfUnit, frozen=True, kw_only=True):
-    """The target has built the unit's state and is waiting for its release."""
+    """The target has built the unit's state and is waiting for the source to release the unit."""
 
 
 class Released(_OfUnit, frozen=True, kw_only=True):
-    """The source has committed its last transaction. The unit has no owner and is reserved for ``to``."""
+    """The source has committed its last transaction for the unit, which now has no owner and is reserved for ``to``."""
 
 
 class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
-    """The target has claimed the unit and resumed the join, ``late_ms`` before this was written."""
+    """The target has claimed the unit and resumed its join, ``late_ms`` milliseconds before it wrote this record."""
 
     late_ms: int = 0
 
@@ -64,14 +65,14 @@ class Refused(_OfUnit, frozen=True, kw_only=True):
 
 
 class Back(_OfUnit, frozen=True, kw_only=True):
-    """No runner claimed the unit, so ``instance``, its source, has reclaimed it."""
+    """No runner of the target site claimed the unit, so its source, the runner ``instance``, has reclaimed it."""
 
 
 class Claiming(_Record, frozen=True, kw_only=True):
-    """The run ``run`` of the site ``to`` is claiming these units; repeated until it has done so.
+    """The run ``run``, at the site ``to``, is claiming ``units``; repeated until the claims have ended.
 
-    ``move`` is empty because the record concerns every move: a runner that waits for one of the
-    units keeps waiting.
+    ``move`` is empty because the record is not limited to one move: every runner that is waiting for one of these units
+    continues to wait.
     """
 
     move: str = ""
@@ -81,15 +82,15 @@ class Claiming(_Record, frozen=True, kw_only=True):
 
 
 _Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
-"""Milliseconds, at most a hundred years, so that the resulting time is a valid date."""
+"""A time span in milliseconds, at most a hundred years, so that adding it to a timestamp gives a valid date."""
 
 
 class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A report for ``joiner status``: ``instance`` cannot serve the unit. It belongs to no move.
+    """Reports, for ``joiner status``, that the runner ``instance`` cannot serve a unit. Not part of any move.
 
     ``why`` is empty once the runner can serve the unit again, or the unit is assigned to another runner. ``lasts_ms``:
-    how long the unit had been unserved when the report was written. ``retry_ms``: the time from then until the next
-    retry, None if there is none. See `ownership.unit_reports`.
+    how long the unit had not been served when the report was written. ``retry_ms``: the time from the report until the
+    next retry, or None if no retry is planned. See `ownership.unit_reports`.
     """
 
     format: int = FORMAT_VERSION
@@ -117,7 +118,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes | None) -> Record | None:
-    """Decode a record of a move. Return None for anything else, including records of a newer release."""
+    """Decode a record about a move. Return None for any other record and for records written by a newer release."""
     try:
         if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
             return None

@@ -1,8 +1,8 @@
-"""Types that cross packages: `UnitStopped`, and the records of the state topic ``<application>.state``.
+"""Types shared by several packages: `UnitStopped`, and the records of the state topic ``<application>.state``.
 
-One compacted partition per unit, written under the unit's ``transactional.id``. Keys:
+The state topic has one compacted partition per unit, written under the unit's ``transactional.id``, with these keys:
 
-    <unit>/progress           `Checkpoint`, in every transaction of the unit; the only authority
+    <unit>/progress           `Checkpoint`, written in every transaction of the unit; alone authoritative
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
     <unit>/unsettled          `Checkpoint` up to which results may have been written. The only record written outside
@@ -11,7 +11,7 @@ One compacted partition per unit, written under the unit's ``transactional.id``.
 
 Two slots alternate, so that a complete snapshot exists while the next one is being written. A small snapshot and its
 manifest are written in one transaction; a large snapshot's manifest is in the last of its transactions. Surplus chunks
-of a slot are tombstoned.
+in a slot are deleted by tombstones.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FORMAT_VERSION: Final = 1
 SLOTS: Final = 2
 
 WATERMARK_COUNT: Final = "marks"
-"""The key of the number of watermarks read, in the counts of a checkpoint."""
+"""The key in `Checkpoint.counts` for the number of watermarks read."""
 
 CHUNK_BYTES_MAX: Final = 512 * 1024
-"""The largest chunk of a snapshot, well below Kafka's default limit of 1 MiB per message."""
+"""Maximum size of a chunk of a snapshot, in bytes: well below Kafka's default limit of 1 MiB per message."""
 
 
 RESET_RUN: Final = "reset"
-"""The run that a reset writes. It equals no real run, so no runner owns the unit."""
+"""The run id that a reset writes to the checkpoint. It is not the id of any real run, so no runner owns the unit."""
 
 
 _MOVING: Final = "moving"
@@ -55,7 +55,7 @@ class OnTheWay(NamedTuple):
     source: str
 
     def run(self) -> str:
-        """Return the run for the source's last checkpoint.
+        """Return the run id to write in the source's last checkpoint, where it takes the place of an owner.
 
         It never equals a real run id, so that no runner mistakes the unit for its own.
         """
@@ -65,8 +65,8 @@ class OnTheWay(NamedTuple):
 class JoinSummary(msgspec.Struct, frozen=True):
     """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
 
-    ``frontier_*``: the lowest and the highest frontier of any key of that side, in ns. None before the side's first
-    record.
+    ``frontier_*``: the lowest and the highest frontier among the keys of that side, in ns. None until the side has
+    received a record.
     """
 
     held_left: int
@@ -91,7 +91,7 @@ class AlignSummary(msgspec.Struct, frozen=True):
 class FirstRecord(msgspec.Struct, frozen=True):
     """The identity of a transaction's first record in a result topic, and an offset at or before that record.
 
-    It stands for all records of the transaction in that partition: they become visible together or not at all.
+    This record stands for all records of the transaction in that partition: they become visible together or not at all.
     """
 
     identity: str
@@ -104,12 +104,12 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     ``offsets`` is the vector C: for each input topic, the offset of the next record to consume. ``start`` is the vector
     at which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
     recreated gets a new id. ``fingerprint`` is the hash of ``semantics``, which is stored as well so that an error can
-    name the setting that changed. ``counts`` are totals since ``start``. ``stopped``: the owner wrote this record when
-    it shut down cleanly; for ``joiner status``.
+    name the setting that changed. ``counts`` are totals since ``start``. ``stopped``: whether the owner wrote this
+    record during a clean shutdown; for ``joiner status``.
 
-    ``written``: for each result topic, the last committed transaction with records in it, unless Kafka is known to
-    have ended it there. ``result_ends``: for each result topic, an offset at or before all output of the unit since
-    ``start``. Older releases wrote neither.
+    ``written``: for each result topic, the first record of the last committed transaction that wrote to it, unless
+    Kafka is known to have ended that transaction there. ``result_ends``: for each result topic, an offset at or before
+    all output of the unit since ``start``. Older releases wrote neither.
     """
 
     format: int
@@ -142,15 +142,15 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def on_the_way(self) -> OnTheWay | None:
-        """The move for which the unit was released, or None if it was not or a runner has claimed it since."""
+        """The move for which the unit was released, or None if it was not released or has been claimed since."""
         kind, _, rest = self.run.partition(":")
-        # A move id may contain colons, a site name cannot.
+        # A move id may contain colons, but a site name cannot.
         move, is_whole, source = rest.rpartition(":")
         return OnTheWay(move, source) if kind == _MOVING and is_whole else None
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A complete snapshot. ``serial`` increases with each snapshot; ``offsets`` is the vector C0 at which it was taken.
+    """Describes a complete snapshot. ``serial`` increases with each one; ``offsets`` is the vector C0 it was taken at.
 
     ``result_ends``: for each result topic, an offset at or before all output of the unit since C0. Older releases did
     not write it.
@@ -183,7 +183,7 @@ def checkpoint_key(unit: int) -> str:
 
 
 def dangling_key(unit: int) -> str:
-    """Return the key of the record that marks the unit's transactions as unresolved."""
+    """Return the key, in the state topic, of the note that the unit has dangling transactions yet to be resolved."""
     return f"{unit}/unsettled"
 
 
@@ -225,7 +225,9 @@ def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: byte
     try:
         version = decode_format(value)
         if version > FORMAT_VERSION:
-            message = f"unit {unit}: the state topic was written by a newer release (format {version}); run that one"
+            message = (
+                f"unit {unit}: the state topic was written by a newer release (format {version}); upgrade the joiner"
+            )
             raise UnitStopped(message)
         return decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -254,7 +256,7 @@ class StateLog:
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def dangling_note(self) -> Checkpoint | None:
-        """Return the checkpoint up to which results may have been written, or None without one (see `dangling`)."""
+        """Return the noted checkpoint up to which results may have been written, or None (see `ownership.dangling`)."""
         value = self.values.get(dangling_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
@@ -265,7 +267,7 @@ class StateLog:
         return sorted(found, key=lambda manifest: -manifest.serial)
 
     def without_newest_snapshot(self) -> StateLog:
-        """Return the log as if the newest snapshot had not been taken."""
+        """Return this log without its newest snapshot, so that a replay starts from the one before."""
         gone = {manifest_key(self.unit, manifest.slot) for manifest in self.manifests()[:1]}
         return replace(self, values={key: value for key, value in self.values.items() if key not in gone})
 
@@ -277,7 +279,7 @@ class StateLog:
     def snapshot(self, manifest: Manifest) -> bytes:
         """Return the bytes of a snapshot. Raises `UnitStopped` if a chunk is missing or altered."""
         keys = (chunk_key(self.unit, manifest.slot, index) for index in range(manifest.chunks))
-        # Limited, because a damaged manifest may contain any number.
+        # Stop after a few, because a damaged manifest may claim any number of chunks.
         missing = list(islice((key for key in keys if key not in self.values), _SHOWN_MAX))
         whole = b"" if missing else self._joined(manifest)
         if missing or hashlib.sha256(whole).hexdigest() != manifest.sha256:

@@ -1,8 +1,9 @@
-"""Shuts a process down within seconds on Ctrl-C or SIGTERM, by force if Kafka does not answer.
+"""Shuts a process down within seconds of Ctrl-C or SIGTERM, by force if Kafka does not respond.
 
-A separate thread waits for signals: Python runs signal handlers only in the main thread, which may be inside a call to
-Kafka that returns only after its timeout. The interpreter writes to its wake-up descriptor immediately. A forced exit
-is safe at any moment, because the next claim of a unit aborts its open transaction.
+Python runs signal handlers only in the main thread, which may be inside a call to Kafka that returns only after its
+timeout. So a separate thread waits for signals: it reads the interpreter's wake-up file descriptor, to which every
+signal is written immediately. A forced exit is safe at any time, because the next claim of a unit aborts its open
+transaction.
 """
 
 from __future__ import annotations
@@ -47,5 +48,5 @@ def _wait(reader: int, stop: Callable[[], None]) -> None:
     _log.info("%s: stopping", signal.Signals(received).name)
     stop()
     time.sleep(GRACE_S)
-    _log.warning("Kafka did not answer within %.0f s: stopped without a last snapshot; nothing is lost", GRACE_S)
+    _log.warning("Kafka did not respond within %.0f s: stopped without a final snapshot; no data is lost", GRACE_S)
     leave(0)

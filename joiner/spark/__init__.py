@@ -1,4 +1,4 @@
-"""The join in Spark: `neighbour_join`, for streaming and batch DataFrames."""
+"""Provides the join for Spark: `neighbour_join` joins two streaming or batch DataFrames."""
 
 try:
     from joiner.spark.frames import neighbour_join

@@ -1,8 +1,9 @@
-"""Groups keys into buckets, so that Python processes many keys at a time.
+"""Divides keys into buckets, so that each call into Python handles many keys.
 
-A Spark group costs milliseconds however small it is, so one group per key would be slow. Keys are therefore hashed into
-buckets: all rows of a key are in the same bucket, and each bucket is one group with one state. The rows of a bucket
-travel between the JVM and the operator as packed Arrow tables, because Arrow represents every type exactly.
+A Spark group costs milliseconds, however small it is, so one group per key would be slow. Keys are therefore hashed
+into buckets. All rows with the same key go to the same bucket, and each bucket is one Spark group with one state.
+Between the JVM and the operator, the rows of a bucket are transferred as serialized Arrow tables ("packed"), because
+Arrow represents every type exactly.
 
 All functions except `group_keys` run in Python workers.
 """
@@ -19,20 +20,22 @@ from joiner.spark import rows as arrow
 from joiner.spark.reordering import Rules, join_whole
 
 PACKED: Final = "bucket int, side tinyint, packed binary"
-"""The operator's input: packed tables, each with rows of one bucket and side."""
+"""The schema of the operator's input: each row is a packed table of rows from one bucket and one side."""
 
 _PACKED_ROWS_MAX: Final = 200_000
-"""How many rows a worker collects before it packs them: tens of megabytes, to avoid many small tables."""
+"""Number of rows that a worker collects before packing them, tens of megabytes. Fewer rows would mean many small
+tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
-"""The largest number of result rows in one packed table: a few megabytes, similar to Spark's own batches."""
+"""Maximum number of result rows in one packed table: a few megabytes, about the size of Spark's own batches."""
 
 
 def group_keys(buckets: int) -> list[int]:
-    """Return a group value for each bucket. With as many buckets as partitions, each partition gets exactly one.
+    """Return, for each bucket, the value by which Spark groups its rows.
 
-    Spark assigns a group to the partition ``pmod(hash(value), partitions)``. With the bucket number as the value, about
-    a third of the partitions would stay empty.
+    Spark assigns a group to the partition ``pmod(hash(value), partitions)``. The values are chosen so that, with as
+    many buckets as partitions, each partition gets exactly one bucket. If the bucket numbers themselves were used,
+    about a third of the partitions would stay empty.
     """
     found: dict[int, int] = {}
     value = 0
@@ -43,7 +46,7 @@ def group_keys(buckets: int) -> list[int]:
 
 
 def _hash(value: int) -> int:
-    """Return Spark's ``hash`` of an integer: the signed 32-bit MurmurHash3 of its four bytes with seed 42."""
+    """Compute Spark's ``hash`` of an integer: the signed 32-bit MurmurHash3 of its 4 bytes, with seed 42."""
     word = 0xFFFFFFFF
     mixed = value * 0xCC9E2D51 & word
     mixed = (mixed << 15 | mixed >> 17) & word
@@ -57,9 +60,9 @@ def _hash(value: int) -> int:
 
 
 def packer(rules: Rules, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that packs rows of side ``at`` (0 left, 1 right).
+    """Return a function for ``mapInArrow`` that packs the rows of side ``at`` (0 left, 1 right).
 
-    The first column of the rows must be their bucket.
+    The first column of the input must contain the bucket of each row.
     """
     side = rules.sides[at]
 
@@ -99,7 +102,7 @@ def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
 
 
 def in_packed_parts(table: pa.Table) -> Iterator[bytes]:
-    """Yield a result as packed tables of limited length, or nothing if it is empty."""
+    """Yield a result table as packed tables of limited length. Yields nothing if the result is empty."""
     for start in range(0, table.num_rows, _JOINED_ROWS_MAX):
         yield arrow.to_bytes(table.slice(start, _JOINED_ROWS_MAX))
 
@@ -117,9 +120,9 @@ def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
 
 
 def whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """Return a function for a cogrouped ``applyInArrow`` that joins the two tables of a bucket.
+    """Return a function for ``cogroup(...).applyInArrow`` that joins the left and right table of a bucket.
 
-    The first column of each table must be the bucket's group value.
+    The first column of both tables must be the value by which Spark grouped the bucket; it is ignored.
     """
 
     def join_bucket(left: pa.Table, right: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""`neighbour_join`: the neighbour join of two Spark DataFrames, streaming or batch."""
+"""Defines `neighbour_join`, which joins two Spark DataFrames, either both streaming or both batch."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
     Each pair is returned once. For tables, the result is the same as that of `joiner.join`. For streams, the same pairs
     are appended over time: a pair is emitted once no further input can change it, that is, once the frontiers of both
-    streams have passed both rows. The frontier of a side and key is the side's watermark, or the key's largest time
-    minus ``lateness``, whichever is larger. Streams need the RocksDB state store.
+    streams have passed both rows. A stream's frontier for a key is its watermark, or the key's largest time minus
+    ``lateness``, whichever is larger. Streams require the RocksDB state store.
 
     Args:
         left: a DataFrame, streaming or not.
         right: another DataFrame, streaming if and only if ``left`` is.
-        by: the key columns, which both frames must have. With ``()``, all rows have the same key. As in Spark's own
-            joins, a row with a null in its key matches nothing. Neither does a row without a time.
-        time: the column of event times, as one name or (left, right). It contains timestamps, timestamps without a time
-            zone, dates, or integers in any unit.
-        order: the columns by which rows with equal keys and times are ordered, ascending, with nulls first. Each side
-            uses those that it has, and then all of its other columns.
-        tolerance: how far apart in time the two rows of a pair may be; None means no limit. It is an integer if the
-            times are integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
+        by: the key columns, which both frames must have. If it is ``()``, all rows have the same key. As in Spark's own
+            joins, a row with a null in its key matches nothing. A row without a time matches nothing either.
+        time: the event-time column, as one name or (left, right). Its values are timestamps with or without time zone,
+            dates, or integers in any unit.
+        order: the columns that order rows with equal keys and times, ascending, with nulls first. A frame that lacks
+            some of them uses the others. All its remaining columns follow.
+        tolerance: the maximum distance in time between the two rows of a pair; None means no limit. Must be an integer
+            if the times are integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
         direction: which neighbours a row looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``, or
             ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose rows look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join.
-        lateness: for streams, how far a row may be behind the largest time of its side and key in earlier micro-batches
-            before it is late; one value or (left, right). With None, only the watermark advances the frontier.
-        emit_unmatched: ``"left"``, ``"right"`` or ``"both"``, to emit the rows of that side (or of both) that are in no
-            pair, with nulls for the other side. In a stream, a row is emitted once no further input can pair it.
-        suffixes: appended to the names of columns that both frames have.
-        buckets: how many groups the keys are divided into, each with its own state. The default is
-            ``spark.sql.shuffle.partitions``. The number cannot be changed while a checkpoint is in use.
+        lateness: for streams, how far a row may be behind the largest time that earlier micro-batches had for its side
+            and key; a row further behind is late. One value or (left, right). If None, only watermarks make rows late.
+        emit_unmatched: ``"none"``, or the side whose rows are also emitted if they are in no pair, with nulls for the
+            other side: ``"left"``, ``"right"`` or ``"both"``. A stream emits them once no further input can match them.
+        suffixes: for left and right, what to append to the names of columns that both frames have.
+        buckets: the number of groups into which the keys are divided, each with its own state. The default is
+            ``spark.sql.shuffle.partitions``. The number must not change while a checkpoint is in use.
         name: the name of this join in the ``observedMetrics`` of a streaming query's progress reports. The metrics
             ``late_left`` and ``late_right`` count late rows, which are not joined.
 
@@ -68,9 +68,9 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
         unspecified.
 
     Raises:
-        AnalysisException: naming the argument and the frame, and how to correct it.
+        AnalysisException: an argument is invalid. The message names it and the frame, and says how to correct it.
 
-    An example that works for streams and tables alike::
+    This example works for streams and for tables::
 
         from joiner.spark import neighbour_join
 
@@ -86,7 +86,7 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
-    """Return the frame with the group value of each row's bucket first, then its columns as ``c0``, ``c1``, …"""
+    """Return the frame with a first column that groups its rows by bucket, and its own columns as ``c0``, ``c1``, …"""
     rules = request.rules
     side = rules.sides[at]
     placed = frame.toDF(*side.schema.names)

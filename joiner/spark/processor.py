@@ -1,4 +1,4 @@
-"""The processor for ``transformWithStateInPandas``: keeps one `ReorderedJoin` per bucket in Spark's state store."""
+"""The processor for ``transformWithStateInPandas``. It keeps a `ReorderedJoin` per bucket in Spark's state store."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     )
 
 JOINED: Final = "packed binary, late_left long, late_right long"
-"""The operator's output: a packed part of the result, or null, and how many rows of each side were late."""
+"""The schema of the operator's output: a packed part of the result (or null), and the number of late rows on each
+side."""
 
 _US_PER_MS: Final = 1_000
 
 
 def processor(rules: Rules) -> StatefulProcessor:
-    """Return the processor for ``rules``.
+    """Return a stateful processor that joins by ``rules``.
 
-    The class is defined inside this function so that it is pickled by value, and it imports the project only when the
-    first row arrives: before the first micro-batch, Spark calls ``init`` in a process next to the driver that has no
-    access to the ``--py-files``.
+    Before the first micro-batch, Spark calls ``init`` in a process on the driver's machine that cannot see the
+    ``--py-files``. The class is therefore defined inside this function, so that it is pickled by value, and it imports
+    this project only when the first row arrives.
     """
     packed = pickle.dumps(rules)
 
@@ -74,14 +75,14 @@ def processor(rules: Rules) -> StatefulProcessor:
 
 
 class Steps:
-    """Processes those buckets of a task that have new rows or an expired timer.
+    """Processes the buckets of a Spark task that have new rows or an expired timer.
 
-    A micro-batch's watermark applies after its rows. Rows are compared with the frontiers of earlier micro-batches, so
-    the watermark never makes a row late that is not below it.
+    The watermark of a micro-batch is applied after its rows. The rows are compared with the frontiers that earlier
+    micro-batches have left, so the new watermark makes a row late only if the row is below it.
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
-        """``handle`` and ``state`` are the processor's. For each call, Spark binds them to the call's bucket."""
+        """``handle`` and ``state`` belong to the processor. Spark binds them to a bucket before each call for it."""
         self._rules, self._handle, self._state = rules, handle, state
         self._uses_watermark = any(rules.has_watermark)
         self._done: set[Any] = set()
@@ -89,7 +90,7 @@ class Steps:
     def process(
         self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]
     ) -> Iterator[pd.DataFrame]:
-        """Process a bucket's new rows, which are packed. ``watermark`` returns the watermark in ms."""
+        """Process the new rows of a bucket, which are packed. ``watermark`` returns the current watermark in ms."""
         parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
         for frame in rows:
             for side, packed in zip(frame["side"], frame["packed"], strict=True):
@@ -98,8 +99,8 @@ class Steps:
         yield from self._step(bucket, watermark, left, right)
 
     def wake(self, bucket: Any, watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
-        """Process the watermark for a bucket whose timer has expired. ``watermark`` returns it in ms."""
-        # In one micro-batch, a bucket may have several expired timers as well as new rows.
+        """Process a bucket whose timer has expired. ``watermark`` returns the current watermark in ms."""
+        # Within one micro-batch, a bucket may have both new rows and one or more expired timers.
         if bucket not in self._done:
             yield from self._step(bucket, watermark, None, None)
 

@@ -1,26 +1,27 @@
-"""`ReorderedJoin`: the neighbour join of rows that have no arrival order, by micro-batch. It does not depend on Spark.
+"""`ReorderedJoin`: the neighbour join of rows that arrive in micro-batches and in no particular order.
 
-`LocalStreamBuffer` orders records with equal times by their log positions. The rows of a DataFrame have none: how they
-are split into micro-batches, and their order within one, are arbitrary. Rows with equal key and time are therefore
-ordered by their content (`Side.order`), so a row that arrives later may precede one that arrived earlier.
+`LocalStreamBuffer` orders records with equal times by their log positions. The rows of a DataFrame have no such
+positions: how they are split into micro-batches, and their order within a micro-batch, are arbitrary. Rows with equal
+key and time are therefore ordered by their content (`Side.order`), so a row may precede one that arrived before it.
+This module does not depend on Spark.
 
-**Rule.** The frontier ``F`` of a side and key is its largest time minus the lateness, or the watermark, whichever is
-larger. Rows below ``F`` are late. A row is buffered until the frontier of its own side is *strictly above* its time;
-then it is final. All rows that became final are pushed to the buffer, ordered by time and content, followed by ``F`` as
-a watermark. The output is the buffer's output for all final rows in this order.
+**Rule.** Each side has a frontier ``F`` for each key: the watermark, or the largest time seen minus the lateness,
+whichever is larger. Rows below ``F`` are late. A row is held until ``F`` is *strictly above* its time; then it is
+final. The rows that have become final in a step are pushed to the buffer, ordered by time and content, followed by
+``F`` as a watermark. The output of the join is the output of the buffer.
 
-**Correctness.** (1) *Order.* When a row with time ``t`` becomes final, ``F > t``. So all accepted rows with its key and
-time have arrived, and they become final in the same step. Their order can no longer change, and their positions are
-those in the sorted sequence of all rows. Rows that became final earlier are below the earlier frontier, and later rows
-are not. So positions increase in the order of (time, content). (2) *No premature output.* A pair is emitted when it is
-certain given the final rows and the frontier ``F``. No further input can violate ``F``: rows below it are late and not
-joined, and buffered rows are at or above it. (3) *Completeness.* The output is a function of the final rows and ``F``
-only, and both only grow. Once ``F`` has passed all rows, all are final. (4) *Independence of batches.* ``F`` is a
-maximum over rows and determines which rows are final. A row within the lateness is not late in any division into
-micro-batches, because the rows of a micro-batch are compared with the frontiers before it.
+**Correctness.** (1) *Order.* When a row with time ``t`` becomes final, ``F > t``. All accepted rows with its key and
+time have therefore arrived, and they become final in the same step. Their order can no longer change, and it is the
+order they have among all rows. Rows that became final in an earlier step are below the earlier frontier, and later rows
+are not. So positions increase in the order of (time, content). (2) *No premature output.* The buffer emits a pair when
+it is certain, given the final rows and ``F``. No further input can violate ``F``: rows below it are late and not
+joined, and rows that are held are at or above it. (3) *Completeness.* The output depends only on the final rows and on
+``F``, and both only grow. Once ``F`` has passed all rows, all are final. (4) *Independence of batches.* ``F`` is a
+maximum over rows, and it alone determines which rows are final. However the input is divided into micro-batches, a row
+within the lateness is never late, because the rows of a micro-batch are compared only with the frontiers before it.
 
-The cost is latency: a pair is emitted only once *both* rows are final, whereas the join of logs emits it as soon as one
-relation is certain.
+The price is latency. A pair is emitted only once *both* of its rows are final, whereas the join of Kafka records emits
+it as soon as it is certain that one record is a neighbour of the other.
 """
 
 from __future__ import annotations
@@ -57,10 +58,11 @@ _LENGTHS: Final = struct.Struct("<5Q")
 
 @dataclass(frozen=True)
 class Rules:
-    """The options of the join. Durations are in microseconds, or in the unit of the times if these are integers.
+    """The options of a join. Durations are in microseconds, or in the unit of the times if these are integers.
 
-    ``lateness``: by side, None if only the watermark advances the side's frontier. ``has_watermark``: by side, whether
-    the watermark advances its frontier. ``buckets``: the number of buckets, stored to detect a change.
+    Two options are given for each side. ``lateness``: None if only the watermark advances the side's frontier.
+    ``has_watermark``: whether the watermark advances the side's frontier. ``buckets`` is stored with the state, to
+    detect that the number has changed.
     """
 
     sides: tuple[Side, Side]
@@ -74,7 +76,7 @@ class Rules:
     buckets: int
 
     def buffer(self) -> LocalStreamBuffer:
-        """Create an empty buffer with these options. It expects rows in order, and gets the frontiers as watermarks."""
+        """Create an empty buffer for these options. Its input must be in order, with the frontiers as watermarks."""
         return LocalStreamBuffer(
             tolerance_ns=self.tolerance,
             direction=self.direction,
@@ -87,9 +89,9 @@ class Rules:
         return self.emit_unmatched in {"both", self.sides[side].name}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the options that must not change while a state is in use, as JSON values by name.
+        """Return the options that must not change while a stored state is in use, as JSON values by name.
 
-        Columns are given by their positions.
+        Columns are identified by their positions.
         """
         named = {field: getattr(self, field) for field in _OPTIONS}
         for side in self.sides:
@@ -98,23 +100,24 @@ class Rules:
         return plain
 
     def check_same(self, earlier: dict[str, Any]) -> None:
-        """Raise `ArgumentError` if the fingerprint differs from ``earlier``."""
+        """Raise `ArgumentError` if the options differ from ``earlier``, the fingerprint stored in a checkpoint."""
         now = self.fingerprint()
         changes = [
             f"{name} was {earlier.get(name)}, is now {now[name]}" for name in now if now[name] != earlier.get(name)
         ]
         if changes:
             raise ArgumentError(
-                f"the checkpoint belongs to another neighbour_join: {'; '.join(changes)}. Restore the old options, or "
-                "start with a new checkpoint folder"
+                f"the checkpoint was written by a neighbour_join with other options: {'; '.join(changes)}. Restore "
+                "those options, or start with a new checkpoint folder"
             )
 
 
 @dataclass
 class _Held:
-    """One side's n rows that are not final yet or may still be paired, with their columns, shape (n,).
+    """The rows of one side that are not final yet or can still become part of a pair.
 
-    ``seq``: the position of each row in the stream of final rows, or `_NOT_FINAL`.
+    All columns have one entry per row, shape (n,). ``seq``: the position of the row in the stream of final rows, or
+    `_NOT_FINAL`.
     """
 
     table: pa.Table
@@ -134,8 +137,8 @@ class _Held:
         return _Held(self.table.filter(which), self.key[which], self.time[which], self.seq[which])
 
     def rows_of(self, seq: Ints) -> Ints:
-        """Return the indices of the rows with the positions ``seq``."""
-        # Positions are mostly recent and dense, so a lookup table is faster than a search.
+        """Return, for each position in ``seq``, the index of the row that has this position."""
+        # Most positions are recent and close together, so a lookup table is faster than a search.
         base = int(self.seq.max(initial=0)) - 2 * len(self.seq)
         recent = (self.seq > base).nonzero()[0]
         place = np.full(2 * len(self.seq) + 1, NO_ROW)
@@ -150,21 +153,21 @@ class _Held:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one step: the joined rows, and the number of late rows on each side."""
+    """The result of a step: a table of joined rows, and the number of late rows on each side."""
 
     table: pa.Table
     late: tuple[int, int]
 
 
 class ReorderedJoin:
-    """The neighbour join of all keys of a bucket. The module docstring states the rule and proves it."""
+    """The neighbour join for all keys of a bucket. The module's docstring states its rule and proves it correct."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._buffer = rules.buffer()
         nothing = np.empty(0, dtype=np.int64)
         self._held = [_Held(side.schema.empty_table(), nothing, nothing, nothing) for side in rules.sides]
-        # Entry i of the numbers is what the buffer calls the key in row i.
+        # The keys seen so far. `_numbers[i]` is the number by which the buffer knows the key in row i of `_keys`.
         self._keys = arrow.keys_of(self._held[0].table, rules.sides[0])
         self._numbers = nothing
         self._next_seq = [0, 0]
@@ -173,10 +176,11 @@ class ReorderedJoin:
     def step(
         self, left: pa.Table | None = None, right: pa.Table | None = None, *, watermark: int = NEVER, ends: bool = False
     ) -> Outcome:
-        """Process the rows of a micro-batch, then the watermark. ``ends``: both streams have ended.
+        """Process the rows of a micro-batch, then the watermark. ``ends``: whether both streams have ended.
 
-        Rows below the frontiers of the previous step are late. Rows of one micro-batch never make each other late,
-        because they have no order. Raises `ArgumentError` for rows with other columns or with invalid times.
+        Rows below the frontiers of the previous step are late. Rows of the same micro-batch cannot make each other
+        late, because they have no order. Raises `ArgumentError` if rows have other columns than declared, or invalid
+        times.
         """
         declared = [
             side.schema.empty_table() if table is None else arrow.as_declared(table, side)
@@ -192,25 +196,30 @@ class ReorderedJoin:
         return Outcome(pa.concat_tables(tables), late)
 
     def wakes_at(self) -> int | None:
-        """Return the lowest watermark that could produce output without new rows, or None if no watermark could."""
+        """Return the lowest watermark that could produce output without new rows, or None if none could."""
         rules = self._rules
         time = np.concatenate([held.time for held in self._held])
         if not len(time):
             return None
         if rules.direction == "nearest" or (rules.tolerance is not None and rules.emit_unmatched != "none"):
-            # Watermarks between the times of the rows, and after them, can produce output too.
+            # Output may also be due when the watermark is between the times of two rows, or beyond the last one.
             reach = (rules.tolerance or 0) + (int(time.max() - time.min()) if rules.direction == "nearest" else 0)
             return self._watermark + 1 if int(time.max()) + reach >= self._watermark else None
         ahead = time[time >= self._watermark]
         if not len(ahead):
             return None
         if rules.emit_unmatched != "none":
-            # A row becomes unmatched once the other side has reached the row after it, which is a neighbour instead.
+            # A row becomes unmatched once the other side has reached the next row of its own side, which is then the
+            # neighbour instead.
             return max(int(ahead.min()), self._watermark + 1)
         return int(ahead.min()) + 1
 
     def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
-        """Buffer the new rows that are not late. Return how many were late, by side, and the frontiers by key."""
+        """Add the new rows that are not late to the held rows.
+
+        Return the number of late rows on each side, and the frontiers that the new rows of each side imply, by key
+        number.
+        """
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])
         late, own = [], []
         for at, (table, side, key) in enumerate(zip(tables, self._rules.sides, numbers, strict=True)):
@@ -226,7 +235,7 @@ class ReorderedJoin:
         return (late[0], late[1]), own
 
     def _numbered(self, tables: list[pa.Table]) -> Ints:
-        """Return the key numbers of the rows of both tables. New keys get the smallest free numbers."""
+        """Return the key number of each row of both tables. New keys get the smallest numbers that are free."""
         new = [arrow.keys_of(table, side) for table, side in zip(tables, self._rules.sides, strict=True)]
         if not self._rules.sides[0].by:
             self._numbers = np.zeros(1, dtype=np.int64)
@@ -241,7 +250,7 @@ class ReorderedJoin:
         return self._numbers[codes[known:]]
 
     def _push_final(self, own: list[Ints], *, ends: bool) -> Step:
-        """Push the rows that have become final to the buffer, then the frontiers as watermarks."""
+        """Push the rows that have become final into the buffer, followed by the frontiers as watermarks."""
         records: dict[str, Any] = {}
         watermarks: dict[str, Any] = {}
         for at, (held, side) in enumerate(zip(self._held, self._rules.sides, strict=True)):
@@ -271,7 +280,7 @@ class ReorderedJoin:
         )
 
     def _incomplete(self, tables: list[pa.Table]) -> pa.Table:
-        """Return the rows without a key or a time, for the sides whose unmatched rows are emitted."""
+        """Return the rows that have no key or no time, for those sides whose unmatched rows are emitted."""
         left, right = (
             np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )
@@ -280,7 +289,7 @@ class ReorderedJoin:
         return arrow.beside((tables[0], tables[1]), self._rules.sides, *rows)
 
     def _evict(self, step: Step) -> None:
-        """Remove the rows that the buffer has released, and keys without state."""
+        """Remove the rows that the buffer has released, and the keys for which nothing is held any more."""
         for at, released in enumerate((step.left_released_seq, step.right_released_seq)):
             if len(released):
                 self._held[at] = self._held[at].only(~np.isin(self._held[at].seq, released))
@@ -290,7 +299,7 @@ class ReorderedJoin:
             self._keys, self._numbers = self._keys.filter(stays), self._numbers[stays]
 
     def snapshot(self) -> bytes:
-        """Serialize the whole state for `restore` with the same rules."""
+        """Serialize the whole state. `restore` needs the same rules to load it."""
         header = {
             "rules": self._rules.fingerprint(),
             "next_seq": self._next_seq,
@@ -308,7 +317,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """Create a join from a snapshot. Raises `ArgumentError` naming the differences if its rules are not these."""
+        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken under other rules."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])
@@ -329,10 +338,10 @@ class ReorderedJoin:
 
 
 def join_whole(rules: Rules, left: pa.Table, right: pa.Table) -> pa.Table:
-    """Join two whole tables. The result's columns are named by position."""
+    """Join two complete tables. The columns of the result are named by position (``c0``, ``c1``, …)."""
     return ReorderedJoin(rules).step(left, right, ends=True).table
 
 
 def _less(time: Ints, duration_ns: int) -> Ints:
-    """Return ``time - duration_ns``, saturating at the smallest int64."""
+    """Return ``time - duration_ns``, but at least the smallest int64."""
     return np.where(time < NEVER + duration_ns, NEVER, time - duration_ns)

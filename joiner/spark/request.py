@@ -1,6 +1,6 @@
-"""Validates the arguments of `neighbour_join` against the two frames before the query starts.
+"""Validates the arguments of `neighbour_join` against its two DataFrames, before the query starts.
 
-Every error is a Spark `AnalysisException` that names the argument and the frame, and says how to correct it.
+Every error is a Spark `AnalysisException` that names the argument and the DataFrame, and says what to change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = ("left", "right")
 _WATERMARK: Final = "spark.watermarkDelayMs"
-"""The metadata entry of a column that has a watermark."""
+"""The entry in a column's metadata that shows that the column has a watermark."""
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -42,7 +42,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `neighbour_join` before validation."""
+    """The arguments of `neighbour_join`, as given and not yet validated."""
 
     by: str | Sequence[str]
     time: str | tuple[str, str]
@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """The validated arguments. ``types``: both sides' column types, after keys have been cast to a common type."""
+    """The validated arguments. ``types``: the column types of both sides, after each key was cast to a common type."""
 
     rules: Rules
     types: tuple[list[spark.DataType], list[spark.DataType]]
@@ -67,7 +67,7 @@ class Request:
 
     @classmethod
     def of(cls, left: DataFrame, right: DataFrame, options: Options) -> Request:
-        """Validate the arguments. Raises `AnalysisException`."""
+        """Validate the arguments against the two frames. Raises `AnalysisException`."""
         _check_choices(options)
         session = left.sparkSession
         is_sensitive = session.conf.get("spark.sql.caseSensitive") == "true"
@@ -130,7 +130,9 @@ class _Frame:
             has = ", ".join(repr(field.name) for field in self.fields)
             raise AnalysisException(f"{argument}: {self.name} has no column {name!r}; it has {has}")
         if len(places) > 1:
-            raise AnalysisException(f"{argument}: {self.name} has {len(places)} columns {name!r}; rename or drop one")
+            raise AnalysisException(
+                f"{argument}: {self.name} has {len(places)} columns named {name!r}; rename or drop one"
+            )
         return places[0]
 
     def side(self, by: tuple[int, ...], time: int, order: tuple[int, ...]) -> Side:
@@ -141,7 +143,7 @@ class _Frame:
 
 @dataclass(frozen=True)
 class _Unit:
-    """The unit of durations: microseconds, or the unit of integer times."""
+    """The unit in which durations are given: microseconds or, if the times are integers, the unit of the times."""
 
     is_datetime: bool
 
@@ -150,7 +152,7 @@ class _Unit:
         return cls(not isinstance(kind, _INTEGERS))
 
     def of_sides(self, value: object) -> tuple[int | None, int | None]:
-        """Return the lateness of both sides. None means that a side has no lateness."""
+        """Return the lateness of the left and the right side. None means that the side has no lateness."""
         sides = list(value) if isinstance(value, (tuple, list)) else [value, value]
         if len(sides) != len(_NAMES):
             raise AnalysisException(f"lateness must be one duration or (left, right), not {value!r}")
@@ -158,12 +160,12 @@ class _Unit:
         return left, right
 
     def duration(self, name: str, value: object) -> int:
-        """Return ``value`` in this unit. Raises `AnalysisException` unless it is a non-negative duration."""
+        """Convert ``value`` to this unit. Raises `AnalysisException` unless it is a non-negative duration."""
         found = self._timedelta(name, value) if self.is_datetime else value
         if isinstance(found, bool) or not isinstance(found, (int, np.integer)):
             raise AnalysisException(f"{name} must be an integer if times are integers, not {value!r}")
         if not 0 <= found <= DURATION_MAX_NS:
-            raise AnalysisException(f"{name} = {value!r}: it must not be negative or above 2**63 - 1")
+            raise AnalysisException(f"{name} = {value!r}: it must not be negative or exceed 2**63 - 1")
         return int(found)
 
     def _timedelta(self, name: str, value: object) -> int:
@@ -175,7 +177,7 @@ class _Unit:
         try:
             found = pd.Timedelta(value)
         except ValueError as error:
-            raise AnalysisException(f"{name} = {value!r}: {error}; use a format such as '10 seconds'") from error
+            raise AnalysisException(f"{name} = {value!r}: {error}; write it like '10 seconds'") from error
         if found is pd.NaT:
             raise AnalysisException(f"{name} = {value!r} is not a duration")
         return int(found.value // 1_000)
@@ -201,13 +203,13 @@ def _check_times(frames: list[_Frame], at: list[int]) -> None:
             )
     if _Unit.of(kinds[0]) != _Unit.of(kinds[1]) or (_Unit.of(kinds[0]).is_datetime and kinds[0] != kinds[1]):
         shown = ", right has ".join(kind.simpleString() for kind in kinds)
-        raise AnalysisException(f"time: left has {shown}; cast one of them, so that both have the same type")
+        raise AnalysisException(f"time: left has {shown}; cast one of them so that the types match")
 
 
 def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:
-    """Return the frames with integer keys of different widths cast to the wider type.
+    """Return the frames. If two integer keys have different widths, the narrower one is cast to the wider type.
 
-    Raises `AnalysisException` for any other difference in types, and for unsupported types.
+    Raises `AnalysisException` if the types of two keys differ in any other way, or if a type is not supported.
     """
     fields = [list(frame.fields) for frame in frames]
     for places in zip(*keys, strict=True):
@@ -216,7 +218,7 @@ def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame
             if not isinstance(kind, _KEYS) or getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
                 raise AnalysisException(
                     f"by: {frame.name}[{frame.fields[place].name!r}] is {kind.simpleString()}, which is not supported "
-                    "as a key; use its fields, or a value computed from it"
+                    "as a key; use its fields or a value computed from it as keys instead"
                 )
         if all(isinstance(kind, _INTEGERS) for kind in kinds):
             wider = max(kinds, key=lambda kind: [type(kind) is known for known in _INTEGERS].index(True))
@@ -226,7 +228,7 @@ def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame
             name = frames[0].fields[places[0]].name
             raise AnalysisException(
                 f"by: left[{name!r}] is {kinds[0].simpleString()}, right[{name!r}] is {kinds[1].simpleString()}; cast "
-                "one of them"
+                "one of them to the other's type"
             )
     return [replace(frame, fields=of_side) for frame, of_side in zip(frames, fields, strict=True)]
 
@@ -248,8 +250,8 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
     if left.isStreaming != right.isStreaming:
         which = _NAMES if left.isStreaming else _NAMES[::-1]
         raise AnalysisException(
-            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no neighbour would ever "
-            "become certain. Read both as streams, or join each micro-batch with the table in foreachBatch"
+            f"{which[0]} is a stream and {which[1]} is a table: a table has no frontier, so no pair would ever become "
+            "certain. Read both as streams, or use foreachBatch to join each micro-batch with the table"
         )
     return left.isStreaming
 
@@ -258,7 +260,7 @@ def _check_state_store(session: SparkSession) -> None:
     provider = session.conf.get(PROVIDER)
     if "HDFSBackedStateStoreProvider" in str(provider):
         raise AnalysisException(
-            f"the state of a stream needs RocksDB, but {PROVIDER} is {provider}: call "
+            f"joining streams requires the RocksDB state store, but {PROVIDER} is {provider}: call "
             f'spark.conf.set("{PROVIDER}", "{ROCKSDB}") before neighbour_join'
         )
 
@@ -267,14 +269,14 @@ def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, 
     for name, has_watermark, own in zip(_NAMES, watermarks, lateness, strict=True):
         if not has_watermark and own is None:
             raise AnalysisException(
-                f"{name} is a stream with neither watermark nor lateness, so no neighbour would ever become certain: "
-                f"call {name}.withWatermark(time, '10 minutes'), or set lateness to how far a row may be behind the "
+                f"{name} is a stream with neither watermark nor lateness, so no pair would ever become certain: call "
+                f"{name}.withWatermark(time, '10 minutes'), or set lateness to how far a row's time may be behind the "
                 "largest time of its key"
             )
 
 
 def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
-    """Return the positions of each side's columns, those in ``order`` first."""
+    """Return, for each side, the positions of its columns, beginning with those named in ``order``."""
     names = [] if order is None else [order] if isinstance(order, str) else list(order)
     for name in names:
         if not any(frame.places(name) for frame in frames):
@@ -295,7 +297,7 @@ def _buckets(buckets: object, session: SparkSession) -> int:
 
 
 def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str, str]) -> spark.StructType:
-    """Return the columns of the result. All are nullable, because unmatched rows have nulls for the other side."""
+    """Return the schema of the result. All columns are nullable, because unmatched rows need nulls in them."""
     left, right = ([frame.fields[at] for at in side.others] for frame, side in zip(frames, sides, strict=True))
     folded = frames[0].folded
     shared = {folded(field.name) for field in left} & {folded(field.name) for field in right}
@@ -307,7 +309,7 @@ def _result(frames: list[_Frame], sides: tuple[Side, Side], suffixes: tuple[str,
     if duplicates:
         raise AnalysisException(
             f"suffixes = {suffixes!r}: the result would have two columns named {duplicates[0]!r}; choose other "
-            "suffixes, or rename one"
+            "suffixes, or rename one of the columns"
         )
     return spark.StructType(fields)
 

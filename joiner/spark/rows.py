@@ -1,7 +1,8 @@
-"""The neighbour join's operations on rows in Arrow tables. They are stateless and do not depend on Spark.
+"""Operations of the neighbour join on rows in Arrow tables. They are stateless and do not depend on Spark.
 
-Columns are addressed by position; only the declared result has column names. Unlike pandas, Arrow represents every
-Spark type exactly: integers with nulls, nested columns, and the full range of timestamps.
+Columns are addressed by position; only the schema of the result has the users' column names. Arrow is used because,
+unlike pandas, it represents every Spark type exactly: integers with nulls, nested columns, and the full range of
+timestamps.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""The index that stands for the missing partner of an unmatched row."""
+"""Stands in for a row index where an unmatched row has no partner."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The positions of the columns of one side.
+    """The positions of one side's columns.
 
-    ``by``: the key. ``time``: the event time. ``order``: all columns, most significant first, for ordering rows with
-    equal key and time. ``others``: the columns of the result other than the key. ``schema``: see `in_utc`.
+    ``by``: the key columns. ``time``: the event time. ``order``: all columns, in the sequence in which they order rows
+    with equal key and time. ``others``: all columns except the key, for the result. ``schema``: the types, see
+    `in_utc`.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Side:
 
 
 def in_utc(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with timestamps in UTC instead of the session's time zone, and columns ``c0``, ``c1``, …"""
+    """Return the schema with timestamps in UTC, not the session's time zone, and columns named ``c0``, ``c1``, …"""
     return pa.schema([pa.field(f"c{place}", _in_utc(kind)) for place, kind in enumerate(schema.types)])
 
 
@@ -74,18 +76,18 @@ def from_bytes(data: bytes) -> pa.Table:
 
 
 def as_declared(table: pa.Table, side: Side) -> pa.Table:
-    """Return the table with the column names and types of ``side``. Raises `ArgumentError` if it cannot be cast."""
+    """Rename and cast the columns to match the schema of ``side``. Raises `ArgumentError` if they cannot be cast."""
     try:
         return table.rename_columns(side.schema.names).cast(side.schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise ArgumentError(
-            f"{side.name}: rows have the types {table.schema.types}, but {side.schema.types} were declared ({error}); "
-            "the columns of a query cannot change: start with a new checkpoint folder"
+            f"{side.name}: rows have the types {table.schema.types}, but {side.schema.types} were declared ({error}). "
+            "The columns of a query must not change: start with a new checkpoint folder"
         ) from error
 
 
 def complete(table: pa.Table, side: Side) -> Bools:
-    """Return which rows have a time and a key without nulls, shape (n,). The others have no neighbours."""
+    """Return which rows have a time and no nulls in their key, shape (n,). Other rows cannot have neighbours."""
     found: Bools = np.ones(table.num_rows, dtype=bool)
     for place in (*side.by, side.time):
         if table.column(place).null_count:
@@ -94,10 +96,10 @@ def complete(table: pa.Table, side: Side) -> Bools:
 
 
 def times(table: pa.Table, side: Side) -> Ints:
-    """Return the event times, int64 of shape (n,).
+    """Return the event times of the rows, int64 of shape (n,).
 
-    Integers are unchanged. Dates and timestamps are in microseconds since the epoch, UTC. Raises `ArgumentError` for an
-    integer outside the range of the buffer. All Spark timestamps are within it.
+    Dates and timestamps are converted to microseconds since the epoch, UTC; integers are left as they are. Raises
+    `ArgumentError` if an integer is outside the range that the buffer supports. Spark timestamps never are.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):
@@ -106,21 +108,21 @@ def times(table: pa.Table, side: Side) -> Ints:
     outside = (values < TIME_MIN_NS) | (values > TIME_MAX_NS)
     if outside.any():
         raise ArgumentError(
-            f"{side.name}: the time {values[outside.argmax()]} is outside {TIME_MIN_NS} .. {TIME_MAX_NS}; "
-            "filter such rows out"
+            f"{side.name}: the time {values[outside.argmax()]} is outside the range from {TIME_MIN_NS} to "
+            f"{TIME_MAX_NS}; filter such rows out"
         )
     return values
 
 
 def keys_of(table: pa.Table, side: Side) -> pa.Table:
-    """Return the key columns, with the same names for both sides."""
+    """Return the key columns of a table, with the same column names for both sides."""
     return table.select(list(side.by)).rename_columns(_names(len(side.by)))
 
 
 def codes(keys: pa.Table) -> Ints:
-    """Number the keys from 0 in order of first occurrence. Return the number of each row's key, shape (n,).
+    """Number the distinct keys from 0 in order of first occurrence. Return the number of each row's key, shape (n,).
 
-    As in Spark's own joins, NaN equals NaN, and 0.0 equals -0.0.
+    As in Spark's own joins, all NaNs are equal, and 0.0 equals -0.0.
     """
     found = np.zeros(keys.num_rows, dtype=np.int64)
     for place, column in enumerate(keys.columns):
@@ -131,7 +133,7 @@ def codes(keys: pa.Table) -> Ints:
 
 
 def _plain(floats: NDArray[np.floating[Any]]) -> pa.Array:
-    """Return the floats with a single representation of NaN and of zero."""
+    """Return the values with all NaNs replaced by the same NaN, and -0.0 by 0.0."""
     floats = floats + 0.0
     floats[np.isnan(floats)] = np.nan
     return pa.array(floats)
@@ -146,10 +148,10 @@ def _in_first_order(values: Ints) -> Ints:
 
 
 def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
-    """Return the indices that sort the rows by time, and rows with equal key and time by ``side.order``.
+    """Return the indices that sort the rows by time and, if key and time are equal, by the columns in ``side.order``.
 
-    Nulls come first. Arrow cannot compare nested columns, so they are ordered by their repr, which is arbitrary but
-    deterministic. Rows that are equal in all columns are interchangeable.
+    Nulls come first. Arrow cannot compare nested values, so these are ordered by their repr: an arbitrary but
+    deterministic order. Rows that are equal in all columns are interchangeable.
     """
     found: Ints = np.lexsort((key, time))
     same = (np.diff(time[found]) == 0) & (np.diff(key[found]) == 0)
@@ -175,7 +177,7 @@ def ordered(table: pa.Table, key: Ints, time: Ints, side: Side) -> Ints:
 
 
 def _ranks(column: pa.ChunkedArray) -> Ints:
-    """Return the rank of each value: equal for equal values, increasing with the values, and smallest for null."""
+    """Return the rank of each value. Equal values have equal ranks, and null has the lowest."""
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
         column = pa.chunked_array([[repr(value) for value in column.to_pylist()]], pa.string())
     ranks: Ints = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
@@ -184,10 +186,10 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
-    """Combine rows of both tables: the key, then the other columns of the left row, then those of the right row.
+    """Combine rows of two tables into wider rows: the key, then the other columns of the left row and of the right row.
 
-    ``left``, ``right``: the indices of the rows, shape (n,). `NO_ROW` yields nulls. The key is taken from the left row,
-    or from the right row if there is no left one.
+    ``left`` and ``right``: the indices of the rows to combine, shape (n,). `NO_ROW` yields nulls instead of a row. The
+    key is taken from the left row if there is one, otherwise from the right row.
     """
     columns: list[Any] = []
     if sides[0].by:

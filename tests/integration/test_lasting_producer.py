@@ -42,7 +42,7 @@ def test_what_waited_too_long_is_sent_again_in_its_order_and_all_of_it_arrives(
 
     def renewals() -> int:
         producer.poll(0.05)
-        return caplog.text.count("; reconnecting, ")
+        return caplog.text.count("; reconnecting and ")
 
     producer.send(topic, outgoing(0, 500))
     wait_until(lambda: producer.flush(0.1), "the first records arrive")

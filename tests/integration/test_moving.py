@@ -111,7 +111,7 @@ def test_a_target_with_other_settings_refuses_before_anything_is_released(app: A
         standby(app)
         moved = move(app)
         assert moved.returncode == 1
-        assert moved.stdout.count("was begun with other settings") == PARTITIONS, moved.stdout
+        assert moved.stdout.count("was started with other settings") == PARTITIONS, moved.stdout
         assert "released" not in blue.text()
         assert {unit: one.run for unit, one in app.checkpoints().items()} == before
         app.tolerance = right
@@ -140,7 +140,7 @@ def test_a_unit_without_an_owner_is_not_moved_and_the_remedy_is_printed(app: App
     assert app.command("reset", "--yes").returncode == 0
     moved = move(app)
     assert moved.returncode == 1
-    assert moved.stdout.count("has no owner since a reset: start a joiner with --site green") == PARTITIONS
+    assert moved.stdout.count("has had no owner since a reset; start a joiner with --site green") == PARTITIONS
     green = standby(app)
     app.wait_until_through()
     assert owners(app) == all_of("green green")

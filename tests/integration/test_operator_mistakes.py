@@ -80,7 +80,7 @@ def test_whatever_changes_the_results_is_refused_with_each_difference(app: Appli
     said = refusal(app, **{f"LSB_TOPICS__{kind.upper()}": f"{app.topic('elsewhere')}.{kind}" for kind in kinds})
     for kind in kinds:
         assert f"outputs.{kind}: {app.topic(kind)} then, {app.topic('elsewhere')}.{kind} now" in said
-    assert said.count("give the application a new name, set them back, or start over with `joiner reset`") == PARTITIONS
+    assert said.count("restore the settings, or start over with `joiner reset`") == PARTITIONS
     app.verify()
 
 
@@ -101,7 +101,7 @@ def test_a_second_application_under_the_same_name_fences_no_runner(app: Applicat
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
     assert second.ends() == 1
-    assert "was begun with other settings that change its results (joins.gap: {" in second.text()
+    assert "was started with other settings that change its results (joins.gap: {" in second.text()
     assert f"joins.power.left.topic: {app.topic('data')} then, {app.name}.other now" in second.text()
     assert f"outputs.out: {app.topic('out')} then, {app.topic('elsewhere')} now" in second.text()
     app.produce(seeded_entries(87, 300))
@@ -175,7 +175,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
     newer, buffer = unit_snapshot.VERSION + 1, snapshot.VERSION + 1
     assert f"the snapshot of unit 0 was written by a newer release (format {newer}, this one reads up to" in said
     assert f"the snapshot of unit 1 was written by a newer release (the snapshot has format version {buffer}" in said
-    assert "unit 2: the state topic was written by a newer release (format 2); run that one" in said
+    assert "unit 2: the state topic was written by a newer release (format 2); upgrade the joiner" in said
 
 
 def test_a_deleted_state_topic_is_refused_and_without_its_group_replaced_with_a_warning(app: Application) -> None:
@@ -196,5 +196,5 @@ def test_a_deleted_state_topic_is_refused_and_without_its_group_replaced_with_a_
     again = app.start(**session)
     app.wait_until_through()
     assert again.stop() == 0
-    assert again.text().count(f"starts from scratch, and {app.topic('out')} holds results already") == PARTITIONS
+    assert again.text().count(f"starts from scratch, but {app.topic('out')} already contains results") == PARTITIONS
     assert sorted(app.values("out")) == sorted(before * 2), "the same results under the same ids"

@@ -115,9 +115,7 @@ def test_records_deleted_by_retention_do_not_matter_before_the_snapshot_and_are_
     said = refusal(app)
     for unit in range(PARTITIONS):
         assert f"unit {unit}: the log of {app.topic('data')} begins at" in said
-    assert (
-        said.count("retention has removed what was not consumed or not yet in a snapshot; raise topics.retention") == 3
-    )
+    assert said.count("removed input that was not yet consumed or not yet in a snapshot; raise topics.retention") == 3
 
 
 def test_records_that_are_removed_before_a_slow_joiner_reads_them_stop_it(app: Application) -> None:
@@ -151,7 +149,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     renewed.produce(seeded_entries(97, 1800))
     delete_topic(gone, gone.topic("data"))
     said = ended(grown)
-    assert f"topic {grown.topic('data')} has 4 partitions and had 3 when the joiner began" in said
+    assert f"topic {grown.topic('data')} has 4 partitions, but had 3 when the joiner started" in said
     assert "give the application a new name" in said
     for one in (renewed, gone):
         # Either the topic watch or the consumer, whose offset is out of range, detects it first, depending on timing.
@@ -167,7 +165,7 @@ def test_topics_that_change_while_the_joiner_runs_stop_it(apps: list[Application
     add_partition(grown, *others, f"{grown.name}.state")
     grown.partitions = 4
     said = refusal(grown)
-    assert said.count("was begun with 3 partitions, now there are 4: keys would change their unit") == 4
+    assert said.count("was started with 3 partitions, but now there are 4: keys would move to other units") == 4
 
 
 def run_to_the_end(app: Application, entries: Sequence[Entry]) -> None:

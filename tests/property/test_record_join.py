@@ -173,7 +173,7 @@ def test_what_has_no_partner_is_told_where_that_is_asked_for() -> None:
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
 def test_asking_for_what_has_no_partner_without_saying_where_to_is_refused(side: str) -> None:
-    with pytest.raises(ArgumentError, match=f"emit_unmatched = '{side}' needs on_unmatched"):
+    with pytest.raises(ArgumentError, match=f"emit_unmatched = '{side}' requires on_unmatched"):
         RecordJoin(lambda left, right: (left, right), time=lambda record: record, emit_unmatched=side)
 
 

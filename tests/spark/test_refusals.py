@@ -64,7 +64,7 @@ def test_an_argument_that_cannot_be_used_is_named(spark: SparkSession, options: 
         ("key string, at date", "key string, at int", "left has date, right has int; cast one"),
         ("key array<int>, at int", "key array<int>, at int", "is array<int>, which is not supported"),
         ("key string collate UTF8_LCASE, at int", "key string collate UTF8_LCASE, at int", "not supported as a key"),
-        ("key string, KEY string, at int", "key string, at int", "left has 2 columns 'key'; rename or drop one"),
+        ("key string, KEY string, at int", "key string, at int", "left has 2 columns named 'key'; rename or drop one"),
         ("key string, at string", "key string, at string", "is string; it must be a timestamp"),
     ],
 )

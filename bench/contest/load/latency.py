@@ -3,7 +3,7 @@
 The latency of a result is the time from when its later record was *due* until the committed result reaches a consumer
 (see `bench.contest.load.sender`). A record without a result by the end of the step counts as later than all others.
 Sender, contender and consumer are processes on one machine and share its clock. The first third of each step does not
-count. The CPU time of the contender, of Kafka and of the measuring programs is measured beside it.
+count. The CPU time that the contender, Kafka and the measuring programs use is recorded as well.
 
 A contender is saturated at the first rate that it cannot keep up with. No higher rate is measured.
 """
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 QUANTILES: Final = (50.0, 99.0, 99.9)
 WIDTH_MS: Final = 8
-"""The narrowest window that misses nothing: the sender's records alternate as in the alternating workload."""
+"""The narrowest window that finds all neighbours: the sender's records alternate as in the alternating workload."""
 _WARM_UP_S: Final = 8.0
 _START_S: Final = 90.0
 _GROWTH: Final = 0.2
 """A contender keeps up if its latency grows by less than this, in seconds per second."""
 _DRAIN_S: Final = 3.0
 _SENDER_BEHIND_MS: Final = 100.0
-"""If the sender itself is further behind than this at the end of a step, it limits the rate."""
+"""If the sender is further behind its schedule than this at the end of a step, the sender limits the rate."""
 
 
 class Load:
-    """A contender under load, the sender and the receiver."""
+    """A contender under load, and the process that sends records to it."""
 
     def __init__(
         self, arena: Arena, contender: Contender, job: Job, tree: Tree, sender: subprocess.Popen[bytes]
@@ -54,7 +54,7 @@ class Load:
         self.schedule = Schedule(0.0, 0)
 
     def set_rate(self, rate: int) -> dict[str, float]:
-        """Set the rate. Return the sender's report on the previous rate: how many records it sent, and how late."""
+        """Set the sender's rate. Return its report on the previous rate: how many records it sent, and how late."""
         if self._sender.stdin is None or self._sender.stdout is None or self._sender.poll() is not None:
             return {}
         self._sender.stdin.write(f"{rate}\n".encode())
@@ -73,7 +73,7 @@ class Load:
 
 @contextmanager
 def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[Load, Receiver]]:
-    """Start the sender and a contender, and wait until results arrive at ``rate`` and the contender is warm."""
+    """Start a contender, send records to it at ``rate``, and wait until results arrive and it has warmed up."""
     data = f"late-{time.time_ns():x}"
     topic = arena.make_data(data, contender.topics)
     job = replace(arena.job(contender, topic, 1_000_000_000), width_ms=WIDTH_MS)
@@ -99,7 +99,7 @@ def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[
 
 
 def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """Return the figures at each rate, up to the first one that the contender cannot keep up with."""
+    """Measure one rate after another, up to the first that the contender cannot keep up with. Return all figures."""
     steps: list[dict[str, Any]] = []
     with under_load(arena, contender, rates[0]) as (load, receiver):
         for rate in rates:
@@ -110,7 +110,7 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
 
 
 def steady_load(arena: Arena, contender: Contender, rate: int, seconds: float) -> dict[str, Any]:
-    """Return the figures at one rate over a long time: for the whole, and quantiles and memory for each part."""
+    """Measure one rate for a long time. Return the figures of the worst minute, and a summary of each minute."""
     parts: list[dict[str, Any]] = []
     with under_load(arena, contender, rate) as (load, receiver):
         for _ in range(max(1, round(seconds / _PART_S))):
@@ -129,12 +129,15 @@ _PART_S: Final = 60.0
 
 
 def drain_s(waits_ms: int, rate: int) -> float:
-    """Return how long to listen after a step. Events are 1 ms apart, so ``waits_ms`` is also a number of events."""
+    """Return how many seconds to wait for results after a step has ended.
+
+    Event times are 1 ms apart, so ``waits_ms`` of event time is also the number of records to wait for.
+    """
     return _DRAIN_S + waits_ms / rate
 
 
 class Counted(NamedTuple):
-    """The part of a step that counts: when it begins and ends (in ns), and how many results it must have."""
+    """The part of a step whose records count: when it begins and ends (in ns), and how many results are expected."""
 
     first_ns: int
     last_ns: int
@@ -142,9 +145,10 @@ class Counted(NamedTuple):
 
 
 def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str, Any]:
-    """Measure one rate for ``seconds``. Records due in the last two thirds count; results may arrive somewhat later.
+    """Measure one rate for ``seconds``. Only the records that are due in the last two thirds of that time count.
 
-    Sending continues until then, because a result may need later records.
+    Their results may still arrive shortly afterwards. Sending continues until then, because a result may depend on
+    later records.
     """
     load.set_rate(rate)
     listen_s = drain_s(load.contender.waits_ms, rate)
@@ -169,10 +173,11 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
 
 
 def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -> dict[str, Any]:
-    """Return the figures of a step, from when each result arrived and when its later record was due (shape (n, 2)).
+    """Return the figures of a step.
 
-    A result that is written twice counts once, at its first arrival. The records without a result count as later than
-    all others.
+    ``times_ns`` has a row for each result: when it arrived, and when its later record was due (int64, shape (n, 2)). A
+    result that was written twice counts once, at its first arrival. Records without a result count as later than all
+    others.
     """
     is_counted = (times_ns[:, 1] > counted.first_ns) & (times_ns[:, 1] <= counted.last_ns)
     _, once = np.unique(times_ns[is_counted, 1], return_index=True)
@@ -193,25 +198,28 @@ def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -
 
 
 _MISSING: Final = 0.01
-"""A contender that leaves a larger share of the records without a result does not keep up."""
+"""A contender does not keep up if a larger share of the records than this has no result."""
 
 
 _EXACT: Final = 1e-6
-"""A rank that is a whole number must not be rounded up because of its last digits."""
+"""Subtracted from a rank before it is rounded up, so that a floating-point error cannot raise a whole number."""
 
 
 def quantiles_ms(took_ms: NDArray[np.float64], missing: int = 0) -> list[float | None] | None:
-    """Return p50, p99 and p99.9, or None if there are no results. A quantile among the ``missing`` ones is None."""
+    """Return p50, p99 and p99.9 in ms, or None if there are no results.
+
+    The ``missing`` results count as later than all others. A quantile that falls on one of them is None.
+    """
     if not len(took_ms):
         return None
     every = np.concatenate([np.sort(took_ms), np.full(missing, np.inf)])
-    # By rank, because interpolation with a missing one would give no number.
+    # By rank, because a latency cannot be interpolated with that of a missing result.
     ranks = [min(len(every) - 1, int(np.ceil(quantile * len(every) / 100 - _EXACT)) - 1) for quantile in QUANTILES]
     return [float(every[rank]) if np.isfinite(every[rank]) else None for rank in ranks]
 
 
 def arrivals(arrived: Sequence[Arrived]) -> NDArray[np.int64]:
-    """Return for each result when it arrived and when the later of its records was due, in ns."""
+    """Return, for each result, when it arrived and when its later record was due (int64, in ns, shape (n, 2))."""
     parts = [np.zeros((0, 2), dtype=np.int64)]
     for at_ns, values in arrived:
         pairs = np.array(pairs_of(values.each()), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Receives the results of a contender with their arrival times, at little cost to the machine that it shares."""
+"""Receives a contender's results with their arrival times. It uses little CPU time, as both share a machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Arrived(NamedTuple):
 
 
 class Receiver:
-    """A consumer of a job's results, from the beginning of its result topic."""
+    """Consumes the result topic of a job from its beginning."""
 
     def __init__(self, job: Job) -> None:
         self._consumer = make_consumer(job.kafka, job.name, fetch_wait_max_ms=5, auto_offset_reset="earliest")
@@ -52,7 +52,7 @@ class Receiver:
             values = [message.value() or b"" for message in messages if message.error() is None]
             return [StringColumn.of(values)] if values else []
         fetched, _ = self._reader.read(_AT_ONCE, _WAIT_S)
-        # Serves the client's own events, which the reader does not.
+        # Handles the Kafka client's events, such as errors, which the native reader leaves in its queue.
         self._consumer.poll(0)
         return [part.value for part in fetched]
 

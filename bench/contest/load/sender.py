@@ -3,10 +3,11 @@
 The load is open: the time at which a record is due depends only on the rate and on the time at which that rate was set,
 never on how fast earlier records were sent or processed. If the sender or the broker is held up, the records that were
 due meanwhile are sent late with their own times, so the delay counts towards the latency of each of them and no record
-is left out. (Stamping with the time of sending would hide it: "coordinated omission".)
+is left out. (A stamp taken when a record is sent would hide the delay; this is known as "coordinated omission".)
 
 ``python -m bench.contest.load.sender BOOTSTRAP TOPIC`` reads rates from standard input, one per line; 0 stops. After
-each rate it writes a JSON line: how many records it sent, how late they were at most, and how far behind it is.
+each rate it writes a JSON line: how many records it sent, how late the latest of them was, and how far it is behind
+schedule.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 THINGS: Final = 8
 _TICK_S: Final = 0.001
 _AT_ONCE: Final = 20_000
-"""Maximum number of records sent between two looks at the clock."""
+"""Maximum number of records that are sent between two readings of the clock."""
 _TIME_DIGITS: Final = 13
 _ID_DIGITS: Final = 19
 _LINGER_MS: Final = 5
@@ -51,7 +52,7 @@ class Schedule:
         self.rate, self.began_ns = rate, began_ns
 
     def due_by(self, now_ns: int) -> int:
-        """Return how many records are due by ``now_ns``. The first is due one interval after the beginning."""
+        """Return how many records are due by ``now_ns``. The first one is due one interval after ``began_ns``."""
         return max(0, int((now_ns - self.began_ns) * self.rate // 1_000_000_000))
 
     def due_ns(self, first: int, last: int) -> Ints:
@@ -69,7 +70,10 @@ class Schedule:
 
 
 def send(bootstrap: str, topic: str) -> None:
-    """Send at the rate last read from standard input. ``topic`` may be two, separated by a comma: one for each side."""
+    """Send records at the rate that was last read from standard input.
+
+    ``topic`` is one topic, or two topics separated by a comma, one for each side.
+    """
     producer = Producer(KafkaSettings(bootstrap_servers=bootstrap).producer_config(linger_ms=_LINGER_MS))
     write = writer_of(producer, topic.split(","))
     schedule, sent, number, late_ns = Schedule(0.0, 0), 0, 0, 0
@@ -96,7 +100,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def writer_of(producer: Producer, topics: list[str]) -> Callable[[int, Ints], None]:
-    """Return a function that sends consecutive records, given the number of the first one and the ids of all."""
+    """Return a function that sends consecutive records, given the number of the first record and the ids of all."""
     records = Records()
     if len(topics) == 1:
         try:
@@ -121,10 +125,10 @@ def writer_of(producer: Producer, topics: list[str]) -> Callable[[int, Ints], No
 
 
 class Records:
-    """The records of the alternating workload as columns. The sender is fast because no record is a Python object.
+    """Generates the records of the alternating workload as columns, without a Python object for each record.
 
-    A record consists of a template for its thing and side, into which its time, its value and its id are written. All
-    have a fixed number of digits.
+    There is a template for each thing and side. A record is a copy of its template, into which the time, value and id
+    are written, each with a fixed number of digits.
     """
 
     def __init__(self) -> None:
@@ -146,7 +150,7 @@ class Records:
         self._partition = np.array([place for _, place in self.things], dtype=np.int64)
 
     def columns(self, number: int, ids: Ints) -> tuple[Ints, StringColumn]:
-        """Return the things and the values of consecutive records. ``number`` is the number of the first one."""
+        """Return the things and the message values of consecutive records, starting with record ``number``."""
         at = np.arange(number, number + len(ids), dtype=np.int64)
         which = at // THINGS % 2 * THINGS + at % THINGS
         data = self._template[which]
@@ -168,7 +172,7 @@ _ZERO: Final = ord("0")
 
 
 def _fill_rows(data: Bytes, time_at: Ints, time_ms: Ints, ids: Ints) -> None:
-    """Write the digits of the time, the value and the id into each row."""
+    """Write the digits of the time, the value and the id into each row of ``data``, which holds one record."""
     for row in range(len(ids)):
         at, rest = time_at[row], time_ms[row]
         for digit in range(_TIME_DIGITS - 1, -1, -1):

@@ -1,1 +1,1 @@
-"""Writes the benchmark page and its plots, from the result files alone."""
+"""Writes the benchmark page and its plots, using only the result files."""

@@ -14,17 +14,17 @@ from bench.contest.plan import BASES, KINDS
 
 NONE: Final = "-"
 ROUGH_S: Final = 3.0
-"""A rate is approximate if its steady part is shorter than this, because it then contains too few batches."""
+"""A rate measured over a shorter time than this is marked as approximate, because that time has too few batches."""
 CUT_OFF: Final = "cut off"
 STUCK: Final = "went quiet early"
 VERDICTS: Final = {
     CUT_OFF: (
-        "A run that was *cut off* had not read its input to the end at the time limit. Results that were not written "
-        "by then do not count as missing, and it is not compared for completeness."
+        "A run that was *cut off* had not read its input to the end when it reached its time limit. The results that "
+        "it had not written by then do not count as missing, and the run is not compared for completeness."
     ),
     STUCK: (
-        "A run that *went quiet early* wrote nothing more for a while and was idle, without the last pairs that it "
-        "could find. It is not compared for completeness either."
+        "A run that *went quiet early* stopped writing and was idle for a while before it had written the last pairs "
+        "that it could have found. It is not compared for completeness either."
     ),
 }
 
@@ -33,7 +33,7 @@ Shown = Callable[[float], str]
 
 
 def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
-    """Return the result files and their measurements, judged and in the order of the contenders."""
+    """Return the content of each result file and its measurements, judged and in the order of the contenders."""
     found = {kind: read(results, kind) for kind in KINDS}
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 
@@ -45,9 +45,9 @@ def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
 
 
 def judged(one: Found) -> Found:
-    """Return a measurement without the figures that it does not support, and with the verdict ``withheld``.
+    """Return a measurement with the verdict ``withheld``, and without figures that an unfinished run cannot support.
 
-    Whether it has finished is decided by what it found, and not by how many results it has.
+    Whether the run has finished depends on which results it found, not on how many.
     """
     if "reason" in one or one["kind"] in {"latency", "steady"}:
         return one
@@ -59,7 +59,7 @@ def judged(one: Found) -> Found:
 def is_through(one: Found) -> bool:
     """Return whether a run has read its input to the end.
 
-    Without ``is_quiet``, it was recorded by an earlier version; only its results then show that it has finished.
+    A run without ``is_quiet`` was recorded by an earlier version; then only its results show whether it has finished.
     """
     if "is_quiet" in one:
         return bool(one["is_through"])
@@ -67,7 +67,7 @@ def is_through(one: Found) -> bool:
 
 
 def _has_all_of_window(one: Found) -> bool:
-    """Return whether all its results were in the window, and were all pairs of the window."""
+    """Return whether a run found all pairs within its window, and no others."""
     return "held" in one and one["results"] - one["double"] == one["held"]
 
 
@@ -77,7 +77,7 @@ def is_ours(name: str) -> bool:
 
 
 def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list[Found]]:
-    """Group successful measurements by some of their values, in the order of first occurrence."""
+    """Group successful measurements by the values of the fields ``names``, in the order of first occurrence."""
     groups: dict[tuple[Any, ...], list[Found]] = {}
     for one in measurements:
         if "reason" not in one:
@@ -91,12 +91,12 @@ def values(runs: Iterable[Found], name: str) -> list[float]:
 
 
 def shown(runs: Iterable[Found], name: str, form: Shown) -> str:
-    """Return ``minimum / median / maximum`` of a figure, or a single number if they are equal."""
+    """Return ``minimum / median / maximum`` of a figure over all runs, or a single number if all three are equal."""
     return spread(values(runs, name), form)
 
 
 def spread(found: list[float], form: Shown) -> str:
-    """Return ``minimum / median / maximum`` as a string, or a single number if they are equal."""
+    """Return ``minimum / median / maximum`` as a string, or a single number if all three are equal."""
     if not found:
         return NONE
     three = [form(value) for value in (min(found), statistics.median(found), max(found))]
@@ -104,19 +104,19 @@ def spread(found: list[float], form: Shown) -> str:
 
 
 def rate(runs: list[Found]) -> str:
-    """Return a rate in thousand records per second, marked if it is approximate."""
+    """Return the rate of the runs in thousand records per second, with a mark if it is approximate."""
     is_rough = min(values(runs, "steady_s"), default=ROUGH_S) < ROUGH_S
     return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
 
 
 def reached(runs: list[Found]) -> str:
-    """Return the share of the input that was processed, and the verdicts."""
+    """Return the share of the input that the runs processed, and why they did not process the rest."""
     withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
     return ", ".join([shown(runs, "reached", percent), *withheld])
 
 
 def excess(runs: list[Found]) -> str:
-    """Return the share of the results that are not neighbours."""
+    """Return the share of the results that are not pairs of neighbours."""
     return spread([one["excess"] / max(1, one["results"]) for one in runs if "excess" in one], percent)
 
 

@@ -1,4 +1,4 @@
-"""The tables of the latency: at each rate, at saturation, under a steady load, and after a kill."""
+"""Builds the tables of the latency at each rate, at saturation and under steady load, and of recovery after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.harness.report import table
 
 
 def latency(measurements: list[Found]) -> list[str]:
-    """Return the table of the latency at each rate, and where each contender is saturated."""
+    """Return a table of the latency at each rate, and a table of the rates at which the contenders are saturated."""
     rows = []
     for (rate, name), runs in sorted(by(measurements, "rate", "contender").items(), key=lambda item: item[0][0]):
         rows.append(
@@ -28,7 +28,7 @@ def latency(measurements: list[Found]) -> list[str]:
 
 
 def _quantile(runs: list[Found], number: int) -> str:
-    """Return a quantile of all runs. A record without a result is later than all others."""
+    """Return a quantile of the latency in all runs. It is "never" where it falls on a record without a result."""
     found = [one["ms"][number] for one in runs if one["ms"]]
     if None in found:
         return "never" if len(found) == 1 else f"never in {found.count(None)} of {len(found)} runs"
@@ -78,7 +78,7 @@ def steady(measurements: list[Found]) -> list[str]:
 
 
 def recovery(measurements: list[Found]) -> list[str]:
-    """Return the table of the recovery after a kill."""
+    """Return a table of how the contenders recover after all their processes are killed."""
     rows = [
         (
             name,
@@ -89,13 +89,13 @@ def recovery(measurements: list[Found]) -> list[str]:
         )
         for (name,), runs in by(measurements, "contender").items()
     ]
-    intro = "All processes are killed with SIGKILL at a third of the results, and restarted."
+    intro = "All processes of a contender are killed with SIGKILL after a third of the results, and are then restarted."
     heads = ["", "s from restart to next new result", "neighbours missing", "duplicate results", "input processed"]
     return ["", intro, *table(heads, rows)] if rows else []
 
 
 def found_share(runs: list[Found]) -> str:
-    """Return how much a contender found, or why that is not known."""
+    """Return which share of the neighbours a contender found, or why the share is not known."""
     found = values(runs, "complete")
     if found:
         return f"{percent(min(found))} found"

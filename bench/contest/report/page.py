@@ -1,4 +1,4 @@
-"""Writes the page and its plots, from the result files alone."""
+"""Writes the figures of the benchmark page and its plots, using only the result files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bench.harness.report import table
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which overwrites them -->"
 END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
-_ROUGH: Final = f"A rate with ~ is approximate: its steady part was shorter than {ROUGH_S:.0f} s in at least one run."
+_ROUGH: Final = f"A rate with ~ is approximate: its steady part lasted less than {ROUGH_S:.0f} s in at least one run."
 
 
 def write_report(results: Path, page: Path, plots: Path) -> None:
-    """Write the plots, and the part of the page between its markers; keep the rest of the page."""
+    """Write the plots, and replace the part of the page that is between its markers."""
     found, figures = read_figures(results)
     drawn = {name: _relative(path, page) for name, path in draw(figures, plots).items()}
     text = page.read_text() if page.is_file() else _NEW_PAGE
@@ -31,17 +31,17 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def not_shown(text: str, drawn: dict[str, str]) -> dict[str, str]:
-    """Return the plots that the page does not show outside its markers."""
+    """Return the plots that are not already shown in the part of the page that is outside its markers."""
     before, _, rest = text.partition(BEGIN)
     own = before + rest.partition(END)[2]
     return {name: path for name, path in drawn.items() if f"]({path})" not in own}
 
 
 def with_figures(text: str, lines: list[str], name: str) -> str:
-    """Return the page with these lines between its markers."""
+    """Return the text of a page, in which the part between its markers is replaced by ``lines``."""
     before, _, rest = text.partition(BEGIN)
     if not rest or END not in rest:
-        raise ValueError(f"{name} has no place for the figures: a line {BEGIN!r}, and later a line {END!r}")
+        raise ValueError(f"{name} has no place for the figures; add a line {BEGIN!r} and, below it, a line {END!r}")
     return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{rest.partition(END)[2]}"])
 
 
@@ -54,7 +54,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
     withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
-        "Three figures are the minimum / median / maximum of the runs; a single figure applies to all runs.",
+        "Where there are three figures, they are the minimum / median / maximum of the runs; otherwise all runs agree.",
         _ROUGH,
         *(f"\n{text}" for verdict, text in VERDICTS.items() if verdict in withheld),
         *_machine(found),
@@ -116,8 +116,8 @@ def _contenders() -> list[str]:
     ours = ", ".join(f"`{name} = {value}` (default `{default}`)" for name, value, default in changed)
     kafkas = ", ".join(f"`{name} = {value}`" for name, value in KAFKAS_OWN.items())
     remarks = (
-        f"The joiner's settings are its defaults, except {ours}, and lateness and watermark scope of the workload.",
-        f"Kafka is the broker of the local stack, with replication factors of 1, append times as timestamps, {kafkas}.",
+        f"The joiner has its default settings, except for {ours} and the workload's lateness and watermark scope.",
+        f"Kafka is the local stack's broker, with replication factors of 1, append times as timestamps, and {kafkas}.",
     )
     return [*table(["", "description", "guarantee", "limitations"], rows), *(f"\n{remark}" for remark in remarks)]
 

@@ -45,7 +45,7 @@ def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
 
 
 def _bars(measurements: list[Found]) -> list[Bar]:
-    """Return a bar per contender. The engine alone reads and writes nothing, so it is not beside them."""
+    """Return a bar per contender, except for the engine in memory, which neither reads from nor writes to Kafka."""
     bars = []
     for (name,), runs in by(measurements, "contender").items():
         rates = [value / 1000 for value in values(runs, "records_per_s")]
@@ -56,7 +56,7 @@ def _bars(measurements: list[Found]) -> list[Bar]:
 
 
 def _shares(measurements: list[Found]) -> list[Share]:
-    """Return the share of the neighbours that was found at each width."""
+    """Return the share of the neighbours that each contender found, for each width of its window."""
     found = []
     for (name, width_ms), runs in by(measurements, "contender", "width_ms").items():
         complete = values(runs, "complete")
@@ -69,7 +69,7 @@ def _shares(measurements: list[Found]) -> list[Share]:
 
 
 def _line(groups: Mapping[Any, list[Found]], name: str, scale: float = 1.0) -> Line:
-    """Return a point for each group that has the figure."""
+    """Return a line with a point for each group of runs that have the figure ``name``."""
     points = [(float(place), [value * scale for value in values(runs, name)]) for place, runs in groups.items()]
     return sorted(((place, found) for place, found in points if found), key=lambda point: point[0])
 
@@ -87,7 +87,10 @@ def _keys_panels(figures: dict[str, list[Found]]) -> list[Panel]:
 
 
 def _latency_panels(measurements: list[Found]) -> list[Panel]:
-    """Return p50 and p99 over the rate, for the rates that a contender keeps up with, and where it is saturated."""
+    """Return a panel for p50 and one for p99.
+
+    Each shows the latency at the rates that a contender keeps up with, and the rate at which it is saturated.
+    """
     panels = []
     for number, quantile in enumerate(QUANTILES[:2]):
         lines: dict[str, Line] = {}

@@ -1,4 +1,4 @@
-"""The tables of the throughput, its costs, and the other workloads."""
+"""Builds the tables of the throughput, its costs, the contenders' states, and the other workloads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bench.contest.report.figures import (
 from bench.harness.report import table
 
 PRICE_EUR: Final = 0.04
-"""The price of a core for an hour, in euros, that the cost of records is based on."""
+"""The assumed price of one core for one hour, in euros, from which the cost of records is computed."""
 
 
 def best_ceiling(measurements: list[Found]) -> str:
@@ -67,7 +67,7 @@ def about(workload: str, measurements: list[Found]) -> list[str]:
 
 
 def costs(measurements: list[Found]) -> list[str]:
-    """Return the table of the results and of what they cost."""
+    """Return a table of what each contender found, and of the CPU time, memory and disk space that it used."""
     rows = []
     for (name,), runs in by(measurements, "contender").items():
         rows.append(
@@ -86,20 +86,20 @@ def costs(measurements: list[Found]) -> list[str]:
     heads = ["", "neighbours found", "results that are not neighbours", "duplicate results", "CPU s/million records"]
     heads += ["Kafka CPU s", "€/billion records", "memory, MB", "written to Kafka, MB"]
     price = (
-        f"€/billion records: the CPU time of the contender and of Kafka at {PRICE_EUR} € for a core and hour, "
-        "without memory, disks, networks and idle cores."
+        f"€/billion records: the price of the CPU time of the contender and of Kafka, at {PRICE_EUR} € per core and "
+        "hour. It does not include memory, disks, networks and idle cores."
     )
     return [*table(heads, rows), "", price] if rows else []
 
 
 def eur_per_billion(one: Found) -> float:
-    """Return the price of the CPU time of a billion records, in euros."""
+    """Return the price, in euros, of the CPU time that a billion records take in the contender and in Kafka."""
     cpu_s = float(one["cpu_s_per_million"] + one["kafka_cpu_s_per_million"])
     return cpu_s * 1000 / 3600 * PRICE_EUR
 
 
 def states(measurements: list[Found]) -> list[str]:
-    """Return the table of the states, sampled at the same input positions for all contenders."""
+    """Return a table of the size of each contender's state, sampled at the same input positions for all."""
     rows = []
     for (name,), runs in by(measurements, "contender").items():
         found = [one["state"] for one in runs if one.get("state", {}).get("positions")]
@@ -124,10 +124,10 @@ def states(measurements: list[Found]) -> list[str]:
         )
     heads = ["", "positions", "records that must be held", "records held", "at most of the batch in progress"]
     words = (
-        "Median / largest over nine positions, a tenth of the input apart; a run that was cut off reached fewer. "
-        "*Must be held*: a later record is their neighbour. *Batch in progress*: the share of the held records that "
-        "may only be those of the last batch. The joiner stores snapshots, and on a restart reads the input after the "
-        "newest one again."
+        "Figures are the median / maximum over nine positions, which are a tenth of the input apart; a run that was "
+        "cut off reached fewer of them. *Records that must be held*: a later record is their neighbour. *At most of "
+        "the batch in progress*: the largest share of the held records that may be held only because their batch has "
+        "not ended. The joiner stores snapshots; after a restart, it re-reads the input after the newest snapshot."
     )
     return ["", words, *table([*heads, "bytes stored"], rows)] if rows else []
 
@@ -147,7 +147,7 @@ _LATE_RATE: Final = 5_000
 
 
 def ratios(figures: dict[str, list[Found]]) -> list[str]:
-    """Return the table of the ratios of rates within each turn."""
+    """Return a table that compares the rates of two contenders within each turn."""
     rows: list[tuple[str, list[float], float | None]] = []
     for one, other, hoped in RATIOS:
         rates = by(figures["throughput"], "contender", "turn")
@@ -241,7 +241,7 @@ def curves(measurements: list[Found]) -> list[str]:
     ]
     heads = ["what changes", "to", "", "thousand records/s", "neighbours found", "CPU s/million records", "memory, MB"]
     words = (
-        "The alternating workload, changed in one respect. Each window is just wide enough to find all neighbours. "
-        "*Cores*: those that the contender may use; Kafka may use all."
+        "Each curve varies one property of the alternating workload. Each window is just wide enough to find all "
+        "neighbours. *Cores*: how many the contender may use; Kafka may always use all of them."
     )
     return ["", words, *table([*heads, "input processed"], rows)] if rows else []

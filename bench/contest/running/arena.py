@@ -1,4 +1,4 @@
-"""The Kafka broker, the workloads written to it, and the contenders' processes."""
+"""Manages the Kafka broker of the contest, the workloads written to it, and the processes of the contenders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from joiner.runtime.kafka.clients import make_admin
 
 
 class FailedError(Exception):
-    """A contender has exited or has written nothing. The message has the details."""
+    """A contender has failed: it has exited or has written no results. The message has the details."""
 
 
 @dataclass
 class Arena:
-    """A Kafka broker, a folder, and the workloads that have been written so far."""
+    """A Kafka broker, a folder for the contenders' files, and the workloads written to the broker so far."""
 
     stack: LocalStack
     folder: Path
@@ -46,7 +46,10 @@ class Arena:
         return self._known[name, records]
 
     def data(self, name: str, records: int, topics: int) -> str:
-        """Return the topic with a workload, or two separated by a comma, one per side. Write it if it is missing."""
+        """Return the topic that holds a workload, or two topics separated by a comma, one per side.
+
+        The workload is written first if it is missing.
+        """
         if (name, records, topics) not in self._written:
             topic, workload = f"data-{len(self._written)}", self.expected(name, records).workload
             self._written[name, records, topics] = self.make_data(topic, topics, workload.partitions)
@@ -57,7 +60,7 @@ class Arena:
         return self._written[name, records, topics]
 
     def make_data(self, topic: str, topics: int, partitions: int = PARTITIONS) -> str:
-        """Create one topic, or one per side with event times as Kafka timestamps."""
+        """Create one topic, or one per side with event times as Kafka timestamps. Return the names as `data` does."""
         if topics == 1:
             make_topic(self.kafka, topic, partitions)
             return topic
@@ -75,7 +78,7 @@ class Arena:
         delete_topics(self.kafka, topics)
 
     def job(self, contender: Contender, topic: str, records: int, *, partitions: int = PARTITIONS) -> Job:
-        """Return a new job, and create its result topic."""
+        """Return a new job for a contender, whose result topic has been created."""
         name = f"{contender.slug}-{uuid.uuid4().hex[:6]}"
         job = Job(self.kafka, self.folder / name, name, topic, records, partitions=partitions)
         make_topic(self.kafka, job.out, partitions)
@@ -113,7 +116,7 @@ def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
 
 @contextmanager
 def tidy(arena: Arena, job: Job) -> Iterator[None]:
-    """Remove the topics and the folder of a run on exit."""
+    """Remove the topics and the folder of a run when the block ends."""
     try:
         yield
     finally:
@@ -124,14 +127,14 @@ def tidy(arena: Arena, job: Job) -> Iterator[None]:
 
 def delete_topics(kafka: KafkaSettings, topics: list[str]) -> None:
     """Delete topics; ignore those that do not exist."""
-    # Kept in a variable, because a garbage-collected client never receives its responses.
+    # The client is kept in a variable, because it would receive no responses once it is garbage-collected.
     admin = make_admin(kafka)
     for gone in admin.delete_topics(topics).values() if topics else ():
         gone.exception()
 
 
 def settings_of(contender: Contender, job: Job) -> list[str]:
-    """Return the commands, without the parts that depend on the machine or the run."""
+    """Return a contender's commands, without the parts that differ between machines or runs."""
     shown = []
     for command in contender.commands(job):
         words = ["python", *command[1:]]

@@ -1,12 +1,12 @@
-"""Judges the output of a run: how far it got, what it found there, how fast it was and what it cost.
+"""Judges the output of a run: how far it got in its input, what it found up to there, how fast, and at what cost.
 
 A run has finished if its results show that it has read its input to the end: in each partition they contain the last
-pair that the contender can find, and either no neighbour is missing, or the run has gone quiet. How many results there
-are proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
+pair that the contender can find, and either no neighbour is missing, or the run has gone quiet. The number of results
+proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
 part of the input that it processed, and not compared for completeness.
 
-By the broker's clock, the steady part of a run begins after a fifth of its results and ends with the last one. This
-excludes start-up by the same rule for all contenders.
+Rates are those of the steady part of a run, which begins after a fifth of its results and ends with the last one, by
+the broker's clock. This excludes the start-up by the same rule for all contenders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bench.contest.running.watch import Watch
 
 STEADY_FROM: Final = 0.2
-"""Share of the results after which the steady part begins."""
+"""Share of the results after which the steady part of a run begins."""
 _PAUSE_S: Final = 0.2
 _ENOUGH: Final = 0.15
 
@@ -34,7 +34,7 @@ _ENOUGH: Final = 0.15
 def judge(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> dict[str, Any]:
-    """Return rates, costs, and the comparison with the expected results."""
+    """Return the rates and costs of a run, and the comparison of its results with the expected ones."""
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")
@@ -58,7 +58,7 @@ def judge(
         share, first_s, last_s = rate
         rows = share * found["rows"]
         if processed is not None and everything.is_joined:
-            # Some results for the processed part may have been written after the cut.
+            # Some results for the processed part of the input may come after the first ``processed`` ones.
             came = compare(expected, results.left, results.right, processed, window).found / max(1, comparison.found)
             rows *= came or 1.0
         own_s, kafka_s = watch.between(first_s, last_s)
@@ -75,10 +75,10 @@ def judge(
 def processed_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> int | None:
-    """Return how many of the first results to judge if the run has not finished; None if it has.
+    """Return how many of the first results show how far an unfinished run got, or None if the run has finished.
 
-    The batch in progress when the run was stopped is incomplete, so the results of the last stretch before the stop,
-    somewhat longer than the longest pause between two advances, do not count.
+    The batch that was in progress when the run was stopped is incomplete. The results written just before the stop are
+    therefore left out: all those written within 1.2 times the longest pause in the run's progress.
     """
     if results.is_joined:
         comparison = compare(expected, results.left, results.right, window=window)
@@ -92,9 +92,10 @@ def processed_of(
 
 
 def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
-    """Return the steady part: its share of the results, its start and end. None if all results came at once.
+    """Return the steady part of a run: its share of the results, its start and its end (in s).
 
-    It begins at the end of a batch if a pause separates batches and enough results follow.
+    Return None if all results were written at once. If pauses separate the batches, the steady part begins at the end
+    of a batch, provided that enough results follow.
     """
     first, last_s = int(STEADY_FROM * (len(at_s) - 1)), float(at_s[-1])
     pauses = first + np.flatnonzero(np.diff(at_s[first:]) > _PAUSE_S)
@@ -106,7 +107,7 @@ def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
 
 
 def _longest_pause_s(results: Results) -> float:
-    """Return the longest pause between two advances of the furthest joined row."""
+    """Return the longest time, in s, during which no result contained a later row than the results before it."""
     reach = np.maximum.accumulate(np.maximum(results.left, results.right))
     at_s = results.at_s[np.flatnonzero(np.diff(reach, prepend=-1))]
     return float(np.diff(at_s).max(initial=0.0))

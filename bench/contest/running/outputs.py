@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _READ_S: Final = 600.0
 _TAIL: Final = 30_000
-"""How many results at the end of each partition show how far a run has got: as many as the largest batch of the
-joiner, which orders the results of a batch by key."""
+"""How many results are read from the end of each partition to see how far a run has got. This is the size of the
+joiner's largest batch, because the joiner orders the results within a batch by key and not by time."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The results in an output topic, in append order: the joined rows and the append times in s."""
+    """The results in an output topic, in append order: their left and right rows, and their append times in s."""
 
     left: Ints
     right: Ints
@@ -54,7 +54,7 @@ class _Side(msgspec.Struct):
 
 
 class _Pair(msgspec.Struct):
-    """A pair from the joiner or a peer, or a record from the pass-through. A ``diff`` of -1 retracts a pair."""
+    """A pair from the joiner or a peer, or a record copied by a pass-through. A ``diff`` of -1 retracts a pair."""
 
     id: str = ""
     left: _Side | str | None = None
@@ -66,7 +66,10 @@ _decode = msgspec.json.Decoder(list[_Pair]).decode
 
 
 def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
-    """Return the two record ids and the sign of each result. For a passed-through record, both ids are its own."""
+    """Return the ids of the two records of each result, and its sign (-1: a retraction).
+
+    For a passed-through record, both ids are its own.
+    """
 
     def number(side: _Side | str | None, one: _Pair) -> int:
         return int(side.id if isinstance(side, _Side) else side or one.id)
@@ -83,13 +86,16 @@ def read_results(job: Job) -> Results:
 
 
 def read_tail(job: Job) -> tuple[Ints, Ints]:
-    """Return the left and the right rows of the last results of each partition."""
+    """Return the left and the right rows of the last results in each partition."""
     pairs, _ = _read(job, _TAIL)
     return pairs[:, 0], pairs[:, 1]
 
 
 def _read(job: Job, last: int | None) -> tuple[Ints, Ints]:
-    """Return the rows and signs (shape (n, 3)) and the append times in ms of all results, or of the ``last`` ones."""
+    """Return the rows and signs (shape (n, 3)) and the append times in ms of all results.
+
+    If ``last`` is given, only that many results at the end of each partition are read.
+    """
     rows, at_ms, ended = [np.zeros((0, 3), np.int64)], [np.zeros(0, np.int64)], 0
     with closing(make_reader(job.kafka, "bench", queued_max_messages_kbytes=64 * 1024)) as consumer:
         starts = [0] * job.partitions
@@ -116,7 +122,7 @@ def _read(job: Job, last: int | None) -> tuple[Ints, Ints]:
 
 
 def without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
-    """Remove retracted pairs, the earliest first if equal pairs occur more than once."""
+    """Remove retracted pairs. If a pair was written several times, its earliest copies are removed first."""
     gone, times = np.unique(pairs[pairs[:, 2] < 0, :2], axis=0, return_counts=True)
     left = dict(zip(map(tuple, gone.tolist()), times.tolist(), strict=True))
     kept = pairs[:, 2] > 0

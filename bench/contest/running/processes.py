@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """The CPU seconds used by a tree and by Kafka up to a point in time."""
+    """The CPU seconds that a process tree and Kafka have used up to a point in time."""
 
     at_s: float
     cpu_s: float
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Tree:
-    """A process tree with all descendants, including those that have exited."""
+    """A tree of processes: the given roots and all of their descendants, including those that have exited."""
 
     def __init__(self, roots: Sequence[subprocess.Popen[bytes]]) -> None:
         self.roots = roots
@@ -87,7 +87,7 @@ def processes() -> dict[int, Seen]:
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, in parentheses, may contain anything.
+            # The fields follow the name of the process, which is in parentheses and may itself contain any character.
             fields = path.read_text().rpartition(")")[2].split()
             cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
             found[int(path.parent.name)] = Seen(int(fields[1]), int(fields[19]), cpu_s, int(fields[21]) * _PAGE)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """What a contender is to do. ``width_ms`` is the width of its window. It may use ``cores`` cores (0: all)."""
+    """A workload for a contender to join, with a window of ``width_ms`` and on ``cores`` cores (0: all cores)."""
 
     contender: Contender
     workload: str
@@ -39,7 +39,7 @@ class Task:
 
 
 def throughput(arena: Arena, task: Task) -> dict[str, Any]:
-    """Run once and return all figures. Raises `FailedError` or `NotHereError`."""
+    """Run a contender once and return all figures. Raises `FailedError` or `NotHereError`."""
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
         limits = replace(task.limits, budget_s=task.limits.budget_s * task.contender.patience)
@@ -54,7 +54,7 @@ def throughput(arena: Arena, task: Task) -> dict[str, Any]:
 
 
 def recovery(arena: Arena, task: Task) -> dict[str, Any]:
-    """Kill all processes with SIGKILL at a third of the results, restart them, and time the next new result."""
+    """Kill a contender's processes at a third of the results, restart them, and time the next new result."""
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
         watch = Watch(arena, job, task.limits, _end_of(expected, window))
@@ -80,12 +80,12 @@ def recovery(arena: Arena, task: Task) -> dict[str, Any]:
 
 
 def warm_up(arena: Arena, task: Task) -> None:
-    """Run a contender without judging it, so that the first measured run does not find a cold broker."""
+    """Run a contender and ignore its figures, so that the broker is warm before the first measured run."""
     throughput(arena, task)
 
 
 def _prepare(arena: Arena, task: Task) -> tuple[Expected, Job, Window]:
-    """Write the workload if it is missing. Return the expected results, a new job, and what the contender can find."""
+    """Write the workload if it is missing. Return the expected results, a new job, and the contender's window."""
     contender = task.contender
     expected, topic = (
         arena.expected(task.workload, task.records),
@@ -101,8 +101,8 @@ def _end_of(expected: Expected, window: Window) -> Callable[[Ints, Ints], bool]:
 
 
 def state_of(contender: Contender, job: Job, watch: Watch, results: Results, expected: Expected) -> dict[str, Any]:
-    """Return the state at the input positions that all contenders share."""
-    # An engine that keeps nothing in its folder has its state elsewhere.
+    """Return the size of a contender's state at the input positions at which all contenders are compared."""
+    # If the folder is empty throughout, the engine keeps its state elsewhere.
     on_disk = watch.on_disk if any(one.bytes for one in watch.on_disk) else []
     states = [*on_disk, *printed(job.folder.glob("*.out"))]
     if stored := contender.states(job):

@@ -1,4 +1,4 @@
-"""Observes a run until it ends: at the end of its input, when it goes quiet, or at a limit."""
+"""Observes a run until it ends: at the end of its input, when it goes quiet, or at a time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.25
 _STATE_EVERY: Final = 2
-"""How many samples to take between two measurements of the state on disk."""
+"""How many samples of the CPU time are taken per measurement of the state on disk."""
 _BUSY: Final = 0.4
 """A contender that uses fewer cores than this is idle."""
 _DONE_S: Final = 1.5
@@ -32,7 +32,7 @@ _DONE_S: Final = 1.5
 
 
 class Watch:
-    """Observes a run. ``shows_end`` says whether the left and right rows of some results show the end of the input."""
+    """Observes a run. ``shows_end`` returns whether given left and right rows show that the whole input was read."""
 
     def __init__(self, arena: Arena, job: Job, limits: Limits, shows_end: Callable[[Ints, Ints], bool]) -> None:
         self.began_s = time.time()
@@ -41,17 +41,18 @@ class Watch:
         """Whether the run ended because no more results arrived, not because of a limit."""
         self.memory_max = 0
         self.on_disk: list[State] = []
-        """The size of the state folder, sampled through the run."""
+        """The size of the state folder, sampled throughout the run."""
         self._arena = arena
         self._job = job
         self._limits = limits
         self._shows_end = shows_end
 
     def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
-        """Wait until the end of the input, until no more results arrive, for a limit, or for ``results`` results.
+        """Wait until the input was read, no more results arrive, a limit is reached, or there are ``results`` results.
 
-        ``already`` is the number of results from an earlier run. How many results there are does not end a run: they
-        may be the wrong ones, and a contender is also quiet while it works on a batch.
+        ``already`` is the number of results from an earlier run, which are not counted. A run is not ended merely
+        because it has as many results as expected, since some may be wrong, nor because it is quiet for a moment, since
+        a contender is also quiet while it works on a batch.
         """
         progress = _Progress()
         with closing(make_consumer(self._arena.kafka, "bench")) as consumer:
@@ -77,9 +78,9 @@ class Watch:
         return self.is_quiet or is_late
 
     def _is_at_end_or_stuck(self, progress: _Progress, quiet_s: float) -> bool:
-        """Return whether the last results show the end of the input, or nothing is happening any more.
+        """Return whether the last results show that the input was read to its end, or the run has come to a halt.
 
-        An engine that is never idle, because it checkpoints or aligns its sources all the time, is given longer.
+        An engine that is never idle, because it keeps checkpointing or aligning its sources, is given more time.
         """
         wait_s = max(self._limits.quiet_s, 1.5 * progress.longest_s)
         if quiet_s <= _DONE_S or (quiet_s <= wait_s and self._is_busy(_DONE_S)):
@@ -109,7 +110,7 @@ class Watch:
 
 
 class _Progress:
-    """How many results there are, and when their number has changed."""
+    """How many results have been written, and when their number last changed."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,7 +119,7 @@ class _Progress:
         self.longest_s = 0.0
         """The longest pause between two results so far."""
         self.looked_at = -1
-        """The count at which the last results were read."""
+        """The number of results there were when the last ones were read to see whether the run is at its end."""
         self.is_at_end = False
         """Whether they showed the end of the input."""
 

@@ -1,1 +1,1 @@
-"""The input that all contenders get, and the expected results."""
+"""The input that all contenders are given, and the results that are expected of them."""

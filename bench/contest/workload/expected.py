@@ -1,9 +1,9 @@
-"""Computes the expected results of a workload, and compares an output with them: found, missing, excess, double.
+"""Computes the expected results of a workload, and counts found, missing, unexpected and duplicate results.
 
 The pairs are those defined in docs/semantics.md, computed without the engine under test as the union of four
 `pandas.merge_asof` calls. A pair is expected if it would become certain in an endless stream; pairs that only the end
-of the stream makes certain are optional. A pair is encoded as one integer: left row times number of rows, plus right
-row.
+of the stream makes certain are optional. A pair is encoded as one integer: the left row times the number of rows, plus
+the right row.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Window:
-    """The pairs that a join can find: at most ``width_ms`` apart or, with ``is_grid``, in the same window of a grid.
+    """Which pairs a join can find: those at most ``width_ms`` apart or, with ``is_grid``, in one window of a grid.
 
-    Width 0 means no window. ``waits_ms`` is how much event time must pass before a pair is emitted; the pairs of the
-    last ``waits_ms`` of a workload are not expected.
+    Width 0 means no window. ``waits_ms`` is how far event time must advance before a pair is emitted; so the pairs in
+    the last ``waits_ms`` of a workload are not expected.
     """
 
     width_ms: int = 0
@@ -37,7 +37,7 @@ class Window:
     waits_ms: int = 0
 
     def holds(self, one_ms: Ints, other_ms: Ints) -> NDArray[np.bool_]:
-        """Return which pairs of times are in the window (bool, shape (n,))."""
+        """Return which pairs of event times lie within the window (bool, shape (n,))."""
         if not self.width_ms:
             return np.ones(len(one_ms), dtype=bool)
         if self.is_grid:
@@ -63,9 +63,9 @@ class Expected:
         return {"about": self.workload.about, "keys": len(self.workload.names)}
 
     def last_rows(self, group: Ints, window: Window = NO_WINDOW) -> Ints:
-        """Return for each group the last row that completes a pair in the window, or -1 if there is none.
+        """Return, for each group of rows, the last row that completes a pair in the window, or -1 if there is none.
 
-        Past that row, the output of a run cannot show how far the run got.
+        The results of a run cannot show whether it has processed any rows after that one.
         """
         rows = np.divmod(self.pairs, len(self.workload))
         held = window.holds(*(self.workload.time_ms[side] for side in rows))
@@ -75,7 +75,7 @@ class Expected:
         return last
 
     def is_due(self, window: Window) -> NDArray[np.bool_]:
-        """Return which pairs must have been emitted by the end of the workload (bool, shape (pairs,))."""
+        """Return which expected pairs must have been emitted by the end of the workload (bool, shape (pairs,))."""
         time_ms = self.workload.time_ms
         return np.asarray(time_ms[self.later] <= time_ms.max() - window.waits_ms)
 
@@ -90,7 +90,8 @@ class Expected:
     def position(self, left: Ints, right: Ints) -> Ints:
         """Return how many rows had been processed when each result was written (int64, shape (n,)).
 
-        In each partition, these are the rows up to the last one in a result so far. Partitions need not advance evenly.
+        In each partition, all rows up to the last one that is part of a result count as processed. Partitions need not
+        advance at the same speed.
         """
         partition, later = self.workload.partition, np.maximum(left, right)
         grown = np.zeros(len(later), dtype=np.int64)
@@ -101,7 +102,7 @@ class Expected:
         return np.cumsum(grown)
 
     def needed_rows(self, at: int) -> int:
-        """Return how many of the first ``at`` rows are in a pair with a later row, and so must be held there."""
+        """Return how many of the first ``at`` rows must still be held, because they are in a pair with a later row."""
         earlier = np.minimum(*np.divmod(self.pairs, len(self.workload)))
         return len(np.unique(earlier[(earlier < at) & (self.later >= at)]))
 
@@ -114,7 +115,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of a comparison. ``reached`` is the share of the input that was processed; the rest is not judged."""
+    """How results compare with the expected ones. Only the processed share of the input, ``reached``, is judged."""
 
     reached: float
     rows: int
@@ -153,10 +154,10 @@ def expect(workload: Workload) -> Expected:
 
 
 def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> tuple[Ints, Ints]:
-    """Return the rows of one side that have a neighbour in the given direction, and these neighbours."""
+    """Return the rows of one side that have a neighbour in the given direction, and the rows of their neighbours."""
     frames = [
         pd.DataFrame({"thing": workload.thing[rows], "time": workload.time_ms[rows], name: rows})
-        # Stable, so that records with equal times stay in log order.
+        # The sort is stable, so that records with equal times stay in log order.
         .sort_values("time", kind="stable")
         for rows, name in ((one, "row"), (other, "found"))
     ]
@@ -167,11 +168,12 @@ def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> t
 def compare(
     expected: Expected, left: Ints, right: Ints, processed: int | None = None, window: Window = NO_WINDOW
 ) -> Comparison:
-    """Judge results, given as left and right rows, up to the last row processed in each partition.
+    """Compare results, given as left and right rows, with the pairs expected up to the last row that was processed.
 
-    If the run was cut off, ``processed`` is how many of its first results show how far it got. That is determined per
-    thing, because an engine need not process the things of a partition in order. The remaining results only have to be
-    correct. ``window`` is the join's window; the last neighbours within it show that the input was read to the end.
+    If the run was cut off, its first ``processed`` results show how far it got. This is determined for each thing
+    instead of each partition, because an engine need not process the things of a partition in order. The remaining
+    results only have to be correct. ``window`` is the join's window; the last neighbours within it show that the input
+    was read to its end.
     """
     workload, rows = expected.workload, len(expected.workload)
     group = workload.partition if processed is None else workload.thing
@@ -179,7 +181,7 @@ def compare(
     reach, later = np.full(len(last), -1), np.maximum(left, right)[:processed]
     np.maximum.at(reach, group[later], later)
     is_done, is_silent = reach >= last, last < 0
-    # A group without such neighbours counts as processed if all the others are.
+    # A partition or thing without neighbours in the window counts as processed if all others are.
     reach = np.where(is_done & (~is_silent | is_done[~is_silent].all()), rows, reach)
     judged = expected.pairs[(expected.later <= reach[group[expected.later]]) & expected.is_due(window)]
     codes = np.unique(left * rows + right)

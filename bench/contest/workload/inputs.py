@@ -1,7 +1,7 @@
 """Generates the contest's seeded data as columns, and writes it to Kafka once for all contenders.
 
-A workload is a log of rows. A row has a thing, a side (0 speed, the left stream; 1 torque, the right one) and a time.
-Its row number is its id on the wire, so that each result identifies its rows.
+A workload is a log of rows. A row has a thing, a side (0: speed, the left stream; 1: torque, the right stream) and a
+time. In messages, the id of a record is its row number, so that each result identifies its rows.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _OUT_OF_ORDER: Final = 0.1
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows in log order.
+    """The rows of a contest's input, in log order.
 
     ``lateness_ms`` is how far a row may be behind the newest time of its stream. ``watermark_scope`` says whether a row
-    advances the frontier of its own thing ("key") or of the whole "partition", for things that come and go.
+    advances the frontier of its own thing ("key") or that of its whole partition ("partition"), which is needed if
+    things come and go.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Workload:
 
 
 def message(thing: str, side: int, time_ms: int, identity: int, padding: int = 0) -> bytes:
-    """Return a record as JSON bytes, with a member of ``padding`` bytes that no contender uses."""
+    """Return a record as JSON bytes, with a member of ``padding`` bytes that no contender reads."""
     more = f', "note": "{"x" * padding}"' if padding else ""
     return (
         f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
@@ -119,9 +120,10 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
 
 
 def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1, **more: Any) -> Workload:
-    """Cycle through the things, a millisecond apart; each sends one speed, ``ratio`` torques, one speed, …
+    """Make rows that are a millisecond apart and cycle through the things.
 
-    With few records there are fewer things, so that each still has enough rows.
+    Each thing sends one speed, then ``ratio`` torques, then one speed again, and so on. If there are few records, there
+    are fewer things, so that each still has enough rows.
     """
     del seed
     things = min(things, records // 2)
@@ -133,14 +135,14 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
 
 
 def bursts(name: str, records: int, seed: int) -> Workload:
-    """Make bursts of 5,000 rows, a minute apart, in which a quarter of the things sends no torque for minutes."""
+    """Make bursts of 5,000 rows, a minute apart. By turns, a quarter of the things sends no torque for minutes."""
     del seed
     at = np.arange(records * 5 // 4)
     thing, side = at % 8, at // 8 % 2
     silent = ((at // 15_000 + thing) % 4 == 0) & (side == 1)
     kept = np.flatnonzero(~silent)[:records]
     time_ms = at + at // 5_000 * 60_000
-    about = "8 things; 5 s with a record every ms, a minute of silence; two things without torque for over 3 minutes"
+    about = "8 things; bursts of 5 s with a record every ms, a minute apart; two things in turn send no torque"
     return _made(name, about, thing[kept], side[kept], time_ms[kept])
 
 
@@ -152,7 +154,7 @@ def gaps(name: str, records: int, seed: int) -> Workload:
     time_ms = np.cumsum(steps, axis=1).astype(np.int64)
     stream = np.repeat(np.arange(streams), time_ms.shape[1])
     order = np.argsort(time_ms.ravel(), kind="stable")[:records]
-    about = "8 things, 16 clocks; gaps log-normal, median 60 ms, mean 99 ms, one in a hundred above 0.6 s"
+    about = "8 things, 16 clocks; log-normal gaps with median 60 ms, mean 99 ms, and one in a hundred above 0.6 s"
     return _made(name, about, stream[order] // 2, stream[order] % 2, time_ms.ravel()[order])
 
 
@@ -171,7 +173,7 @@ def skew(name: str, records: int, seed: int) -> Workload:
     draw = np.random.default_rng(seed)
     share = 1 / np.arange(1, 1_001) ** 1.1
     thing = draw.choice(1_000, records, p=share / share.sum())
-    about = "1,000 things by Zipf's law (exponent 1.1), random sides, a record every ms"
+    about = "1,000 things, chosen by Zipf's law (exponent 1.1), with random sides; a record every ms"
     return _made(name, about, thing, draw.integers(0, 2, records), np.arange(records))
 
 
@@ -209,9 +211,9 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 def like_nexmark(name: str, records: int, seed: int, *, streams: nexmark.Streams) -> Workload:
     """Make two streams by the rules of the Nexmark generator. Rows with the same id belong to one thing.
 
-    The query is not Nexmark's but the neighbour join. The first stream sends each id once, so that its row is a
-    neighbour of every row of the second stream with that id, unless others with the same id lie between them. The
-    things come and go, so the watermark scope is the partition.
+    The query is not one of Nexmark's but the neighbour join. The first stream has a single row for each id, which is
+    therefore a neighbour of every row of the second stream with that id. The things come and go, so the watermark scope
+    is the partition.
     """
     thing, side, time_ms, about = streams(records, np.random.default_rng(seed))
     return _made(name, about, thing, side, time_ms, watermark_scope="partition")
@@ -239,13 +241,13 @@ CURVES: Final[dict[str, Callable[[int], Callable[[str, int, int], Workload]]]] =
     "ms of disorder": lambda at: partial(disorder, late_ms=at) if at else alternating,
     "cores": lambda _: alternating,
 }
-"""The workload at each place of a curve, by what changes along it."""
+"""For each curve, named after the property that it varies: a function that returns a workload's generator."""
 _BYTES: Final = 105
-"""The size of a message without padding, roughly."""
+"""The approximate size of a message without padding."""
 
 
 def of_curve(curve: str, at: int) -> str:
-    """Return the name of the workload at a place of a curve."""
+    """Return the name of the workload in which the property that a curve varies has the value ``at``."""
     return f"{curve}: {at}"
 
 
@@ -256,7 +258,7 @@ def make(name: str, records: int, seed: int = SEED) -> Workload:
 
 
 def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more: Any) -> Workload:
-    """Assemble a workload. A few things are spread evenly over the partitions, many by hash."""
+    """Assemble a workload. Few things are spread evenly over the partitions; many are partitioned by their hash."""
     count, partitions = int(thing.max()) + 1, int(more.get("partitions", PARTITIONS))
     if count <= 2 * partitions:
         names, places = map(list, zip(*things_over_all_units("machine", count, partitions), strict=True))

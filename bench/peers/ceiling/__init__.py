@@ -1,1 +1,1 @@
-"""The most that Kafka's clients can do: exactly-once pass-throughs in C and Java, to compare the joiner with."""
+"""Upper limits to compare the joiner with: exactly-once pass-throughs in C and Java, which only copy messages."""

@@ -1,4 +1,4 @@
-"""Builds the pass-throughs of other languages. Both take the same arguments; see `PassThrough.java`."""
+"""Builds the pass-throughs in C and in Java. Both take the same arguments, which `PassThrough.java` describes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COMPILERS: Final[dict[str, tuple[str, Callable[[Path], list[str]]]]] = {
 
 
 def build(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
-    """Build in ``folder``. Return the commands by contender, and the contenders whose compiler is missing."""
+    """Build the pass-throughs in ``folder``. Return their commands by name, and a message for each missing compiler."""
     found, missing = {}, []
     for name, (compiler, make) in _COMPILERS.items():
         if shutil.which(compiler):

@@ -1,5 +1,5 @@
 """Peers written in Java: the joins that users of Kafka Streams, Flink and Spark would write by hand.
 
-``common`` is the neighbour rule, which all of them share; each engine has a folder with its program and a script with
-its settings.
+``common`` contains the neighbour rule, which all programs share. Each engine has a folder with its Java program, and a
+Python script that starts the program with the engine's settings.
 """

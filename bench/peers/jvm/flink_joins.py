@@ -1,12 +1,14 @@
-"""The neighbour join by hand in Flink, exactly once: a peer of the neighbour join, written with its DataStream API.
+"""A peer of the joiner: the neighbour join, exactly once, as users can write it with Flink's DataStream API.
 
-A ``KeyedProcessFunction`` (``flink/ByHand.java``) keeps a state for each thing. With timers it handles disorder: a
-record waits until the watermark has reached its time; a later one is ignored. ``--order arrival`` is faster and assumes
-that the records of a thing are in order; with a lateness there are always timers.
+A ``KeyedProcessFunction`` (``flink/ByHand.java``) keeps a state for each thing. With ``--order timers``, it handles
+disorder: a record waits until the watermark has reached its time, and a record that arrives after that is ignored.
+``--order arrival`` is faster, but assumes that the records of each thing are in order. If a lateness is given, timers
+are always used.
 
-Settings: those of the interval join that apply here too (parallel collector and 4 GB, object reuse, state in memory, a
-checkpoint every second, lz4); serializers of its own for records and states; a task for each core. With timers, the
-sources are aligned, because the records by which a fast one is ahead of the slowest are held in the state.
+Where they apply, the settings are those of the interval join: the parallel garbage collector with a heap of 4 GB,
+object reuse, state in memory, a checkpoint every second, and lz4. In addition, the program has serializers of its own
+for records and states, and runs one task per core. With timers, the sources are aligned in event time, because the
+state must hold all records by which one source is ahead of the slowest.
 """
 
 from __future__ import annotations

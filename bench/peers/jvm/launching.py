@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 HEAP: Final = ("-Xms2g", "-Xmx4g", "-XX:+UseParallelGC")
-"""The same for all peers in Java: with Java's defaults, collecting a small heap takes up much of two cores."""
+"""JVM options of the Java peers. With the defaults, garbage collection of a small heap takes up much of two cores."""
 
 
 def make_parser(about: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:
-    """Return a parser for the arguments that the Java peers share."""
+    """Return a parser for the arguments that all Java peers share. ``variants`` are the names for ``--variant``."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")
@@ -29,12 +29,12 @@ def make_parser(about: str | None, variants: Iterable[str]) -> argparse.Argument
 
 
 def state_of(options: argparse.Namespace) -> Path:
-    """Return the absolute path of the state's folder, which is a temporary one if none is named."""
+    """Return the absolute path of the folder for state. Create a temporary folder if none was given."""
     return (options.state or Path(tempfile.mkdtemp(prefix="peer-"))).absolute()
 
 
 def start_java(options: argparse.Namespace, main: str, arguments: Sequence[str], java: Sequence[str] = HEAP) -> None:
-    """Replace this process with Java, which then receives its signals."""
+    """Replace this process with Java, so that signals sent to this process reach Java."""
     program = shutil.which("java")
     if program is None:
         raise SystemExit("java is missing; on Debian and Ubuntu: apt-get install openjdk-17-jre-headless")

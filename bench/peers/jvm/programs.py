@@ -1,7 +1,7 @@
-"""Compiles the Java peers when they are first used, and finds the jars that they run with.
+"""Compiles the Java peers when they are first used, and finds the jars that they need at run time.
 
-The classes are kept beside the other peers' environments, and compiled again when a source or a jar changes. A compiler
-(``javac``) is needed only here.
+The compiled classes are kept next to the environments of the other peers, and are compiled again when a source or a jar
+changes. This requires a Java compiler (``javac``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def command(engine: str, folder: Path, say: Say) -> list[str]:
-    """Return the arguments that start a script of this package: its file and its class path.
+    """Return the arguments with which Python starts the script of an engine: the script's file and a class path.
 
     ``engine`` is ``streams``, ``flink`` or ``spark``. Raises `StackError` if a jar or the compiler is missing.
     """
@@ -40,12 +40,12 @@ def command(engine: str, folder: Path, say: Say) -> list[str]:
 
 
 def sources(engine: str) -> list[Path]:
-    """Return the Java files of an engine's program, with those that all programs share."""
+    """Return the Java files of an engine's program, including those that all programs share."""
     return [path for name in ("common", engine) for path in sorted((HERE / name).glob("*.java"))]
 
 
 def compile_java(engine: str, folder: Path, classpath: str, say: Say) -> Path:
-    """Return the folder with the compiled classes of an engine's program, compiled if they are missing."""
+    """Compile an engine's program if that has not been done yet. Return the folder with the compiled classes."""
     files = sources(engine)
     digest = hashlib.sha256(classpath.encode())
     for path in files:
@@ -92,7 +92,7 @@ def pyspark_jars() -> Path:
 
 
 def _jackson(folder: Path) -> list[str]:
-    """Return the jar that parses JSON. Flink's own copy has other package names."""
+    """Return the jar of Jackson, which parses JSON. Flink includes a copy, but under other package names."""
     return [str(path) for path in folder.glob("jackson-core-*.jar")]
 
 

@@ -1,12 +1,14 @@
-"""The neighbour join by hand in Spark, in Java, at least once: a peer of the neighbour join.
+"""The neighbour join implemented by hand in Spark (Java), for comparison in the benchmarks.
 
-It uses ``transformWithState`` (``spark/ByHand.java``), without Python in between. With ``--order watermark`` it holds
-each record until the watermark, which lags by one batch plus the lateness and is shared by all things, has passed it;
-later ones are dropped silently. ``--order arrival`` assumes that the records of a thing are in order from batch to
-batch, and writes their pairs in the batch that brings them.
+Delivery is at least once. The join (``spark/ByHand.java``) uses ``transformWithState`` and runs entirely in the JVM,
+without Python. With ``--order watermark`` it holds each record until the watermark has passed it; records older than
+the watermark are dropped silently. The watermark lags by one batch plus the lateness and is shared by all things.
+``--order arrival`` assumes that the records of each thing are in order from batch to batch, and writes each pair in the
+batch that completes it.
 
-Settings: those that are best for the same join in Python (``spark_asof.py``): a state partition for each core, the
-parallel collector, RocksDB (the only store that Spark accepts for this) with changelogs.
+The settings are those that worked best for the same join in Python (``spark_asof.py``): one state partition per core,
+the parallel garbage collector, and RocksDB, the only store that Spark accepts for ``transformWithState``, with
+changelogs.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
 }
 
 _OPENS: Final = [
-    # The packages that Spark's own start script opens in Java 17.
+    # Spark's own start script opens the same packages when it runs on Java 17.
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in (
         *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def arguments(options: argparse.Namespace) -> list[str]:
-    """Return the arguments of the Java program. Later variants override earlier ones."""
+    """Return the command-line arguments for the Java program. If variants conflict, the last one wins."""
     settings = dict(SETTINGS)
     for name in options.variant:
         settings |= VARIANTS[name]

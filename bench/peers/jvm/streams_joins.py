@@ -1,14 +1,15 @@
-"""Joins in Kafka Streams, exactly once: peers of the neighbour join.
+"""Exactly-once joins in Kafka Streams, for comparison with the neighbour join in the benchmarks.
 
-- ``window``: the windowed join of the DSL. Both sides come from one topic, so they are read in the order of the log. It
-  writes all pairs within the width, and none across a longer pause.
-- ``neighbours``: the neighbour join by hand, a processor with a state for each thing (``streams/ByHand.java``). Without
-  lateness it assumes that the records of a thing are in order; with a lateness it holds each record for that long.
+- ``window``: the windowed join of the Kafka Streams DSL. Both sides come from one topic, so they are read in log order.
+  The join writes every pair within the window, and no pair whose records are further apart than that.
+- ``neighbours``: the neighbour join implemented by hand, as a processor that keeps a state per thing
+  (``streams/ByHand.java``). Without a lateness it assumes that the records of each thing arrive in order; with one, it
+  holds each record for that long.
 
-Settings: exactly once (v2) with a thread for each core; a commit every second, because each one ends a transaction of
-each thread; polls and buffers of a thousand records, Kafka's defaults, because larger ones were slower; batches of a
-quarter of a megabyte with lz4. The stores are in memory, with changelog topics; by hand they also have a cache of 64
-MB, from which only the newest state of a thing goes to the changelog at each commit.
+The settings are exactly-once processing (v2) with one thread per core; one commit per second, because every commit ends
+one transaction per thread; Kafka's default of a thousand records per poll and buffer, because larger values were
+slower; and lz4-compressed batches of up to 256 kB. The stores are in memory and backed by changelog topics. The
+hand-written join also has a 64 MB cache, so that each commit writes only the newest state of a thing to the changelog.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def arguments(options: argparse.Namespace) -> list[str]:
-    """Return the arguments of the Java program. Later variants override earlier ones."""
+    """Return the command-line arguments for the Java program. If variants conflict, the last one wins."""
     settings = SETTINGS | {
         "bootstrap.servers": options.bootstrap,
         "application.id": options.out,

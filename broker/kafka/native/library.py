@@ -1,8 +1,9 @@
-"""librdkafka, as shipped with confluent_kafka: its public functions, and the handle of a client.
+"""Access to the librdkafka that ships with confluent_kafka: its public functions, and the handles of clients.
 
 The functions and structures are declared in librdkafka's public header (rdkafka.h), and their ABI is stable within a
-major version. The handle is private to confluent_kafka: it is the first member of a client object. It is used only if
-librdkafka confirms it: confluent_kafka registers the object's address as the handle's opaque pointer.
+major version. A client's handle (``rd_kafka_t``), in contrast, is private to confluent_kafka, which stores it as the
+first member of the client object. Before a handle is used, it is verified: confluent_kafka sets the handle's opaque
+pointer to the address of the client object, so librdkafka must return that address.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from llvmlite import binding
 POINTER: Final = ctypes.c_void_p
 
 F_COPY: Final = 0x2
-"""RD_KAFKA_MSG_F_COPY: the library copies the bytes of a message within the call."""
+"""RD_KAFKA_MSG_F_COPY: librdkafka copies each message's bytes before the produce call returns."""
 
 _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "rd_kafka_opaque": (POINTER, (POINTER,)),
@@ -55,12 +56,12 @@ _PATH: Final = 5
 
 
 class Unavailable(Exception):
-    """The native calls cannot be used here. The message says why."""
+    """Raised if librdkafka cannot be called directly in this environment. The message says why."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Return the library that confluent_kafka has loaded. Raises `Unavailable`."""
+    """Return the librdkafka library that confluent_kafka has loaded. Raises `Unavailable` if it cannot be used."""
     try:
         loaded = ctypes.CDLL(path_of_library())
         for name, (returns, takes) in _FUNCTIONS.items():
@@ -74,7 +75,7 @@ def library() -> ctypes.CDLL:
 
 
 def path_of_library() -> str:
-    """Return the path of the library that confluent_kafka has loaded. Raises `Unavailable`."""
+    """Return the path of the librdkafka library that confluent_kafka has loaded. Raises `Unavailable`."""
     if sys.platform != "linux" or sys.implementation.name != "cpython" or sys.byteorder != "little":
         raise Unavailable(f"they are not supported on {sys.implementation.name} on {sys.platform}")
     mapped = (line.split(maxsplit=5) for line in _mappings())
@@ -85,33 +86,36 @@ def path_of_library() -> str:
 
 
 def handle_of(client: Consumer | Producer) -> int:
-    """Return the address of a client's ``rd_kafka_t``, valid for as long as the client. Raises `Unavailable`."""
+    """Return the address of a client's ``rd_kafka_t``, which is valid as long as the client exists.
+
+    Raises `Unavailable` if the address cannot be determined.
+    """
     if not isinstance(client, Consumer | Producer):
         raise Unavailable(f"{type(client).__name__} is not a client of confluent_kafka")
     loaded = library()
     handle = current_handle(client)
     if handle is None or not _is_mapped(handle) or loaded.rd_kafka_opaque(handle) != id(client):
-        raise Unavailable(f"confluent_kafka {confluent_kafka.__version__} lays out its objects differently")
+        raise Unavailable(f"confluent_kafka {confluent_kafka.__version__} has an unsupported object layout")
     return handle
 
 
 def load_loops() -> ModuleType:
-    """Import the compiled loops, which need librdkafka. Raises `Unavailable`."""
+    """Import and return the module of compiled loops, which call librdkafka. Raises `Unavailable`."""
     library()
     try:
         return importlib.import_module("broker.kafka.native.memory")
     except Exception as error:
-        # Other versions of numba or llvmlite may raise anything.
+        # There is no telling what exceptions other versions of numba or llvmlite raise.
         raise Unavailable(f"the loops could not be compiled: {error}") from error
 
 
 def current_handle(client: Consumer | Producer) -> int | None:
-    """Return the handle of a client for which `handle_of` has succeeded, or None if the client is closed."""
+    """Return the handle of a client, or None if the client is closed. Call `handle_of` first to verify the layout."""
     return POINTER.from_address(id(client) + _HANDLE_AT).value
 
 
 def _is_mapped(address: int) -> bool:
-    """Return whether this process may read one page of memory at ``address``."""
+    """Return whether one page of memory at ``address`` is mapped for reading and writing in this process."""
     for line in _mappings():
         begin, _, end = line.split(maxsplit=1)[0].partition("-")
         if int(begin, 16) <= address and address + mmap.PAGESIZE <= int(end, 16):

@@ -1,6 +1,6 @@
-"""Compiled loops over librdkafka's messages, which are structures in its memory.
+"""Compiled loops that read and write librdkafka's message structures in memory.
 
-A message is a ``rd_kafka_message_t`` (rdkafka.h). On every 64-bit platform its members are at the offsets below.
+A message is an ``rd_kafka_message_t`` (rdkafka.h). Its members have the offsets below on every 64-bit platform.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int64]
 
-# The functions that the loops call must be registered before any loop is loaded.
+# Register the librdkafka functions that the loops call. This must happen before any loop is loaded.
 library()
 
 _destroy: Any = types.ExternalFunction("rd_kafka_message_destroy", types.void(types.intp))
 _timestamp: Any = types.ExternalFunction("rd_kafka_message_timestamp", types.int64(types.intp, types.intp))
 
 ERROR, TOPIC, PARTITION, PAYLOAD, LENGTH, KEY, KEY_LENGTH, OFFSET, OPAQUE = range(9)
-"""The members of a message, one 8-byte word each. `ERROR` and `PARTITION` use only the lower half."""
+"""The members of a message, each in an 8-byte word. `ERROR` and `PARTITION` occupy only the lower half of theirs."""
 
 WORDS: Final = 9
 
@@ -40,9 +40,9 @@ _WORD: Final = 8
 
 @compiled(types.void, INTS, types.Array(types.int64, 2, "C"), INTS_OUT)
 def describe(messages: Ints, found: Ints, kind: Ints) -> None:
-    """Store the members of the messages at these addresses in ``found``, one column per message.
+    """Copy the members of the messages at the given addresses to ``found``, one column per message.
 
-    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word of scratch space, which the library overwrites.
+    ``found``: int64, shape (`ROWS`, n) or wider. ``kind``: one word, to which librdkafka writes the kind of timestamp.
     """
     for at in range(len(messages)):
         message = messages[at]
@@ -57,13 +57,13 @@ def describe(messages: Ints, found: Ints, kind: Ints) -> None:
 
 @compiled(types.void, INTS, INTS, INTS, BYTES_OUT)
 def gather(address: Ints, start: Ints, end: Ints, data: Bytes) -> None:
-    """Copy the bytes at each address to ``data[start:end]``."""
+    """For each address i, copy the bytes found there to ``data[start[i]:end[i]]``."""
     for at in range(len(address)):
         copy_bytes(data.ctypes.data + start[at], address[at], end[at] - start[at])
 
 
 @compiled(types.void, INTS)
 def destroy(messages: Ints) -> None:
-    """Return messages to the library. Their addresses become invalid."""
+    """Destroy the messages at the given addresses, which gives their memory back to librdkafka."""
     for message in messages:
         _destroy(message)

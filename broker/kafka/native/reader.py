@@ -1,10 +1,9 @@
-"""Reads the partitions of a consumer as columns.
+"""Reads messages from a consumer's partitions as columns, by calling librdkafka directly.
 
-librdkafka delivers the messages and errors of each partition to this reader's queue instead of the consumer's queue,
-which still gets everything else: logs, statistics and broker errors.
+librdkafka delivers the messages and errors of each partition to this reader's queue instead of the consumer's queue.
+The consumer's queue still receives everything else: logs, statistics and broker errors.
 
-**Memory.** Messages are in librdkafka's memory, and are destroyed here before the call that has read them returns.
-Everything that `read` returns is a copy.
+**Memory.** The messages are in librdkafka's memory. `read` returns copies, and destroys the messages before it returns.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NO_ERROR = 0
 class Fetched(NamedTuple):
     """n messages of one partition, in offset order.
 
-    ``append_ms``: their timestamps. ``is_null``: which values are null, or None if none is.
+    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if no value is.
     """
 
     topic: str
@@ -45,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A partition error, or the end of a partition's log, which is at ``offset``."""
+    """An event of a partition: an error, or that the reader has reached the end of the log, at ``offset``."""
 
     error: KafkaError
     topic: str
@@ -54,23 +53,26 @@ class Event(NamedTuple):
 
 
 class NativeReader:
-    """Reads partitions of one consumer. Not thread-safe.
+    """Reads messages from partitions of one consumer. Not thread-safe.
 
-    The consumer's own calls no longer return messages of these partitions, not even after the reader is closed. The
-    reader must be closed before the consumer, which otherwise waits for it. A reader that is not closed explicitly is
-    closed when it is garbage-collected or the interpreter exits.
+    Methods of the consumer, such as ``poll``, no longer return messages of these partitions, not even after the reader
+    is closed. Close the reader before the consumer: closing the consumer blocks until the reader is closed. A reader
+    that is not closed explicitly is closed when it is garbage-collected or the interpreter exits.
     """
 
     def __init__(self, consumer: Consumer, count_max: int) -> None:
-        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable`."""
+        """Prepare to read; no partition is read until it is added. Raises `Unavailable`.
+
+        ``count_max``: the maximum number of messages that a call of `read` can return.
+        """
         self._memory, self._library = load_loops(), library()
         self._handle = handle_of(consumer)
         self._messages = np.empty(count_max, dtype=np.int64)
         self._found = np.empty((self._memory.ROWS, count_max), dtype=np.int64)
         self._kind = np.zeros(1, dtype=np.int64)
-        # librdkafka calls this callback for partition errors, within `read`. The one that confluent_kafka installs
-        # expects to be called from a method of the consumer, and would abort the process. Without a callback, the
-        # library logs such errors.
+        # Remove the error callback, which librdkafka would call for partition errors during `read`. confluent_kafka's
+        # callback expects to run within a method of the consumer, and would abort the process. Without a callback,
+        # librdkafka logs the errors instead.
         self._library.rd_kafka_conf_set_error_cb(self._library.rd_kafka_conf(self._handle), None)
         self._queue: int = self._library.rd_kafka_queue_new(self._handle)
         self._added: set[tuple[str, int]] = set()
@@ -79,22 +81,22 @@ class NativeReader:
         self._finalizer = weakref.finalize(self, _release, consumer, self._handle, self._queue, self._added)
 
     def add(self, topic: str, partition: int) -> None:
-        """Start reading a partition. Call this each time before assigning the partition to the consumer.
+        """Start reading a partition. Raises KafkaException if librdkafka does not know the partition.
 
-        Raises KafkaException.
+        Call this each time before the partition is assigned to the consumer.
         """
         self._added.add((topic, partition))
-        # Until something arrives: the library stops delivering to this queue when it ends an earlier assignment of the
-        # partition, which happens some time after it was requested.
+        # `read` redirects the partition to this queue again until something arrives. If the partition was assigned
+        # before, librdkafka ends that assignment asynchronously, and then stops delivering to this queue.
         self._fresh.add((topic, partition))
         _forward(self._handle, topic, partition, self._queue)
 
     def remove(self, topic: str, partition: int) -> None:
-        """Stop reading a partition, which is no longer assigned to the consumer."""
+        """Stop reading a partition. Call this when the partition is no longer assigned to the consumer."""
         self._fresh.discard((topic, partition))
 
     def read(self, count_max: int, wait_s: float) -> tuple[list[Fetched], list[Event]]:
-        """Return what has arrived. Wait up to ``wait_s`` for ``count_max`` messages and events."""
+        """Wait up to ``wait_s`` for at most ``count_max`` messages and events, and return those that have arrived."""
         for topic, partition in self._fresh:
             _forward(self._handle, topic, partition, self._queue)
         wait_ms = max(0, int(wait_s * 1000))
@@ -116,7 +118,7 @@ class NativeReader:
         self._finalizer()
 
     def _sort(self, count: int) -> tuple[list[Fetched], list[Event]]:
-        # Not cached across calls, because librdkafka may reuse the address of a topic.
+        # Cache topic names by handle only during this call, because librdkafka may later reuse the address of a handle.
         self._topics: dict[int, str] = {}
         found = self._found[:, :count]
         events, which = [], None
@@ -126,7 +128,8 @@ class NativeReader:
             which = (errors == _NO_ERROR).nonzero()[0]
             found = found.take(which, axis=1)
         topics, partitions = found[self._memory.READ_TOPIC], found[self._memory.READ_PARTITION]
-        # Messages of one partition arrive in long runs.
+        # Split the messages where the partition changes. There are few such places, because messages of one partition
+        # arrive in long runs.
         changes = np.flatnonzero((np.diff(topics) != 0) | (np.diff(partitions) != 0)) + 1
         runs: dict[tuple[str, int], list[Ints]] = {}
         for begin, end in pairwise([0, *changes.tolist(), found.shape[1]] if found.shape[1] else []):
@@ -159,7 +162,7 @@ class NativeReader:
         return Event(error, self._topic(topic), partition, offset)
 
     def _topic(self, handle: int) -> str:
-        """Return the name of the topic with this handle, or an empty string if the handle is null."""
+        """Return the topic name for a librdkafka topic handle, or an empty string if the handle is null."""
         if not handle:
             return ""
         name = self._topics.get(handle)
@@ -169,7 +172,7 @@ class NativeReader:
 
 
 def _forward(handle: int, topic: str, partition: int, queue: int | None) -> None:
-    """Deliver the messages of a partition to ``queue``. None: leave them in the partition's own queue."""
+    """Make librdkafka deliver a partition's messages to ``queue``, or to the partition's own queue if it is None."""
     loaded = library()
     own = loaded.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
     if not own:

@@ -1,6 +1,6 @@
-"""Writes columns with a producer.
+"""Writes columns of messages with a producer, by calling librdkafka directly.
 
-**Memory.** librdkafka copies the bytes of every message during the call, so the columns may be freed afterwards.
+**Memory.** librdkafka copies the bytes of every message before `write` returns, so the columns may then be freed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _CALL_MESSAGES: Final = 10_000
-"""Messages per call. One array of this size is reused."""
+"""The maximum number of messages passed to librdkafka in one call. A single array of this size is reused."""
 
 _FULL_WAIT_S: Final = 0.02
 
 
 class NativeWriter:
-    """Writes messages with one producer, without delivery reports: if a message is lost, its transaction fails."""
+    """Writes messages with one producer, without delivery reports: if a message is lost, the transaction fails."""
 
     def __init__(self, producer: Producer) -> None:
         """Prepare to write with ``producer``. Raises `Unavailable`."""
@@ -37,7 +37,7 @@ class NativeWriter:
         self._messages = np.zeros((_CALL_MESSAGES, self._memory.WORDS), dtype=np.int64)
 
     def write(self, topic: str, partition: int, keys: StringColumn | None, values: StringColumn) -> None:
-        """Add messages to the producer's queue, in order. Wait while it is full. Raises KafkaException."""
+        """Add messages to the producer's queue, in order. Wait while the queue is full. Raises KafkaException."""
         if not len(values):
             return
         if current_handle(self._producer) != self._handle:
@@ -55,12 +55,12 @@ class NativeWriter:
                     self._refer(messages, keys, rows, self._memory.KEY)
                 self._produce(handle, partition, messages)
         finally:
-            # Not kept, because the producer could not be destroyed before it.
+            # Do not cache the topic handle: the producer cannot be destroyed while a handle exists.
             self._library.rd_kafka_topic_destroy(handle)
 
     @staticmethod
     def _refer(messages: Ints, column: StringColumn, rows: slice, member: int) -> None:
-        """Store the address and the length of each string."""
+        """Store the address and length of each string of a column in the key or value member of its message."""
         messages[:, member] = column.start[rows] + column.data.ctypes.data
         messages[:, member + 1] = column.end[rows] - column.start[rows]
 

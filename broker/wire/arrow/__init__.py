@@ -1,4 +1,4 @@
-"""Messages that hold many records or results each, as Arrow IPC streams. docs/formats.md defines them.
+"""Encodes and decodes messages that hold many records or results as Arrow IPC streams, as defined in docs/formats.md.
 
-They need the extra ``arrow``; nothing is imported from here unless a setting asks for Arrow.
+This package requires the extra ``arrow``. Services import it only if a setting selects the Arrow format.
 """

@@ -1,8 +1,9 @@
 """Checks the limits of an Arrow IPC stream before any part of the stream is decoded.
 
-A small compressed message could expand to gigabytes. Its metadata give the number of rows and the size of each buffer,
-and each compressed buffer begins with its size when expanded, so all of it is known in advance. Only the few members
-that are needed are read from the metadata (flatbuffers). pyarrow verifies the rest when it decodes the stream.
+A small compressed message could expand to gigabytes. But its expanded size can be computed without decoding it: the
+metadata contain the number of rows and the size of each buffer, and each compressed buffer begins with its uncompressed
+size. This module reads only the few metadata fields (flatbuffers) that it needs. pyarrow verifies the rest when it
+decodes the stream.
 """
 
 from __future__ import annotations
@@ -14,48 +15,48 @@ from typing import Final
 from broker.wire.records import ROW_BITS, Unreadable
 
 ROWS_MAX: Final = 1 << ROW_BITS
-"""Maximum number of rows in a message, and of values in each of its dictionaries."""
+"""The maximum number of rows in a message, and the maximum number of values in each of its dictionaries."""
 
 EXPANDED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Maximum size of a message's buffers when expanded."""
+"""The maximum total size in bytes of a message's buffers after decompression."""
 
 _MESSAGES_MAX: Final = 1_000
-"""Maximum number of schemas, dictionaries and batches in one stream."""
+"""The maximum number of Arrow messages (schema, dictionaries and record batches) in one stream."""
 
 _BUFFERS_MAX: Final = 4_096
-"""Maximum number of buffers in one dictionary or batch."""
+"""The maximum number of buffers in one dictionary or record batch."""
 
 _EXTENSION, _NO_EXTENSION = b"ARROW:extension:name", b"ARROW_extension_name"
-"""The member of a field's metadata that names its extension type, and one of the same length without a meaning."""
+"""The metadata key that gives a field's extension type, and a key of the same length that has no meaning in Arrow."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
 _VERSION_5: Final = 4
-"""The current version of the metadata. Earlier ones could announce compression in a message's own metadata."""
+"""The current metadata version, V5. In earlier versions, a message's custom metadata could also declare compression."""
 
 _IS_PLAIN: Final = -1
-"""The size that marks a buffer which is stored as it is in a compressed batch."""
+"""The uncompressed size that is stored with a buffer if the buffer is not compressed although its batch is."""
 
 _HEADER_BYTES: Final = 8
 _PAIR_BYTES: Final = 16
 
 
 class _Metadata:
-    """Reads members of tables in a flatbuffer. Raises `Unreadable` if a position is outside the flatbuffer."""
+    """Reads fields of tables in a flatbuffer. Raises `Unreadable` if a position is outside the flatbuffer."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.root = self.number("<I", 0)
 
     def number(self, form: str, at: int) -> int:
-        """Return the number at a position. ``form`` is its type, in the notation of `struct`."""
+        """Return the number at a position in the flatbuffer. ``form`` is the number's format as defined by `struct`."""
         if not 0 <= at <= len(self._data) - struct.calcsize(form):
             raise Unreadable(_BROKEN)
         (found,) = struct.unpack_from(form, self._data, at)
         return int(found)
 
     def member(self, table: int, index: int) -> int:
-        """Return the position of a member, or 0 if the table does not have it."""
+        """Return the position of a table's field with the given index, or 0 if the table does not have the field."""
         members = table - self.number("<i", table)
         place = 4 + 2 * index
         if place + 2 > self.number("<H", members):
@@ -64,32 +65,35 @@ class _Metadata:
         return table + offset if offset else 0
 
     def long(self, table: int, index: int) -> int:
-        """Return an int64 member; 0 if the table does not have it."""
+        """Return the value of a table's int64 field, or 0 if the table does not have the field."""
         at = self.member(table, index)
         return self.number("<q", at) if at else 0
 
     def pairs(self, at: int, count: int) -> Iterator[tuple[int, int]]:
-        """Return ``count`` pairs of int64, beginning at a position."""
+        """Return ``count`` pairs of int64 numbers, which begin at position ``at``."""
         end = at + _PAIR_BYTES * count
         if not 0 <= at <= end <= len(self._data):
             raise Unreadable(_BROKEN)
         return struct.iter_unpack("<qq", self._data[at:end])
 
     def target(self, table: int, index: int) -> int:
-        """Return the position of the table or vector to which a member refers, or 0."""
+        """Return the position of the table or vector that a table's field refers to, or 0 if there is no such field."""
         at = self.member(table, index)
         return at + self.number("<I", at) if at else 0
 
 
-_BROKEN: Final = "not an Arrow IPC stream: its metadata are damaged"
+_BROKEN: Final = "not an Arrow IPC stream: its metadata are corrupt"
 
 
 def check_limits(value: bytes | memoryview) -> int:
-    """Return the number of rows. Raises `Unreadable` if the value is not an Arrow IPC stream, or exceeds a limit."""
+    """Return the number of rows in an Arrow IPC stream.
+
+    Raises `Unreadable` if ``value`` is not an Arrow IPC stream or exceeds one of the limits of this module.
+    """
     whole, at, rows, size = memoryview(value), 0, 0, 0
     for _ in range(_MESSAGES_MAX):
         if len(whole) - at < _HEADER_BYTES:
-            # A stream may end without its end mark.
+            # The end-of-stream marker is optional.
             if at == 0 or at != len(whole):
                 raise Unreadable("not an Arrow IPC stream: it is cut off")
             return rows
@@ -112,17 +116,18 @@ def check_limits(value: bytes | memoryview) -> int:
             reason = f"the message has more than {ROWS_MAX} rows"
             raise Unreadable(reason)
         if size > EXPANDED_BYTES_MAX:
-            reason = f"the message has more than {EXPANDED_BYTES_MAX} bytes when expanded"
+            reason = f"the message is larger than {EXPANDED_BYTES_MAX} bytes when decompressed"
             raise Unreadable(reason)
-    reason = f"the stream has more than {_MESSAGES_MAX} dictionaries and batches"
+    reason = f"the stream contains more than {_MESSAGES_MAX} dictionaries and record batches"
     raise Unreadable(reason)
 
 
 def with_plain_types(value: bytes) -> bytes:
-    """Return a stream that has passed `check_limits` with each extension type replaced by the type that stores it.
+    """Replace each extension type in an Arrow IPC stream by its storage type. Return the resulting stream.
 
-    Which extension types exist depends on the version of pyarrow, and on what else the process has imported. The code
-    of such a type would run for a column that nobody needs, and may raise anything.
+    The stream must have passed `check_limits`. Which extension types exist depends on the version of pyarrow and on
+    what else the process has imported. Without the replacement, the code of an extension type would run even for a
+    column that nobody needs, and could raise any exception.
     """
     (length,) = struct.unpack_from("<i", value, 4)
     schema = value[: _HEADER_BYTES + length]
@@ -130,17 +135,17 @@ def with_plain_types(value: bytes) -> bytes:
 
 
 def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
-    """Return a part's number of rows (0 for a dictionary) and the number of bytes it takes when expanded."""
+    """Return the number of rows in an Arrow message (0 for a dictionary) and its size in bytes when decompressed."""
     at = metadata.member(metadata.root, 1)
     kind, batch = metadata.number("<B", at) if at else 0, metadata.target(metadata.root, 2)
     if kind not in {_DICTIONARY, _BATCH}:
         return 0, 0
     at = metadata.member(metadata.root, 0)
     if metadata.member(metadata.root, 4) and (not at or metadata.number("<h", at) < _VERSION_5):
-        raise Unreadable("its compression may be of a kind that Arrow no longer writes")
+        raise Unreadable("the message may use a form of compression that Arrow no longer writes")
     if kind == _DICTIONARY:
         if (at := metadata.member(batch, 2)) and metadata.number("<B", at):
-            raise Unreadable("a dictionary is continued; write it as a whole")
+            raise Unreadable("the message contains a delta dictionary; write each dictionary as a whole")
         batch = metadata.target(batch, 1)
     rows = metadata.long(batch, 0)
     if not 0 <= rows <= ROWS_MAX:
@@ -161,7 +166,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
 
 
 def _expanded(body: memoryview, offset: int, length: int) -> int:
-    """Return the expanded size of a compressed buffer."""
+    """Return the size in bytes that a buffer of a compressed batch has when decompressed."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not length:

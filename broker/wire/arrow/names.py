@@ -1,7 +1,7 @@
-"""Limits what the strings of a message take row by row.
+"""Limits the total size of a message's strings when each row has its own copy.
 
-A dictionary holds a string once, however many rows and batches of a message refer to it. Whoever reads the rows needs
-the string again for each of them: in dead letters, points and ids.
+A dictionary holds each string only once, no matter how many rows and batches of a message refer to it. Whoever reads
+the rows, however, needs a copy of the string for each row, in dead letters, points and ids.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 
 class NameSizes:
-    """Adds up the sizes of the strings of one dictionary column in all rows of a message."""
+    """Adds up the sizes of the strings in a dictionary column, counting a string once for each row that contains it."""
 
     def __init__(self) -> None:
         self._size = self._bound = 0
-        # Those that count in the upper bound, but not in the size yet.
+        # The rows added so far whose strings count towards the upper bound, but not yet towards the exact size.
         self._parts: list[tuple[Any, Ints]] = []
 
     def add(self, dictionary: Any, number: Ints) -> None:
-        """Add the rows with these indices into a dictionary (-1 for null).
+        """Add rows, given as their indices into ``dictionary`` (-1 for a null).
 
-        Raises `Unreadable` if all rows added so far have more than `EXPANDED_BYTES_MAX` bytes.
+        Raises `Unreadable` if the strings of all rows added so far take more than `EXPANDED_BYTES_MAX` bytes.
         """
-        # An upper bound of a string's size: that of all together, which is known, or else that of the largest.
+        # As an upper bound for the size of each string, use the total size of the dictionary, which is known. If that
+        # is too large, use the size of the largest string, which has to be computed.
         most = bytes_of(dictionary)
         if most * len(number) > EXPANDED_BYTES_MAX // 4:
             most = int(_lengths(dictionary).max(initial=0))
@@ -45,12 +46,12 @@ class NameSizes:
         self._size += sum(_size_of(*part) for part in self._parts)
         self._bound, self._parts = self._size, []
         if self._size > EXPANDED_BYTES_MAX:
-            reason = f"the names of its rows have more than {EXPANDED_BYTES_MAX} bytes"
+            reason = f"the names in all rows of the message take more than {EXPANDED_BYTES_MAX} bytes"
             raise Unreadable(reason)
 
 
 def bytes_of(texts: Any) -> int:
-    """Return the size of a column of strings, without their positions. Much faster than pyarrow's own ``nbytes``."""
+    """Return the size of a column's strings in bytes, without their offsets. Much faster than pyarrow's ``nbytes``."""
     _, _, data = texts.buffers()
     return 0 if data is None else int(data.size)
 
@@ -66,7 +67,7 @@ def _lengths(texts: Any) -> Ints:
 
 
 def indices_of(column: Any) -> Ints:
-    """Return each row's index into the dictionary of a column, -1 where null."""
+    """Return, for each row of a dictionary column, the index of its value in the dictionary, or -1 if it is null."""
     indices = column.indices
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(-1)
@@ -75,7 +76,10 @@ def indices_of(column: Any) -> Ints:
 
 
 def check_names(table: Any) -> None:
-    """Raise `Unreadable` if the strings of a dictionary column of a table have more than `EXPANDED_BYTES_MAX` bytes."""
+    """Check the size of the strings in each dictionary column of a table, counting a string once for each row.
+
+    Raises `Unreadable` if a column's strings take more than `EXPANDED_BYTES_MAX` bytes.
+    """
     for column in table.columns:
         if not pa.types.is_dictionary(column.type) or not pa.types.is_string(column.type.value_type):
             continue

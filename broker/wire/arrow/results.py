@@ -1,4 +1,4 @@
-"""Results as Arrow: one message holds many results of one join in one unit.
+"""Encodes and decodes results as Arrow IPC streams. A message holds many results of one join in one unit.
 
     thing             dictionary of utf8
     quantity          dictionary of utf8: the join's output
@@ -6,14 +6,14 @@
     half              bool: whether half a nanosecond was cut off
     result            float64; replaced by left and right, both float64, if the join keeps both values
     join              dictionary of utf8
-    left_offset       dictionary of int64: the offset of the left record's message
-    right_offset
+    left_offset       dictionary of int64: the offset of the message that contains the left record
+    right_offset      the same for the right record
     left_row          uint16: the left record's row in its message
-    right_row         both are absent if each message of the input holds one record
-    left_tie          int32: the ordinal among equal times of the left stream and key
-    right_tie         both are absent if they are 0 in all results of the message
+    right_row         the same for the right record; both are absent if each input message holds one record
+    left_tie          int32: the left record's ordinal among records of its stream and key with the same time
+    right_tie         the same for the right record; both are absent if they are 0 in all results of the message
 
-The unit, which is also the message's partition, is in the metadata of the schema.
+The schema's metadata contain the unit, whose number is also the message's partition.
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MESSAGE_BYTES_MAX: Final = 512 * 1024
-"""The approximate maximum size of a message of results: half of what Kafka accepts by default."""
+"""The approximate maximum size of a message with results: half of the message size that Kafka accepts by default."""
 
 _ROW_BYTES: Final = 40
-"""The approximate size of a row, without its names."""
+"""The approximate size of a row in bytes, not counting its names, which are in dictionaries."""
 
 _ROWS_MAX: Final = 12_000
-"""Maximum number of rows in a message, so that indices into its dictionaries fit into an int16."""
+"""The maximum number of rows in a message. It ensures that indices into the message's dictionaries fit into int16."""
 
 _NAMES_BYTES: Final = 32 * 1024
-"""If all names together take at most this many bytes, every message of a batch has the whole dictionary."""
+"""If the names of all things together take at most this many bytes, each message of a batch contains all of them.
+Otherwise each message contains only the names that occur in it."""
 
 _SPAN_MAX: Final = 256
-"""If the offsets span at most this many, all in between are in the dictionary, whether they occur or not."""
+"""If the range of the offsets is at most this long, the dictionary contains every offset in the range, even those that
+do not occur."""
 
 _UNIT: Final = b"unit"
 _NAMES: Final = pa.dictionary(pa.int16(), pa.string())
@@ -60,9 +62,10 @@ _NAME: Final = pa.dictionary(pa.int8(), pa.string())
 
 
 class ResultColumns(NamedTuple):
-    """The columns of n results. All are int64 of shape (n,), except ``value``; the times are in ns.
+    """The columns of n results. Times are in ns.
 
-    ``value`` is float64. Its shape is (n,), or (n, 2) if the join keeps both values.
+    ``value`` is float64, of shape (n,), or (n, 2) if the join keeps both values. All other columns are int64 of shape
+    (n,).
     """
 
     thing: Ints
@@ -75,16 +78,17 @@ class ResultColumns(NamedTuple):
     right_ordinal: Ints
 
     def part(self, begin: int, end: int) -> ResultColumns:
-        """Return the results from index ``begin`` up to ``end``."""
+        """Return the results from index ``begin`` up to, but not including, ``end``."""
         return ResultColumns._make(column[begin:end] for column in self)
 
 
 def encode_results(
     things: Sequence[str], columns: ResultColumns, join: str, quantity: str, unit: int, *, has_rows: bool
 ) -> list[bytes]:
-    """Return the messages that hold n results of one join in one unit.
+    """Encode n results of one join in one unit. Return them as one or more messages.
 
-    ``has_rows`` says whether positions include rows (see `broker.wire.records.ROW_BITS`).
+    ``things`` are the names that ``columns.thing`` refers to. ``has_rows`` says whether the positions of records
+    include rows (see `broker.wire.records.ROW_BITS`).
     """
     lengths = np.array([len(thing.encode()) for thing in things], dtype=np.int64)
     both, messages = columns.value.ndim > 1, []
@@ -102,7 +106,10 @@ def encode_results(
 
 
 def _parts(thing: Ints, lengths: Ints, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Divide the results from ``begin`` up to ``end`` into parts of about `MESSAGE_BYTES_MAX`."""
+    """Divide the results from ``begin`` up to ``end`` into ranges, each of which fits into a message.
+
+    Yields each range as (begin, end).
+    """
     names = int(lengths.sum())
     if names > _NAMES_BYTES:
         names = int(lengths.take(np.unique(thing[begin:end])).sum())
@@ -162,9 +169,9 @@ def _labels(number: Any, distinct: Any) -> Any:
 
 
 def _places(seq: Ints, *, has_rows: bool) -> tuple[Any, Any]:
-    """Return the offsets and the rows of positions.
+    """Split the positions of records into the offsets of their messages and their rows. Return both as Arrow columns.
 
-    The offsets are a dictionary, because most of the records of a batch come from few messages.
+    The offsets are dictionary-encoded, because the records of a batch usually come from only a few messages.
     """
     bits = ROW_BITS if has_rows else 0
     low, high = int(seq.min()) >> bits, int(seq.max()) >> bits
@@ -184,17 +191,17 @@ _BOOLS_OUT: Final = types.Array(types.boolean, 1, "C")
 
 @compiled(types.void, INTS, INTS, INTS_OUT, _BOOLS_OUT)
 def _find_means(left: Ints, right: Ints, mean: Ints, half: NDArray[np.bool_]) -> None:
-    """Store the mean of each pair's two times, rounded down, and whether half a nanosecond was cut off."""
+    """For each pair, store the mean of its two times, rounded down, and whether half a nanosecond was cut off."""
     for at in range(len(left)):
         differing = left[at] ^ right[at]
-        # Without the sum, which may overflow an int64.
+        # Compute the mean without adding the two times, because their sum may overflow an int64.
         mean[at] = (left[at] & right[at]) + (differing >> 1)
         half[at] = differing & 1
 
 
 @compiled(types.void, INTS, types.int64, types.int64, _SHORTS_OUT, _ROWS_OUT)
 def _split(seq: Ints, bits: int, low: int, number: NDArray[np.int16], row: NDArray[np.uint16]) -> None:
-    """Store the offset of each position, less ``low``, and its row."""
+    """Split each position into offset and row. Store the offset minus ``low`` in ``number``, and the row in ``row``."""
     for at in range(len(seq)):
         number[at] = (seq[at] >> bits) - low
         row[at] = seq[at] & 0xFFFF
@@ -209,10 +216,11 @@ def _encode(schema: Any, arrays: list[Any]) -> bytes:
 
 
 class Results(NamedTuple):
-    """The n results of a message, as lists. ``value`` holds numbers, or pairs of numbers if both values were kept.
+    """The n results of a message, with a list for each field.
 
-    ``time_ns`` is rounded down to whole ns, and ``half`` says whether half a nanosecond was cut off. ``left`` and
-    ``right`` are positions in the form that ids contain. ``tie`` is defined in `broker.wire.records.Joined`.
+    ``time_ns`` is rounded down to whole nanoseconds, and ``half`` says whether half a nanosecond was cut off.
+    ``value`` holds numbers, or pairs of numbers if the join keeps both values. ``left`` and ``right`` are the positions
+    of the records, written as in ids. ``tie`` is defined in `broker.wire.records.Joined`.
     """
 
     thing: list[str]
@@ -233,7 +241,7 @@ class Results(NamedTuple):
 
 
 def decode_results(value: bytes, count: int | None = None) -> Results:
-    """Decode a message of results, or only its first ``count``. Raises `Unreadable` with the reason."""
+    """Decode the results in a message, or only the first ``count`` of them. Raises `Unreadable` with the reason."""
     check_limits(value)
     try:
         with pa.ipc.open_stream(pa.py_buffer(with_plain_types(value))) as reader:
@@ -244,7 +252,8 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         unit = int((table.schema.metadata or {})[_UNIT])
         names = table.schema.names
         is_both = "result" not in names
-        # Of any unit, which is not compared: the schemas are cached, and a message may name as many units as it likes.
+        # Compare with the schema of an arbitrary unit: `equals` ignores the metadata, which contain the unit. `_schema`
+        # caches its results, and using the message's unit would let messages fill the cache with any number of units.
         wanted = _schema(0, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
         if not table.schema.equals(wanted):
             raise Unreadable("its columns are not those of results")
@@ -281,7 +290,7 @@ def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:
-    """Return a message of results that is reduced to these rows."""
+    """Return a copy of a message of results that contains only the given rows."""
     with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
         batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
     return _encode(batch.schema, batch.columns)

@@ -1,7 +1,8 @@
 """Reads records from Arrow IPC streams as columns, and writes such streams.
 
-A message that is not such a stream, or lacks a column, is refused as a whole. A row that is not a valid record is only
-marked, with its reason available, so that the other rows of the message can be used.
+A message that is not an Arrow IPC stream, or that lacks a column, is rejected as a whole. A row that is not a valid
+record is only marked as invalid, so that the other rows of the message can be used; `ArrowRows.reason` returns what is
+wrong with it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ _REQUIRED: Final = ("thing", "quantity", "phenomenonTime", "result")
 _COLUMNS: Final = (*_REQUIRED, "id")
 
 _ROW_NAME_BYTES: Final = 256
-"""A dictionary with more bytes per row of a batch is reduced to the names that occur in the batch."""
+"""If a dictionary takes more bytes per row of a batch than this, only the names that occur in the batch are read."""
 
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class Labels(NamedTuple):
-    """A column of n strings that holds each distinct value once, and for each row the value's index (-1 for null)."""
+    """A column of n strings. ``names`` has each distinct string once; ``number`` has each row's index into it.
+
+    The index is -1 if the row is null.
+    """
 
     names: list[str | None]
     number: Ints
@@ -49,10 +53,11 @@ class Labels(NamedTuple):
 
 
 class ArrowRows(NamedTuple):
-    """Some of a message's rows, as columns of shape (n,). The first of them is the message's row ``first``.
+    """n consecutive rows of a message, as columns of shape (n,). ``first`` is the number of the first row.
 
-    ``ts_ns`` is int64, and 0 where a time is invalid. ``result`` is float64. ``id`` is empty where a row has no id, and
-    None if no row has one. ``valid`` says which rows are valid records. ``batch`` holds the rows in Arrow's own form.
+    ``ts_ns`` has the times (int64 nanoseconds), or 0 where a time is invalid. ``result`` is float64. ``id`` is None if
+    no row has an id; otherwise it is empty for rows without one. ``valid`` says which rows are valid records. ``batch``
+    has the same rows as an Arrow record batch.
     """
 
     first: int
@@ -68,15 +73,15 @@ class ArrowRows(NamedTuple):
         return len(self.ts_ns)
 
     def fields(self, row: int) -> dict[str, Any]:
-        """Return the fields of a row, as Python objects."""
+        """Return the fields of a row by name, as Python objects. The time is an integer in the column's unit."""
         cells = {name: self.batch.column(name)[row] for name in self.batch.schema.names}
-        # Not as a datetime, which has no nanoseconds.
+        # Do not convert the time to a datetime, which cannot represent nanoseconds.
         time = cells.pop("phenomenonTime")
         shown = {name: cell.as_py() for name, cell in cells.items()}
         return shown | {"phenomenonTime": _time_number(time) if time.is_valid else None}
 
     def as_json(self, row: int, time_unit: str) -> bytes:
-        """Return a row as a JSON record, as a dead letter shows it: invalid numbers are strings."""
+        """Return a row as a JSON record for a dead letter, in which numbers that JSON does not allow are strings."""
         shown = self.fields(row)
         raw = self.batch.column("phenomenonTime")[row]
         if raw.is_valid:
@@ -86,7 +91,7 @@ class ArrowRows(NamedTuple):
         return msgspec.json.encode({name: shown[name] for name in _COLUMNS if name in shown})
 
     def reason(self, row: int) -> str:
-        """Return the reason why a row is not a valid record."""
+        """Return why an invalid row is not a valid record, as text for a dead letter."""
         shown = self.fields(row)
         for name in _REQUIRED:
             if shown[name] is None:
@@ -94,7 +99,7 @@ class ArrowRows(NamedTuple):
         for name in ("thing", "quantity", "id"):
             text = shown.get(name)
             if text is not None and not 1 <= len(text) <= NAME_LENGTH_MAX:
-                return f"{name} has {len(text)} characters, but must have 1 to {NAME_LENGTH_MAX}"
+                return f"{name} has {len(text)} characters, but must have between 1 and {NAME_LENGTH_MAX}"
         if "\0" in shown["quantity"]:
             return "quantity contains a NUL character"
         if not math.isfinite(shown["result"]):
@@ -103,9 +108,10 @@ class ArrowRows(NamedTuple):
 
 
 def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
-    """Yield the rows of a message, batch by batch. Raises `Unreadable` with the reason if there are none to read.
+    """Yield the rows of a message, one `ArrowRows` per record batch.
 
-    ``time_unit`` is the unit of times that are plain integers.
+    Raises `Unreadable` with the reason if the message as a whole cannot be read. ``time_unit`` is the unit of times
+    that are plain integers.
     """
     check_limits(value)
     found: list[ArrowRows] = []
@@ -127,18 +133,21 @@ def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
 
 
 def _check_schema(schema: Any) -> list[str]:
-    """Return the names of the columns to read. Raises `Unreadable` if one is missing, repeated or of the wrong type."""
+    """Return the names of the columns to read.
+
+    Raises `Unreadable` if a required column is missing, or if a column occurs more than once or has the wrong type.
+    """
     names: list[str] = schema.names
     for name in _COLUMNS:
         count = names.count(name)
         if count > 1 or (not count and name in _REQUIRED):
-            reason = f"the column {name} is {'missing' if not count else 'there more than once'}"
+            reason = f"the column {name} is {'missing' if not count else 'present more than once'}"
             raise Unreadable(reason)
     for name in (name for name in _COLUMNS if name in names):
         kind = schema.field(name).type
         if name == "phenomenonTime":
             if pa.types.is_timestamp(kind) and kind.tz is None:
-                raise Unreadable("the column phenomenonTime has no time zone; write timestamps with one, such as UTC")
+                raise Unreadable("the column phenomenonTime has no time zone; use timestamps with one, such as UTC")
             right, wanted = pa.types.is_int64(kind) or pa.types.is_timestamp(kind), "int64 or timestamp with a zone"
         elif name == "result":
             right, wanted = pa.types.is_float64(kind), "float64"
@@ -146,7 +155,7 @@ def _check_schema(schema: Any) -> list[str]:
             text = kind.value_type if pa.types.is_dictionary(kind) else kind
             right, wanted = pa.types.is_string(text) or pa.types.is_large_string(text), "utf8 or a dictionary of utf8"
         if not right:
-            reason = f"the column {name} has the type {kind}, but must have {wanted}"
+            reason = f"the column {name} has the type {kind}; expected {wanted}"
             raise Unreadable(reason[:500])
     return [name for name in _COLUMNS if name in names]
 
@@ -170,13 +179,16 @@ def _read_batch(batch: Any, first: int, time_unit: str, sizes: dict[str, NameSiz
 
 
 def _labels(column: Any, sizes: NameSizes) -> Labels:
-    """Return a string column as labels. Raises `Unreadable` if the names would take too much memory row by row."""
+    """Convert a string column to `Labels`.
+
+    Raises `Unreadable` if the strings would take too much memory with a copy for each row.
+    """
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     number, dictionary = indices_of(column), column.dictionary
     sizes.add(dictionary, number)
     if len(dictionary) > len(number) or bytes_of(dictionary) > _ROW_NAME_BYTES * len(number):
-        # Only the values that occur: all batches of a message may share one large dictionary.
+        # Keep only the values that occur in this batch, because all batches of a message may share a large dictionary.
         used, number = np.unique(number, return_inverse=True)
         nulls = int(np.count_nonzero(used < 0))
         dictionary, number = dictionary.take(pa.array(used[nulls:])), number - nulls
@@ -184,7 +196,7 @@ def _labels(column: Any, sizes: NameSizes) -> Labels:
 
 
 def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
-    """Return the values of a column of numbers and which of them are valid (None if all are)."""
+    """Return the values of a numeric column, and which of them are not null (None if no value is null)."""
     _, data = column.buffers()
     if data is None or not len(column):
         values = np.zeros(len(column), dtype=kind)
@@ -197,7 +209,7 @@ def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
 
 
 def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
-    """Return the times in ns (0 where a time is invalid) and which of them are valid."""
+    """Convert a column of times to nanoseconds, with 0 for invalid times. Return it, and which times are valid."""
     values, valid = _numbers(column, np.dtype(np.int64))
     unit_ns = UNIT_NS[column.type.unit if pa.types.is_timestamp(column.type) else time_unit]
     low, high = -(-TIME_MIN_NS // unit_ns), TIME_MAX_NS // unit_ns
@@ -210,9 +222,10 @@ def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
 
 
 def _texts(column: Any, sizes: NameSizes) -> tuple[StringColumn, Bools]:
-    """Return the ids (empty where the column is null) and which of them are acceptable.
+    """Return the strings of the id column, with empty strings for nulls, and which rows are valid.
 
-    Raises `Unreadable` if they would take too much memory.
+    A null is valid, because a record need not have an id. Raises `Unreadable` if the strings would take too much
+    memory with a copy for each row.
     """
     if pa.types.is_dictionary(column.type):
         sizes.add(column.dictionary, indices_of(column))
@@ -248,9 +261,10 @@ def _time_number(value: Any) -> int:
 
 
 def encode_records(records: Sequence[Record], times_ns: Sequence[int], time_unit: str) -> bytes:
-    """Return records as one message. ``times_ns`` holds their times in ns.
+    """Encode records, whose times in ns are ``times_ns``, as one message.
 
-    The times are integers in ``time_unit`` or, if one of them is finer, timestamps.
+    The message contains the times as integers in ``time_unit``, or as timestamps in ns if a time is not a whole number
+    of ``time_unit``.
     """
     times, unit_ns = np.array(times_ns, dtype=np.int64), UNIT_NS[time_unit]
     whole, rest = np.divmod(times, unit_ns)
@@ -264,9 +278,10 @@ def encode_records(records: Sequence[Record], times_ns: Sequence[int], time_unit
 
 
 def encode_columns(thing: Any, quantity: Any, time: Any, result: Any, ids: Any = None) -> bytes:
-    """Return n records as one message, from columns of any kind that pyarrow accepts.
+    """Encode n records as one message. The columns may be of any type that pyarrow can convert to an array.
 
-    Strings are written as dictionaries, so that a reader looks up each distinct name once; ids are not.
+    Things and quantities are dictionary-encoded, so that a reader has to look up each distinct name only once. Ids,
+    which are rarely equal, are not.
     """
     columns = [_encoded_labels(thing), _encoded_labels(quantity), pa.array(time), pa.array(result, pa.float64())]
     names = [*_REQUIRED]

@@ -1,4 +1,4 @@
-"""Mappings of column names to numpy arrays, as a kind of table."""
+"""The table operations of `join` for mappings of column names to numpy arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Arrays(Kind):
     def names(self, table: Mapping[str, Any]) -> list[str]:
         lengths = {name: np.shape(column) for name, column in table.items()}
         if any(len(shape) != 1 for shape in lengths.values()) or len(set(lengths.values())) > 1:
-            raise ArgumentError(f"columns must have one dimension and equal lengths, not {lengths}")
+            raise ArgumentError(f"columns must be one-dimensional and of equal length, but their shapes are {lengths}")
         return list(table)
 
     def column(self, table: Mapping[str, Any], name: str) -> tuple[Array, bool]:
@@ -66,11 +66,11 @@ class Arrays(Kind):
 
 
 def _array(column: Any) -> Any:
-    """Return a column as an array, which keeps its mask if it has one."""
+    """Convert a column to an array. A masked array is returned unchanged, so that it keeps its mask."""
     return column if isinstance(column, np.ma.MaskedArray) else np.asarray(column)
 
 
 def _masked(column: Array, rows: Ints) -> Any:
-    """Return a column at ``rows``, with `NO_ROW` masked too. If the column is empty, all rows are `NO_ROW`."""
+    """Take ``rows`` from a column, masking `NO_ROW`. If the column is empty, all ``rows`` must be `NO_ROW`."""
     values = column[rows] if len(column) else np.zeros(len(rows), dtype=column.dtype)
     return np.ma.masked_array(values, mask=rows == NO_ROW)

@@ -1,4 +1,7 @@
-"""Arrow tables, as a kind of table, and the conversion of other tables to them. Needs pyarrow, an extra."""
+"""The table operations of `join` for Arrow tables, and the conversion of other tables to Arrow.
+
+Needs pyarrow, which is installed with the extra ``arrow``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pyarrow() -> Any:
-    """Import pyarrow. Raises ImportError naming the extra."""
+    """Return the module pyarrow. If it is not installed, raises an ImportError that names the extra to install."""
     try:
         return importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
@@ -35,7 +38,7 @@ class ArrowTables(Kind):
         self._arrow = pyarrow()
 
     def from_stream(self, name: str, table: Any) -> Any:
-        """Read an object that has ``__arrow_c_stream__`` to its end. ``name``: the argument, for messages."""
+        """Read all of an object that has ``__arrow_c_stream__`` into a table. ``name``: its name, for messages."""
         try:
             reader = self._arrow.RecordBatchReader.from_stream(table)
         except self._arrow.ArrowInvalid as error:
@@ -43,7 +46,7 @@ class ArrowTables(Kind):
         return self._without_views(reader.read_all())
 
     def from_pandas(self, frame: Any) -> Any:
-        """Convert a pandas DataFrame, without its index."""
+        """Convert a pandas DataFrame to an Arrow table, dropping its index."""
         return self._arrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
 
     def names(self, table: Any) -> list[str]:
@@ -95,7 +98,7 @@ class ArrowTables(Kind):
         return self._arrow.table({name: self._arrow.array(values, mask=is_missing)})
 
     def _without_views(self, table: Any) -> Any:
-        """Convert string and binary views, because pyarrow cannot take rows of them."""
+        """Convert string and binary view columns to plain ones, because pyarrow cannot take rows from views."""
         for place, field in enumerate(table.schema):
             column = table.column(place)
             if self._arrow.types.is_dictionary(field.type):
@@ -118,7 +121,7 @@ class ArrowTables(Kind):
         return values.cast(plain[values.type]) if values.type in plain else values
 
     def _numbered(self, column: Any) -> Ints:
-        """Map values to integers from 0, equal for equal values; shape (n,)."""
+        """Number the values of a column, starting at 0 and giving equal values the same number; shape (n,)."""
         types = self._arrow.types
         if types.is_integer(column.type) or types.is_floating(column.type):
             return numbered(column.to_numpy())
@@ -144,7 +147,7 @@ class ArrowTables(Kind):
             return [left, right]
         if self._is_text(one) and self._is_text(other):
             return [self._as_text(left), self._as_text(right)]
-        # Integers: `join` has refused all other differences.
+        # Both are integer types, because `join` has already rejected any other two types that differ.
         wide = np.promote_types(one.to_pandas_dtype(), other.to_pandas_dtype())
         # No integer type can hold both int64 and uint64.
         common = self._arrow.from_numpy_dtype(wide) if wide.kind in "iu" else self._arrow.decimal128(20)

@@ -1,4 +1,4 @@
-"""`Kind`: the operations that `join` needs on a kind of table. What only some kinds need has a default here."""
+"""`Kind`: the operations that every kind of table provides for `join`. Those that few kinds need have a default."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NO_ROW: Final = -1
 """The index that stands for the missing partner of an unmatched row."""
 
 ANYTHING: Final = "objects"
-"""The type of a column that may contain values of any type."""
+"""The key type of a column that may contain values of any type."""
 
 
 class Kind(Protocol):
-    """The operations that `join` needs on a kind of table."""
+    """The interface through which `join` handles one kind of table, such as pandas DataFrames."""
 
     def names(self, table: Any) -> list[str]:
         """Return the names of the columns."""
@@ -31,7 +31,7 @@ class Kind(Protocol):
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Return which rows lack a value in a column, bool of shape (n,). NaN and NaT are no values."""
+        """Return for each row whether its value in a column is missing, including NaN and NaT; bool of shape (n,)."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:
@@ -39,33 +39,33 @@ class Kind(Protocol):
         ...
 
     def select(self, table: Any, names: list[str], new: list[str]) -> Any:
-        """Return the columns ``names`` as a table, under the names ``new``."""
+        """Return a table of the columns ``names`` only, renamed to ``new``."""
         ...
 
     def codes(self, left: Any, right: Any) -> Ints:
-        """Number the rows of two tables from 0, equal rows alike: those of ``left``, then of ``right``; shape (n,)."""
+        """Return a number for each row of ``left``, then of ``right``. Equal rows have the same number; shape (n,)."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
-        """Return the columns ``names`` at ``rows``. With ``may_lack``, `NO_ROW` yields a missing value."""
+        """Return the given rows of the columns ``names``. With ``may_lack``, `NO_ROW` yields missing values."""
         ...
 
     def stacked(self, left: Any, right: Any) -> Any:
-        """Return the rows of ``left`` and, below them, those of ``right``, which has the same column names."""
+        """Append the rows of ``right`` to those of ``left``. Both tables have the same column names."""
         ...
 
     def nullable(self, table: Any) -> Any:
-        """Convert the columns that cannot hold missing values to types that can and that keep all values."""
+        """Convert columns that cannot hold missing values to types that can, without changing any value."""
         return table
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
-        """Combine tables of equal length side by side. Each is given with new names for its columns."""
+        """Combine the columns of tables of equal length. ``parts``: each table, with new names for its columns."""
         ...
 
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
-        """Return a table of one column, float64 of shape (n,), without a value where ``is_missing``."""
+        """Return a table with one float64 column, shape (n,). Values are missing where ``is_missing`` is true."""
         ...
 
     def with_labels(self, joined: Any, _table: Any, _rows: Ints) -> Any:
-        """Give the rows of a result the labels that the rows of ``table`` at ``rows`` have. Only pandas has labels."""
+        """Copy the row labels of ``table`` at ``rows`` to the result ``joined``. Only pandas has row labels."""
         return joined

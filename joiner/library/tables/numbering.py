@@ -1,4 +1,4 @@
-"""Numbers keys from 0, equal keys alike, for the kinds of tables that have no such operation of their own."""
+"""Maps keys to integers, for the kinds of tables whose library has no such operation of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _WIDEST_BYTES: Final = 8
-"""The width of the widest integer types of numpy."""
+"""The size in bytes of the widest integer types in numpy."""
 
 
 def numbered_rows(columns: Iterable[Array]) -> Ints:
-    """Map rows of several columns, shape (n,) each, to integers from 0, equal for equal rows; shape (n,)."""
+    """Return a number for each row of ``columns``, shape (n,) each. Equal rows have the same number; shape (n,)."""
     codes: Ints = np.zeros(0, dtype=np.int64)
     for column in columns:
         of_one = numbered(column)
@@ -27,27 +27,27 @@ def numbered_rows(columns: Iterable[Array]) -> Ints:
 
 
 def numbered(values: Array) -> Ints:
-    """Map values to integers from 0, equal for equal values; shape (n,)."""
+    """Number values, starting at 0 and giving equal values the same number; shape (n,)."""
     found = dense(values)
     return np.unique(values, return_inverse=True)[1].astype(np.int64) if found is None else found
 
 
 def dense(values: Array) -> Ints | None:
-    """Do the same as `numbered`, without sorting, for integers in a small range. Return None for any other values."""
+    """Number values like `numbered`, but without sorting. Return None unless they are integers in a small range."""
     if values.dtype.kind not in "iu" or not len(values):
         return None
     low, high = int(values.min()), int(values.max())
     if high - low >= 2 * len(values):
         return None
-    # In a small signed type, the difference could overflow.
+    # In a narrow signed type, subtracting the minimum could overflow.
     wide = values if values.dtype.kind == "u" else values.astype(np.int64, copy=False)
     return (wide - low if low else wide).astype(np.int64, copy=False)
 
 
 def of_one_type(left: Any, right: Any) -> list[Any]:
-    """Convert two columns to Python integers if one is signed and the other uint64. Return others unchanged.
+    """Convert two columns to Python integers if one is signed and the other uint64; otherwise return them unchanged.
 
-    numpy and pandas would convert such columns to float64, which can make different integers equal.
+    numpy and pandas would convert such columns to float64, in which different integers can become equal.
     """
     types = {column.dtype.kind: column.dtype for column in (left, right)}
     if types.keys() == {"i", "u"} and types["u"].itemsize == _WIDEST_BYTES:

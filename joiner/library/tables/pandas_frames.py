@@ -1,4 +1,4 @@
-"""pandas DataFrames, as a kind of table. pandas is imported once a caller passes one."""
+"""The table operations of `join` for pandas DataFrames. pandas is imported only when a caller passes a DataFrame."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _INFERRED: Final = {"string": "strings", "integer": "integers"}
-"""Types inferred by pandas that more than one dtype can represent."""
+"""The key type for a type inferred by pandas. Contains only types that columns of several dtypes can store."""
 
 _NULLABLE: Final = {"b": "boolean", "i": "Int{}", "u": "UInt{}"}
-"""The dtypes of pandas that can hold missing values, by the kind of a numpy dtype. The number is that of its bits."""
+"""The pandas dtypes that can hold missing values, by numpy dtype kind. ``{}`` stands for the width in bits."""
 
 
 class PandasFrames(Kind):
@@ -30,7 +30,7 @@ class PandasFrames(Kind):
         self._pandas: Any = importlib.import_module("pandas")
 
     def from_arrow(self, table: Any) -> Any:
-        """Convert an Arrow table. Integers and booleans with missing values become nullable, and so stay exact."""
+        """Convert an Arrow table. Integer and boolean columns with nulls get nullable dtypes, which stay exact."""
         exact = {
             name: column.to_pandas(date_as_object=False, types_mapper=self._exact if column.null_count else None)
             for name, column in zip(table.column_names, table.columns, strict=True)
@@ -38,7 +38,7 @@ class PandasFrames(Kind):
         return self._pandas.DataFrame(exact, copy=False)
 
     def _exact(self, kind: Any) -> Any:
-        """Return the nullable dtype of an Arrow type, if it is an integer or a boolean, else None."""
+        """Return the nullable pandas dtype for an Arrow integer or boolean type, and None for any other type."""
         dtype = np.dtype(kind.to_pandas_dtype())
         return self._pandas.api.types.pandas_dtype(_nullable(dtype)) if dtype.kind in _NULLABLE else None
 

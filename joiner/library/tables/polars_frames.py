@@ -1,4 +1,4 @@
-"""polars DataFrames, as a kind of table. polars is imported once a caller passes one."""
+"""The table operations of `join` for polars DataFrames. polars is imported only when a caller passes a DataFrame."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PolarsFrames(Kind):
         return one != other and self._is_text(one) and self._is_text(other)
 
     def _is_mixed(self, one: Any, other: Any) -> bool:
-        """Return whether no 64-bit type can hold the values of both types."""
+        """Return whether one type is UInt64 and the other a signed integer, so that no 64-bit type can hold both."""
         widest = self._polars.UInt64
         return any(a == widest and b.is_signed_integer() for a, b in ((one, other), (other, one)))
 

@@ -1,4 +1,4 @@
-"""Recognizes the kind of the tables that a caller passes, and converts the right table to the kind of the left one."""
+"""Detects which kind of table a caller has passed, and converts the right table to the kind of the left one."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from joiner.library.tables.polars_frames import PolarsFrames
 
 
 def read_tables(left: Any, right: Any) -> tuple[Kind, Any, Any]:
-    """Return the kind of the left table, and both tables in that kind. Raises as `read_table` and `read_like`."""
+    """Return the kind of the left table, and both tables converted to it. Raises like `read_table` and `read_like`."""
     kind, first = read_table("left", left)
     # A stream can be read only once.
     return kind, first, first if right is left else read_like("left", left, "right", right)
 
 
 def read_table(name: str, table: Any) -> tuple[Kind, Any]:
-    """Return the kind of a table, and the table. ``name``: the argument, for messages.
+    """Return the kind of a table, and the table, read in full. ``name``: the argument name, for error messages.
 
-    Raises `ArgumentError` if it is no table.
+    Raises `ArgumentError` if ``table`` is not a supported table.
     """
     kind = _kind_of(name, table)()
     return kind, _read(kind, name, table)
 
 
 def read_like(first_name: str, first: Any, name: str, table: Any) -> Any:
-    """Return a table in the kind of the table ``first``. ``first_name``, ``name``: the arguments, for messages.
+    """Convert ``table`` to the kind of ``first``. ``first_name``, ``name``: their argument names, for error messages.
 
-    Raises `ArgumentError` if it is no table, or if only one of the two is a mapping of arrays.
+    Raises `ArgumentError` if ``table`` is not a supported table, or if only one of the two is a mapping of arrays.
     """
     kinds = [_kind_of(first_name, first), _kind_of(name, table)]
     if kinds[0] != kinds[1] and Arrays in kinds:
-        raise ArgumentError(f"{first_name} is {_shown(first)} and {name} is {_shown(table)}; convert one of them")
+        raise ArgumentError(f"{first_name} is {_shown(first)}, but {name} is {_shown(table)}; convert one of them")
     return _read(kinds[0](), name, table)
 
 
@@ -51,18 +51,18 @@ def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames 
     if hasattr(table, "__arrow_c_stream__") and not _is_of(table, "pandas", "Series"):
         return ArrowTables
     raise ArgumentError(
-        f"{name} is {_shown(table)}; pass a pandas or polars DataFrame, an Arrow table or an object that has "
+        f"{name} is {_shown(table)}; pass a pandas or polars DataFrame, an Arrow table, another object that has "
         "__arrow_c_stream__, or a mapping of column names to arrays"
     )
 
 
 def _is_of(table: Any, module: str, *names: str) -> bool:
-    """Return whether a table is of one of these classes. If it is, its module is already imported."""
+    """Return whether a table is an instance of one of these classes, without importing their module."""
     return isinstance(table, tuple(getattr(sys.modules.get(module), name, ()) for name in names))
 
 
 def _read(kind: Kind, name: str, table: Any) -> Any:
-    """Return a table in a kind. ``name``: the argument, for messages."""
+    """Read a table in full and convert it to ``kind``. ``name``: the argument name, for error messages."""
     if isinstance(kind, Arrays):
         return table
     if _is_of(table, "polars", "LazyFrame"):
@@ -85,7 +85,7 @@ def _as_arrow(name: str, table: Any) -> Any:
 
 
 def check_distinct(name: str, columns: list[str]) -> None:
-    """Raise `ArgumentError` if two columns of a table have the same name. ``name``: the argument, for messages."""
+    """Raise `ArgumentError` if two columns of the table that was passed as argument ``name`` have the same name."""
     if len(set(columns)) < len(columns):
         twice = next(column for column in columns if columns.count(column) > 1)
         raise ArgumentError(f"{name} has two columns named {twice!r}; rename one of them")

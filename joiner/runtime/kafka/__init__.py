@@ -1,5 +1,5 @@
-"""Reading from Kafka and writing to it: input ranges, transactions, the state topic, the control topic.
+"""Reads from and writes to Kafka: ranges of the input, transactions, the state topic and the control topic.
 
-May import `task` for the types of the messages it writes. Other packages decide who owns a unit.
-Start with `transaction`, the steps of a commit, and `checkpoint_log`, which a claim reads.
+This package may import `task` for the types of the messages it writes. Other packages decide who owns a unit.
+Start reading at `transaction`, which implements a commit, and `checkpoint_log`, which finds the checkpoint for a claim.
 """

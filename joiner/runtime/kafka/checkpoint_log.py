@@ -1,4 +1,4 @@
-"""Reads the state topic: a unit's newest checkpoint and newest complete snapshot."""
+"""Reads a unit's newest checkpoint and newest complete snapshot from the state topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, dangling_key, decode_checked, decode_checkpoint
 
 _TAIL: Final = 64
-"""How many records at the end of a state partition are read first. Every transaction ends with its checkpoint."""
+"""Number of records to read first, from the end of a state partition. The newest checkpoint is usually among them."""
 
 
 def read_state(readers: Readers, unit: int) -> StateLog:
@@ -21,10 +21,10 @@ def read_state(readers: Readers, unit: int) -> StateLog:
 
 
 def read_on(readers: Readers, state: StateLog) -> StateLog:
-    """Return ``state`` updated with the records appended since it was read.
+    """Return ``state``, updated with the records that were appended since it was read.
 
-    The result is the same as reading the whole log: compaction keeps the last record of each key, and keeps tombstones
-    for much longer than a standby waits for a unit.
+    The result is the same as if the whole log were read again: compaction keeps the last record of each key, and keeps
+    tombstones for much longer than a standby waits for a unit.
     """
     _, end = log_range(readers.log, readers.settings.state_topic, state.unit)
     values, checkpoint_at = dict(state.values), state.checkpoint_at
@@ -43,7 +43,7 @@ def read_newest(readers: Readers, unit: int) -> StateLog:
 
 
 def read_checkpoint(readers: Readers, unit: int) -> Checkpoint | None:
-    """Return the newest checkpoint, or None if there is none."""
+    """Return the newest checkpoint of a unit, or None if there is none."""
     return read_newest(readers, unit).checkpoint()
 
 
@@ -68,7 +68,7 @@ def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
 
 
 def read_tried(readers: Readers, unit: int, start: int, end: int) -> list[Checkpoint]:
-    """Return the checkpoints from ``start`` to ``end``, committed or not, and the notes (see `ownership.dangling`)."""
+    """Return the unit's checkpoints between two offsets, committed or not, and its notes (see `ownership.dangling`)."""
     keys = {checkpoint_key(unit).encode(), dangling_key(unit).encode()}
     return [
         decode_checked(unit, decode_checkpoint, value)
@@ -85,10 +85,10 @@ def _read(readers: Readers, unit: int, last: int | None) -> StateLog:
 
 
 def _add_values(values: dict[str, bytes], readers: Readers, unit: int, start: int, end: int) -> int:
-    """Add the records up to ``end``. Return the offset of the last checkpoint, or -1 if there is none."""
+    """Add the records between two offsets to ``values``. Return the last checkpoint's offset, or -1 without one."""
     checkpoint, checkpoint_at = checkpoint_key(unit), -1
     for message in _messages(readers.log, readers, unit, start, end):
-        # Decoded with replacement: a key that is not UTF-8 comes from another program and is never looked up.
+        # A key that is not valid UTF-8 was written by another program and is never looked up, so any text will do.
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
         if value is None:
             values.pop(key, None)

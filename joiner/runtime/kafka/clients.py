@@ -1,4 +1,7 @@
-"""The joiner's librdkafka clients: no auto-commit, read-committed, errors go to the log."""
+"""Creates the joiner's Kafka clients, which log their errors.
+
+By default, consumers read only committed data. They never commit offsets by themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
 
 TIMEOUT_S: Final = 30.0
-"""Timeout for a request to Kafka. A broker can restart within it."""
+"""Timeout for a request to Kafka, long enough for a broker to restart."""
 
 READ_WAIT_S: Final = 0.01
 """How long `Consumer.consume` waits for a batch to fill, even at the end of the log."""
@@ -43,13 +46,13 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Create a consumer that reports the end of a log at once: the broker does not wait for more data."""
+    """Create a consumer that soon reports the end of a log, because it does not let brokers wait for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
 
 def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
-    """Create an idempotent producer. ``more`` may add a transactional id."""
+    """Create an idempotent producer. ``more``: further client settings, such as a transactional id."""
     return Producer(kafka.producer_config(**more), logger=KAFKA_LOG)
 
 
@@ -59,10 +62,10 @@ def make_admin(kafka: KafkaSettings) -> AdminClient:
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset of a partition and its end.
+    """Return the first offset and the end of a partition. Raises KafkaException.
 
-    For a read-committed consumer the end is the last stable offset: where the first open transaction begins, if there
-    is one. For a read-uncommitted consumer it is the high watermark. Raises KafkaException.
+    For a read-committed consumer, the end is the last stable offset: if transactions are open, the offset at which the
+    first of them begins. For a read-uncommitted consumer, it is the high watermark.
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
@@ -102,22 +105,23 @@ def raise_for(message: Message) -> None:
 def is_passing(error: KafkaError, partition: int | None) -> bool:
     """Return whether a consumer's error event only means that brokers are currently unreachable.
 
-    The client recovers from that by itself and skips nothing. Any partition error may mean skipped records.
+    The client recovers from this by itself without skipping records. In contrast, any error that names a partition may
+    mean that records were skipped.
     """
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
     return (partition is None or partition < 0) and not is_fatal
 
 
 def timed_out(what: str) -> KafkaException:
-    """Create the error for an unanswered request, for calls that have no timeout of their own."""
+    """Create a timeout error with the message ``what``, for calls that have no timeout of their own."""
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, what))  # noqa: SLF001 - the public name of the constant
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Return whether another producer has initialised the transactional id, or may have.
+    """Return whether an error means that another producer has, or may have, initialised the transactional id.
 
-    Only the first call after fencing reports it; later calls of the client report a fatal error. The caller then
-    verifies the unit's owner, which is the right reaction to any fatal error.
+    Once a producer is fenced, only its next call says so; later calls report a fatal error. The caller should then
+    verify the unit's owner, which is the right reaction to any fatal error.
     """
     fault: Any = error.args[0]
     return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
@@ -140,10 +144,11 @@ def describe(error: BaseException) -> str:
 
 
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:
-    """Make a call and abandon it after ``seconds``. Raises the call's exception, or KafkaException on a timeout.
+    """Make a call in a new thread and wait for it, but no longer than ``seconds``.
 
-    In librdkafka 2.16, sending offsets blocks forever if Kafka is killed at the wrong moment, whatever the timeout. The
-    thread of the call is abandoned together with its producer, which the unit's next claim fences.
+    Raises the call's exception, or KafkaException on a timeout. In librdkafka 2.16, sending offsets blocks forever,
+    regardless of its timeout, if Kafka is killed at the wrong moment. The thread is then abandoned together with its
+    producer, which the unit's next claim fences.
     """
     outcome: SimpleQueue[BaseException | None] = SimpleQueue()
 
@@ -164,6 +169,7 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
         try:
             raise error
         finally:
-            # The error refers to this frame. If the frame referred to the error, the cycle would keep the callee alive,
-            # a producer with its threads and connections, until the next collection, which is rare (see `gc_tuning`).
+            # The error's traceback refers to this frame. If the frame also referred to the error, this cycle would keep
+            # the producer, its threads and its connections alive until the next garbage collection, and collections
+            # are rare (see `gc_tuning`).
             del error

@@ -16,7 +16,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_co
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
-"""How long to wait for a record to be written. After that, the client keeps retrying in the background."""
+"""How long to wait for Kafka to acknowledge a record. After that, the client keeps retrying in the background."""
 
 _RETRY_S: Final = 0.1
 
@@ -27,7 +27,7 @@ class ControlLog:
     """Reads new records of the control topic, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading at the end of the log, as of Kafka's first answer. Does not wait for that answer."""
+        """Start reading at the end of the log, as it is when Kafka first answers. Returns before that answer."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
@@ -54,7 +54,8 @@ class ControlLog:
         for message in self._consumer.consume(100, wait_s):
             error = message.error()
             if error is not None:
-                # The log was truncated or recreated, or Kafka is unreachable; records that matter are repeated.
+                # The log was truncated or recreated, or Kafka is unreachable. Records may be missed, but those that
+                # matter are repeated.
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the public name
                     self._begin_at(OFFSET_END)
                 _log.debug("%s: %s", self._topic, error.str())
@@ -74,7 +75,7 @@ class ControlLog:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record that may be lost, without waiting."""
+        """Append a record without waiting until it is written. It may be lost."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):

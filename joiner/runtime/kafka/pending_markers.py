@@ -1,11 +1,11 @@
-"""Committed transactions of a unit whose end markers Kafka may not have written everywhere yet.
+"""Tracks a unit's committed transactions whose end markers Kafka may not yet have written to every partition.
 
-Kafka answers a commit first and then writes the markers partition by partition, and may fail to write some (see
-`ownership.dangling`). A partition's stable end is the first record of its oldest open transaction. So one of our
-transactions has ended in a partition once the stable end is past the transaction's first record. If the stable end *is*
-that record, the open transaction is ours and not another program's.
+Kafka acknowledges a commit before it writes the markers, which it does partition by partition and may fail to do for
+some (see `ownership.dangling`). The stable end of a partition is the first record of its oldest open transaction. One
+of our transactions has therefore ended in a partition once the stable end is past the transaction's first record. If
+the stable end *is* that record, the open transaction is ours and not another program's.
 
-No Kafka here: callers pass offsets.
+This module does not access Kafka: callers pass in the offsets.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from broker.wire.records import Unreadable
 from joiner.runtime.model import FirstRecord
 
 FIRSTS_MAX: Final = 10_000
-"""Maximum number of offsets kept per topic. Beyond that, one of our own old transactions that is still open may be
+"""Maximum number of offsets kept per topic. If more transactions are pending, the oldest are forgotten, and may then be
 mistaken for another program's."""
 
 
 class _Named(msgspec.Struct):
-    """The identifying members of results, late and unmatched records, and dead letters."""
+    """The fields that identify a result, a late or unmatched record, or a dead letter."""
 
     id: str = ""
     application: str = ""
@@ -32,10 +32,12 @@ class _Named(msgspec.Struct):
 
 
 def identity_of(value: bytes | None) -> str:
-    """Return a string that identifies a record in a result topic across applications; empty if it has no id.
+    """Return a string that identifies a record in a result topic, even if several applications write to the topic.
 
-    Result ids include the name of the join, and no two applications that share a topic may have a join of the same
-    name. A message of many results is identified by its first one.
+    The string is empty if the record has no id.
+
+    The id of a result includes the name of its join, and applications that share a topic may not have joins of the same
+    name. A message that holds many results is identified by the first of them.
     """
     if holds_results(value):
         return next(iter(identities_in(value, 1)), "")
@@ -47,7 +49,7 @@ def identity_of(value: bytes | None) -> str:
 
 
 def holds_results(value: bytes | None) -> TypeGuard[bytes]:
-    """Return whether a record of a result topic is not JSON, and so may hold many results as Arrow."""
+    """Return whether a record in a result topic is not JSON, so that it may hold many results in Arrow format."""
     return value is not None and not value.startswith(b"{")
 
 
@@ -56,7 +58,7 @@ def identities_in(value: bytes, count: int | None = None) -> list[str]:
     try:
         from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
     except ImportError:
-        # Then this application does not write such messages.
+        # Without pyarrow, this application does not write such messages.
         return []
     try:
         return [f" {identity}" for identity in decode_results(value, count).ids()]
@@ -65,25 +67,29 @@ def identities_in(value: bytes, count: int | None = None) -> list[str]:
 
 
 class PendingMarkers:
-    """The pending markers of one owner of one unit, by topic."""
+    """Tracks, for each topic, the transactions with pending markers that the current owner of a unit has committed."""
 
     def __init__(self) -> None:
         self._firsts: dict[str, list[int]] = {}
-        # Lower bounds of the next record's offset in each topic.
+        # For each topic, a lower bound on the offset of the next record.
         self._bounds: dict[str, int] = {}
         self._last: dict[str, FirstRecord] = {}
-        # The last transactions before the newest snapshot. A replay from that snapshot would not repeat them.
+        # For each topic, the first offset of the last transaction up to the newest snapshot. A replay from that
+        # snapshot would not repeat it.
         self._before_snapshot: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self.topics())
 
     def begin_at(self, fences: Mapping[str, int]) -> None:
-        """Record that all transactions before these offsets have ended."""
+        """Record that, in each topic, all transactions before the given offset have ended."""
         self._bounds = dict(fences)
 
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
-        """Return the first records for a transaction's checkpoint. ``identities``: its own first records, by topic."""
+        """Return the first records that a transaction's checkpoint must name, by topic.
+
+        ``identities``: the identities of the first records of the transaction itself, by topic.
+        """
         found = dict(self._last)
         for topic, identity in identities.items():
             found.pop(topic, None)
@@ -92,7 +98,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: it is a claim or has a snapshot, so replays begin after it."""
+        """Record a committed transaction. ``is_base``: whether it is a claim or has a snapshot: replays start there."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)
@@ -104,7 +110,7 @@ class PendingMarkers:
             self._before_snapshot = {topic: known[-1] for topic, known in self._firsts.items() if known}
 
     def note(self, stable: Mapping[str, int]) -> None:
-        """Record that all transactions before these stable ends have ended."""
+        """Record that, in each topic, all transactions before the stable end have ended."""
         for topic, end in stable.items():
             self._firsts[topic] = [at for at in self._firsts.get(topic, []) if at >= end]
             self._bounds[topic] = max(self._bounds.get(topic, 0), end)
@@ -118,13 +124,13 @@ class PendingMarkers:
         return [topic for topic, known in self._firsts.items() if known]
 
     def ours(self, stable: Mapping[str, int]) -> list[str]:
-        """Return the topics in which the oldest open transaction is ours."""
+        """Return the topics in which the oldest open transaction is ours. ``stable``: the stable ends, by topic."""
         return [topic for topic, end in stable.items() if end in self._firsts.get(topic, ())]
 
     def in_doubt(self) -> list[str]:
-        """Return the topics with pending markers older than the newest snapshot."""
+        """Return the topics in which markers of transactions before the newest snapshot are pending."""
         return sorted(self._before_snapshot)
 
     def ends(self) -> dict[str, int]:
-        """Return lower bounds of the offsets of all later records, by topic."""
+        """Return, for each topic, a lower bound on the offsets of all later records."""
         return dict(self._bounds)

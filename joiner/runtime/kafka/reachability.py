@@ -1,7 +1,7 @@
 """Checks that Kafka is reachable, before an interactive command sends its first request.
 
-Otherwise the request would fail after half a minute, with an error in terms of the protocol. Services do not use this
-check: they wait for as long as Kafka is unreachable.
+Without this check, the request would fail after half a minute with an error about the Kafka protocol. Services do not
+use the check: they wait as long as Kafka is unreachable.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 
 _SILENT_S: Final = 0.5
-"""A healthy broker answers within this time; nothing is logged before it has passed."""
+"""How long to wait before logging that Kafka is not answering. A healthy broker answers within this time."""
 
 _SLICE_S: Final = 3.0
-"""Longest wait in one call, since Ctrl-C does not interrupt a call."""
+"""Longest wait in a single call to the Kafka client, because Ctrl-C does not interrupt such a call."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class KafkaAway(Exception):
 
 
 def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock) -> None:
-    """Return once Kafka at ``servers`` answers. Raises `KafkaAway` after ``within_s``."""
+    """Wait until Kafka at ``servers`` answers. Raises `KafkaAway` if it does not answer within ``within_s`` seconds."""
     deadline_s = clock.monotonic_s() + within_s
     wait_s, is_logged = min(_SILENT_S, within_s), False
     while True:

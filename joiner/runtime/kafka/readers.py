@@ -1,7 +1,7 @@
-"""The consumers that read a unit's logs for a claim: connected once and used for several requests.
+"""The consumers that read a unit's logs for a claim. They connect once and are used for several requests.
 
-Connecting takes some ten milliseconds, which is most of the duration of a claim. Answers are not cached, except the
-part of the state topic that has already been read (see `checkpoint_log.read_on`).
+Connecting takes about ten milliseconds, most of the time that a claim takes. What the consumers read is not cached,
+except the part of the state topic that has already been read (see `checkpoint_log.read_on`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ClaimCancelled(Exception):
 
 
 class Readers:
-    """Consumers for one unit, and its state log once that has been read. Not thread-safe."""
+    """The consumers for one unit, and the unit's state log once it has been read. Not thread-safe."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
@@ -34,11 +34,11 @@ class Readers:
         self.state: StateLog | None = None
         """The unit's log in the state topic, or None if it has not been read completely."""
         self.begun_at: dict[str, int] | None = None
-        """The offsets at which the unit was started, as of that time. A reset changes them."""
+        """The offsets at which the unit had started when `state` was read. A reset changes them."""
 
     @cached_property
     def stable(self) -> Consumer:
-        """Reads committed data; used for the stable ends of logs only."""
+        """Reads committed data. Used only to find the stable ends of logs."""
         return make_consumer(self.settings.kafka, self.settings.application.name)
 
     @cached_property
@@ -54,7 +54,7 @@ class Readers:
 
     @cached_property
     def input(self) -> Consumer:
-        """Reads ranges of the input. Only for `read_range`; its own calls return none of these messages afterwards."""
+        """Reads ranges of the input, only through `read_range`: it may redirect messages away from the consumer."""
         return make_reader(self.settings.kafka, self.settings.application.name)
 
     def connect(self, unit: int) -> None:
@@ -64,7 +64,7 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Raise `ClaimCancelled` if the claim is cancelled. Long work must call this between its steps."""
+        """Raise `ClaimCancelled` if the claim is cancelled. Long operations must call this between their steps."""
         if self.is_over():
             raise ClaimCancelled
 

@@ -1,4 +1,4 @@
-"""The layout of a snapshot in the state topic: chunks and a manifest, in one of two slots. No Kafka here."""
+"""The layout of a snapshot in the state topic: chunks and a manifest, in one of two slots. Does not access Kafka."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from joiner.runtime.model import (
 )
 
 Records = list[tuple[str, bytes | None]]
-"""Keys and values. A value of None is a tombstone."""
+"""Records of the state topic as pairs of key and value. A value of None is a tombstone."""
 
 
 @dataclass
 class SnapshotPlace:
-    """The place of the newest snapshot: its serial number, and the number of chunks in each slot."""
+    """Where the newest snapshot is stored: its serial number, which determines the slot, and the chunks per slot."""
 
     serial: int
     chunks: list[int]
 
     @classmethod
     def after(cls, state: StateLog) -> SnapshotPlace:
-        """Return the place of the newest snapshot in the state topic."""
+        """Return where the newest snapshot is stored in the state topic."""
         newest = state.manifests()[:1]
         return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
 
@@ -39,7 +39,7 @@ class SnapshotPlace:
 def snapshot_records(
     data: bytes, place: SnapshotPlace, checkpoint: Checkpoint, result_ends: Mapping[str, int]
 ) -> tuple[Records, SnapshotPlace]:
-    """Return the records of a snapshot at ``checkpoint``, the manifest last, and the place of that snapshot."""
+    """Return the records of a new snapshot taken at ``checkpoint``, ending with its manifest, and its place."""
     unit, serial = checkpoint.unit, place.serial + 1
     slot = serial % SLOTS
     parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]
@@ -63,7 +63,7 @@ def snapshot_records(
 
 
 def cut(records: Records, bytes_max: int) -> list[Records]:
-    """Split records into parts of at most ``bytes_max`` bytes, or of a single larger record."""
+    """Split records into parts of at most ``bytes_max`` bytes. A larger record becomes a part of its own."""
     parts: list[Records] = []
     size = bytes_max + 1
     for key, value in records:

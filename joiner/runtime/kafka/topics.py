@@ -1,8 +1,9 @@
 """The topics of an application, and a check that its input topics do not change while it runs.
 
 A consumer with explicit offsets does not notice when partitions are added, when a topic is deleted, or when a topic is
-recreated and grows past the consumer's offset. So the joiner periodically requests the topics' ids and partition
-counts. The request is asynchronous, and the process's loop polls for the answer. A request that fails is repeated.
+recreated and grows past the consumer's offset. The joiner therefore requests the ids and partition counts of the topics
+periodically. The request is asynchronous: the main loop of the process polls for the answer. A request that fails is
+repeated.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Time between two requests. Records of a recreated topic may be joined for this long before the process stops."""
+"""Time between two checks. If a topic is recreated, its records may be joined for this long until the process stops."""
 
 _ANSWER_S: Final = 10.0
 
 
 class TopicWatch:
-    """Compares topics with ``known``, their state at start-up."""
+    """Checks that topics still have the ids and partition counts in ``known``, which they had at start-up."""
 
     def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
         self._admin, self._clock = admin, clock
@@ -53,10 +54,10 @@ class TopicWatch:
             self._asked = self._admin.describe_topics(TopicCollection(list(self._known)), request_timeout=_ANSWER_S)
 
     def _judge(self, answers: Mapping[str, Any]) -> None:
-        # Forwards log lines queued in the client, which would otherwise appear only when it is closed.
+        # Forward the log lines queued in the client, which would otherwise appear only when the client is closed.
         self._admin.poll(0)
         absent = {topic for topic, answer in answers.items() if _is_unknown(answer)}
-        # Only counts if reported twice in a row: a broker that has just started may not know every topic yet.
+        # A topic must be missing twice in a row, because a broker that has just started may not know every topic yet.
         changes: list[str | None] = [_gone(topic) for topic in sorted(absent & self._absent)]
         self._absent = absent
         for topic, answer in answers.items():
@@ -74,23 +75,23 @@ def _is_unknown(answer: Any) -> bool:
 
 def _gone(topic: str) -> str:
     return (
-        f"topic {topic} was deleted while the joiner ran: restore it, or start over with `joiner reset` and a restart, "
-        "which creates it"
+        f"topic {topic} was deleted while the joiner was running: restore it, or start over: run `joiner reset` and "
+        "restart the joiner, which creates the topic"
     )
 
 
 def _change(topic: str, found: Any, known: TopicFacts) -> str | None:
     if str(found.topic_id) != known.topic_id:
         return (
-            f"topic {topic} was deleted and recreated while the joiner ran, so its offsets refer to other records: "
-            "start over with `joiner reset` (results of the last seconds may come from the new topic's records)"
+            f"topic {topic} was deleted and recreated while the joiner was running, so its offsets refer to other "
+            "records: start over with `joiner reset` (results of the last few seconds may come from the new topic)"
         )
     if len(found.partitions) != known.partitions:
         return (
-            f"topic {topic} has {len(found.partitions)} partitions and had {known.partitions} when the joiner began: "
-            "keys would move to other partitions, and their records would no longer meet. Kafka cannot remove "
-            "partitions: create new topics, all with the same number of them (section [topics]), and give the "
-            "application a new name"
+            f"topic {topic} has {len(found.partitions)} partitions, but had {known.partitions} when the joiner "
+            "started: keys would move to other partitions, and their records would no longer be joined. Kafka cannot "
+            "remove partitions: create new topics that all have the same number of partitions (section [topics]), and "
+            "give the application a new name"
         )
     return None
 

@@ -1,27 +1,27 @@
 """The transactions of one unit: the effects of a batch become visible together, or not at all.
 
-docs/recovery.md, "A commit", lists steps 1 to 6 of a commit.
+The section "A commit" of docs/recovery.md lists the steps of a commit, 1 to 6.
 
-A large snapshot follows in separate transactions. If the unit is released, the checkpoint that releases it follows in
-one more.
+A large snapshot is written afterwards, in separate transactions. If the unit is being released, one more transaction
+then writes the checkpoint that releases it.
 
 The offsets are sent first, because Kafka accepts nothing until it has ended the previous transaction in every
-partition. librdkafka retries offsets after `retry.backoff.ms`, here 2 ms, but retries records after 20 ms whatever the
-setting.
+partition. librdkafka retries offsets after `retry.backoff.ms`, which is set to 2 ms, but it always retries records
+after 20 ms.
 
 Kafka may fail to end a committed transaction in some partition (see `ownership.dangling`). The unit's later records in
-that partition then share that transaction's outcome, and only a commit repairs it. Therefore:
+that partition then share the outcome of that transaction, and only another commit repairs this. Therefore:
 
  - For each result topic, the checkpoint names the first record of the last transaction until its end marker has been
    seen. The next claim compares that record with the visible log.
  - An owner checks for open transactions after each snapshot, after a claim, and when Kafka may have restarted. If one
    of its own is open, it claims the unit again.
  - A snapshot replaces the older one only once all earlier transactions are known to have ended, because a replay from
-   the new snapshot could not repeat their output. While another program's open transaction hides this, the snapshot is
-   postponed.
+   the new snapshot could not repeat their output. If this cannot be known because another program has an open
+   transaction, the snapshot is postponed.
 
-The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last one to initialise it owns the unit, and
-commits of all others fail.
+The ``transactional.id`` is ``<application>-<unit>`` in every runner: the last runner to initialise it owns the unit,
+and the commits of all others fail.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.effects import Outgoing
 
 SNAPSHOT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest snapshot that is committed with a batch. A larger one is written in separate transactions of this size,
-so that none times out. The batch becomes visible first; the unit's next batch waits for the snapshot."""
+"""Size in bytes of the largest snapshot that is committed together with a batch. A larger one is written in separate
+transactions of at most this size, so that none of them times out. In that case the batch becomes visible before the
+snapshot, and the unit's next batch waits for the snapshot."""
 
 _LONG_S: Final = 1.0
-"""A transaction that spans a restart of Kafka takes longer than this; few others do."""
+"""A transaction takes longer than this if Kafka restarts in the meantime, and rarely otherwise."""
 
 _MARKERS_S: Final = 5.0
-"""How long Kafka may take to write the markers of a committed transaction after it has answered the commit."""
+"""How long Kafka may take to write the markers of a transaction after acknowledging its commit."""
 
 LOOK_S: Final = 0.05
 FIRST_LOOK_S: Final = 0.005
@@ -66,9 +67,9 @@ _log = logging.getLogger(__name__)
 
 
 class OwnershipInDoubt(Exception):
-    """The process may have an outdated view of the unit: verify its owner, then claim it again.
+    """The process may no longer own the unit: it must verify the unit's owner, then claim the unit again.
 
-    For example, retention has removed input that this process has not consumed: another owner may have consumed it.
+    For example, retention has removed input that this process has not consumed, perhaps because another owner has.
     """
 
 
@@ -79,16 +80,17 @@ class Fenced(OwnershipInDoubt):
 class Aborted(Exception):
     """The transaction failed, or its outcome is unknown: the unit must be claimed again.
 
-    The claim settles the outcome: `init_transactions` aborts an open transaction, and the checkpoint read after that
-    shows what was committed. Also raised if Kafka has left a committed transaction open, which a claim repairs as well.
+    The claim determines the outcome: `init_transactions` aborts a transaction that is still open, and the checkpoint
+    that is read next shows what was committed. This exception is also raised if Kafka has left a committed transaction
+    open, which a claim repairs as well.
     """
 
 
 class UnitTransactions:
-    """Makes the transactions of one unit, under its transactional id."""
+    """Runs the transactions of one unit, under the unit's transactional id."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""
+        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be in the group."""
         self._settings = settings
         self._unit = unit
         self._group_metadata_consumer = group_metadata_consumer
@@ -109,7 +111,7 @@ class UnitTransactions:
             self.connect()
             self._producer.init()
         except KafkaException as error:
-            # Other fatal errors are raised unchanged, for example a missing authorisation for the id.
+            # Other fatal errors, such as a missing authorisation to use the id, are raised unchanged.
             if names_fencing(error):
                 raise Fenced from error
             raise
@@ -122,11 +124,11 @@ class UnitTransactions:
         *,
         removed: Sequence[str] = (),
     ) -> SnapshotPlace | None:
-        """Commit the effects and the checkpoint (steps 1-6). Return the place of the snapshot, if one was written.
+        """Commit the effects and the checkpoint (steps 1-6). If a snapshot is written, return its place, else None.
 
-        ``removed``: keys of the state topic to write tombstones for.
+        ``removed``: keys to delete from the state topic, by tombstones.
 
-        A large snapshot needs further transactions, and releasing the unit after it needs one more.
+        A large snapshot takes additional transactions, and releasing the unit after that takes one more.
 
         Raises `Fenced` or `Aborted`, after which this object must not be used again.
         """
@@ -160,7 +162,7 @@ class UnitTransactions:
         return place
 
     def begin_anew(self, state: StateLog, checkpoint: Checkpoint) -> None:
-        """Tombstone all snapshots of this unit and write ``checkpoint`` as its only record, in one transaction."""
+        """In one transaction, delete the unit's records from the state topic and write ``checkpoint`` instead."""
         try:
             self._begin(checkpoint)
             for key in state.values:
@@ -173,7 +175,7 @@ class UnitTransactions:
 
     @property
     def has_pending_markers(self) -> bool:
-        """Whether the last check left markers of committed transactions unseen."""
+        """Whether markers of committed transactions were still missing when last checked."""
         return bool(self._pending)
 
     def check_ended(self) -> None:
@@ -194,7 +196,7 @@ class UnitTransactions:
             wait_s = min(2 * wait_s, LOOK_S)
 
     def check_owner(self) -> None:
-        """Check with Kafka that the unit is still ours; writes nothing. Raises `Fenced` or `Aborted`."""
+        """Ask Kafka whether this runner still owns the unit, without writing. Raises `Fenced` or `Aborted`."""
         try:
             self._producer.begin()
             self._producer.send_offsets({self._settings.input_topics[0]: 0})
@@ -203,10 +205,10 @@ class UnitTransactions:
             raise _failure(error) from error
 
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
-        """Write a record to the unit's partition of each topic, and to the group's offsets, and abort the transaction.
+        """Write a record to the unit's partition of each topic, and the group's offsets, in a transaction; abort it.
 
-        The abort marker also ends any earlier transaction of this producer that is still open there. Returns the
-        offsets of the records. Raises `Fenced` or `Aborted`.
+        The abort markers also end any earlier transaction of this producer that is still open in these partitions.
+        Returns the offsets of the records, by topic. Raises `Fenced` or `Aborted`.
         """
         try:
             self._producer.begin()
@@ -222,13 +224,13 @@ class UnitTransactions:
         return firsts
 
     def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint without the release of the unit, so that we still own it."""
+        """Return the checkpoint, but with the current owner in it if it would release the unit."""
         if checkpoint.on_the_way is None:
             return checkpoint
         return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
 
     def _was_disturbed(self, began_s: float) -> bool:
-        """Return whether Kafka may have restarted during the commit: it took a long time, or was retried."""
+        """Return whether Kafka may have restarted during the commit, because the commit was slow or was retried."""
         return self._producer.was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
@@ -239,13 +241,13 @@ class UnitTransactions:
     def _may_replace_snapshot(self) -> bool:
         """Return whether the older snapshot may be replaced: all transactions before the newer one must have ended."""
         self.check_ended()
-        # A claim that replays from this snapshot starts its search for results at these offsets.
+        # Note the current stable ends: a claim that replays from this snapshot will search for results from there.
         self._note_stable_ends(self._settings.output_topics.values())
         in_doubt = self._pending.in_doubt()
         if in_doubt:
             _log.warning(
-                "unit %s: the snapshot is postponed: an open transaction of another program in %s hides which "
-                "transactions Kafka has ended",
+                "unit %s: the snapshot is postponed: because another program has an open transaction in %s, it is not "
+                "known which of the unit's transactions Kafka has ended",
                 self._unit,
                 ", ".join(f"{topic} [{self._unit}] at {self._pending.ends()[topic]}" for topic in in_doubt),
             )
@@ -257,8 +259,8 @@ class UnitTransactions:
     def _delivered(self) -> dict[str, int]:
         """Return the offsets of the first records of the last transaction, by topic.
 
-        Raises `Aborted` if one is unknown: Kafka does not report the offset of a record that was sent twice. The next
-        claim finds the record in the log.
+        Raises `Aborted` if an offset is unknown, because Kafka does not report the offset of a record that was sent
+        twice. The next claim will find the record in the log.
         """
         firsts = dict(self._producer.firsts)
         if unknown := sorted(topic for topic, at in firsts.items() if at < 0):
@@ -274,8 +276,8 @@ class UnitTransactions:
     def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
         """Write a snapshot in separate transactions, each of which repeats the checkpoint.
 
-        The manifest of the replaced chunks is removed first, and the new manifest is written last. A crash in between
-        leaves the other snapshot, and all transactions before that one are known to have ended.
+        The manifest of the replaced chunks is removed first, and the new manifest is written last. After a crash in
+        between, a replay starts from the other snapshot; all transactions before that one are known to have ended.
         """
         records, after = snapshot_records(data, place, checkpoint, self._pending.ends())
         manifest_key, _ = records[-1]
@@ -301,17 +303,17 @@ class UnitTransactions:
 
 
 def goes_apart(snapshot: tuple[bytes, SnapshotPlace] | None) -> bool:
-    """Return whether the snapshot is written in separate transactions, which may take a long time."""
+    """Return whether a snapshot is so large that it needs separate transactions, which may take a long time."""
     return snapshot is not None and len(snapshot[0]) > SNAPSHOT_BYTES_MAX
 
 
 def _identities(messages: Outgoing) -> dict[str, str]:
-    """Return the identity of the first record in each result topic."""
+    """Return, for each result topic, the identity of the first message to be written to it."""
     return {topic: identity_of(batch.values[0]) for topic, batch in messages.items() if len(batch)}
 
 
 def _failure(error: KafkaException) -> Fenced | Aborted:
-    """Return the error for a failed step.
+    """Convert the error from a failed step of a transaction to `Fenced` or `Aborted`.
 
     The transaction remains open. The next claim aborts it when it initialises the transactional id.
     """
@@ -319,12 +321,12 @@ def _failure(error: KafkaException) -> Fenced | Aborted:
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
-    """Create a consumer that only provides group metadata, for committing offsets without joining the group."""
+    """Create a consumer that does not join the group and only supplies its metadata, for committing offsets."""
     consumer = make_consumer(settings.kafka, settings.application.name)
     consumer.assign([])
     return consumer
 
 
 def offsets_as_text(offsets: Mapping[str, int]) -> str:
-    """Format offsets for messages: ``topic@offset`` of each topic."""
+    """Format offsets for use in messages, as a list of ``topic@offset``."""
     return ", ".join(f"{topic}@{at}" for topic, at in sorted(offsets.items()))

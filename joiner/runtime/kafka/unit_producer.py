@@ -1,4 +1,4 @@
-"""The transactional producer of one unit: makes the calls of a transaction and keeps the offsets of its first records.
+"""The transactional producer of one unit, which also records where each transaction begins in each topic.
 
 `transaction` decides what is written, and in what order.
 """
@@ -21,17 +21,17 @@ from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 
 _COMMIT_S: Final = 30.0
-"""Time limit for a commit. A client that hangs longer (see `broker.kafka`) is abandoned, and the unit continues with a
-new one."""
+"""Time limit for a commit. If the Kafka client hangs for longer (see `broker.kafka`), it is abandoned, and the unit
+continues with a new client."""
 
 _OFFSETS_S: Final = 10.0
-"""Time limit for sending the offsets, which are only a few bytes."""
+"""Time limit for sending the consumed offsets to Kafka, which are only a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
 """Time allowed for the last step of a commit, even if the earlier steps have used up the limit."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Messages per producer call, during which the GIL is held. This many also fit into the CPU cache."""
+"""Number of messages passed to the producer per call, which holds the GIL. This many also fit in the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -39,15 +39,15 @@ _log = logging.getLogger(__name__)
 
 
 class UnitProducer:
-    """The producer of one unit. Its methods raise KafkaException."""
+    """The transactional producer of one unit. All methods raise KafkaException if a call to Kafka fails."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: provides the group metadata sent with the offsets; it must not be a member."""
+        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be in the group."""
         self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
-        # Reused for every call, because creating these dicts would cost as much as encoding the messages.
+        # These dicts are reused for every call, because creating them would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
-        """The offsets of the first records of the last transaction, by topic; -1 until they are delivered."""
+        """The offset of the last transaction's first record in each topic; -1 until that record is delivered."""
         self.was_asked_again = False
         """Whether the last commit was retried."""
         self._client = make_producer(
@@ -68,7 +68,8 @@ class UnitProducer:
     def connect(self, topic: str) -> None:
         """Connect to Kafka without fencing the current owner.
 
-        `init` looks up the coordinator. Without a connection, the library would retry that only half a second later.
+        Call this before `init`, which looks up the transaction coordinator: without a connection, the client library
+        would retry that lookup only after half a second.
         """
         self._client.list_topics(topic, TIMEOUT_S)
 
@@ -82,7 +83,7 @@ class UnitProducer:
         self._client.begin_transaction()
 
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
-        """Add the group's offsets in the unit's input topics to the transaction."""
+        """Add the consumer group's new offsets, by input topic, to the transaction."""
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
         metadata = self._group_metadata_consumer.consumer_group_metadata()
         within(_OFFSETS_S + _LAST_STEP_S, self._client.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
@@ -102,7 +103,7 @@ class UnitProducer:
     def _write_columns(self, writer: NativeWriter, topic: str, batch: Batch) -> None:
         begin = 0
         if topic not in self.firsts and len(batch):
-            # Written with a delivery report, to get its offset.
+            # Write the first message with a delivery report, to learn its offset.
             self._write_one(topic, None if batch.keys is None else batch.keys[0], batch.values[0])
             begin = 1
         rest = batch.take(np.arange(begin, len(batch)))
@@ -116,9 +117,9 @@ class UnitProducer:
         head, on_delivery = self._slots[0], self._first(topic)
         if on_delivery is not None:
             head["callback"] = on_delivery
-        # The producer copies the messages it accepts.
+        # The producer copies the messages that it accepts, so the slots can be reused.
         while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-            # Does not raise if the queue is full: refused messages carry an error and are sent again.
+            # If the queue is full, `produce_batch` does not raise: it marks refused messages, which are sent again.
             waiting = [slot for slot in waiting if "_error" in slot]
             for slot in waiting:
                 fault: Any = slot.pop("_error")
@@ -143,16 +144,16 @@ class UnitProducer:
                 return
 
     def flush(self) -> None:
-        """Wait until Kafka has acknowledged all records of the transaction."""
+        """Wait until Kafka has acknowledged all records sent in the transaction."""
         if self._client.flush(_COMMIT_S):
-            raise timed_out(f"records of unit {self._unit} were not written within {_COMMIT_S:.0f} s")
+            raise timed_out(f"Kafka did not acknowledge all records of unit {self._unit} within {_COMMIT_S:.0f} s")
 
     def abort(self) -> None:
         """Abort the transaction."""
         self._client.abort_transaction(_COMMIT_S)
 
     def commit(self) -> None:
-        """Commit the transaction. If the answer is lost, the commit is repeated, which is safe."""
+        """Commit the transaction. If Kafka's answer is lost, the commit request is repeated, which is safe."""
         deadline_s = self._clock.monotonic_s() + _COMMIT_S
         self.was_asked_again = False
         while True:
@@ -167,7 +168,7 @@ class UnitProducer:
                 return
 
     def _first(self, topic: str) -> _OnDelivery | None:
-        """Return the delivery callback for a topic's next record, or None unless it is the first of the transaction."""
+        """Return a delivery callback if the next record in ``topic`` is the transaction's first there, else None."""
         if topic in self.firsts:
             return None
         self.firsts[topic] = -1
@@ -185,8 +186,8 @@ def _native_writer(client: Producer) -> NativeWriter | None:
 def _noting_in(firsts: dict[str, int]) -> _OnDelivery:
     """Create a delivery callback that stores the offset of a record in ``firsts``.
 
-    It must not refer to anything else. The client keeps the callback while the record is in flight, so a callback that
-    referred to the client would keep the client alive forever.
+    The callback must not refer to anything else. The client holds on to it while the record is in flight, so a callback
+    that referred to the client would keep the client alive forever.
     """
 
     def note(_error: KafkaError | None, message: Message) -> None:

@@ -1,5 +1,5 @@
-"""Moving a unit from one site to another while data flows.
+"""Moves units from one site to another while data flows.
 
-May import `task`, `kafka` and `ownership`. `protocol` and `order` are state machines without Kafka or a clock.
-Start with `protocol`, then `coordinator`, which drives it, and `handover`, the runner's side.
+This package may import `task`, `kafka` and `ownership`. `protocol` and `order` are state machines that use neither
+Kafka nor a clock. Start reading at `protocol`; `coordinator` drives it, and `handover` is the runner's side.
 """

@@ -1,7 +1,7 @@
 """Signals for long claims: the claiming runner writes to the control topic, so that other runners wait for the unit.
 
-Without them, two runners that need the same unit would keep fencing each other if a claim took longer than their
-back-off. Correctness does not depend on the signals. No Kafka here, no clock.
+Without these signals, two runners that try to claim the same unit would keep fencing each other if a claim took longer
+than their back-off. Correctness does not depend on the signals. This module uses neither Kafka nor a clock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 from joiner.runtime.control import Claiming
 
 REPEAT_S: Final = 0.5
-"""A claim that takes longer is signalled repeatedly, at this interval. Most claims take about ten milliseconds."""
+"""A claim that takes longer than this is signalled repeatedly, at this interval. Most claims take about 10 ms."""
 
 LASTS_S: Final = 5.0
 """A claim that has not been signalled for this long is taken to have ended."""
 
 
 class Claims:
-    """A runner's own claims, and those signalled by others. Times may come from any monotonic clock."""
+    """Tracks a runner's own claims and those that other runners signal. Times may come from any monotonic clock."""
 
     def __init__(self, site: str, run: str) -> None:
         self._site, self._run = site, run
@@ -33,11 +33,11 @@ class Claims:
             self._heard_s.update(dict.fromkeys(record.units, now_s))
 
     def of_others(self, now_s: float) -> set[int]:
-        """Return the units that another run is claiming."""
+        """Return the units that, according to their signals, other runs are claiming."""
         return {unit for unit, heard_s in self._heard_s.items() if now_s - heard_s < LASTS_S}
 
     def due(self, units: AbstractSet[int], now_s: float) -> Claiming | None:
-        """Return the signal to write now, if any. ``units``: those being claimed here."""
+        """Return the signal to write now, or None. ``units``: the units that this runner is claiming."""
         self._since_s = {unit: self._since_s.get(unit, now_s) for unit in units}
         slow = sorted(unit for unit, since_s in self._since_s.items() if now_s - since_s >= REPEAT_S)
         if not slow or now_s - self._said_s < REPEAT_S:

@@ -1,7 +1,7 @@
-"""Drives both sides of moves: reads the control topic, passes records to `Source` and `Target`, and executes actions.
+"""Drives both sides of a move: passes control records to `Source` and `Target`, and executes the actions they return.
 
 A runner implements the five actions of `MoveActions`. None of them blocks, except that a release may wait for the
-unit's in-flight commit. The polling thread reports their outcomes by calling the methods of `Coordinator`.
+unit's in-flight commit. The thread that calls `Coordinator.poll` reports the outcomes by calling its other methods.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class MoveActions(Protocol):
-    """The actions of a move in a runner. The runner reports each outcome by calling the named `Coordinator` method."""
+    """The actions that a move requires of a runner. Each names the methods of `Coordinator` that report its outcome."""
 
     def release(self, action: Release) -> None:
-        """Write the unit's last transaction and then ``action.record``. Reports `released` or `kept`."""
+        """Write the unit's last transaction and then the control record of the action. Reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
-        """Claim with `Claimant.back`. Reports `resumed`, or `found` if another runner claimed the unit first."""
+        """Reclaim a unit that this site released. Reports `resumed`, or `found` if another runner claimed it first."""
         ...
 
     def warm_up(self, unit: int) -> None:
@@ -38,7 +38,7 @@ class MoveActions(Protocol):
         ...
 
     def cool_down(self, unit: int) -> None:
-        """Discard the prepared state."""
+        """Discard the state that was built by `warm_up`."""
         ...
 
     def claim(self, unit: int) -> None:
@@ -47,7 +47,7 @@ class MoveActions(Protocol):
 
 
 class Coordinator:
-    """The moves of a runner's units. For one thread."""
+    """Coordinates all moves of a runner's units. Must be used by one thread only."""
 
     def __init__(self, claimant: Claimant, runner: MoveActions, control: ControlLog, clock: Clock) -> None:
         """``control``: the control topic, to which other threads may write as well."""
@@ -59,7 +59,7 @@ class Coordinator:
 
     @property
     def leaving(self) -> set[int]:
-        """Units that this site must not claim outside a move: released, or about to be."""
+        """Units that this site must not claim except through a move: they have been released, or are about to be."""
         return self._source.underway
 
     @property
@@ -75,8 +75,8 @@ class Coordinator:
     def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
         """Process new records, and perform the actions that are due.
 
-        ``owned``: units the runner serves; ``absent``: units assigned to it that it does not serve; ``claimed``: those
-        it is claiming.
+        ``owned``: the units that the runner serves. ``absent``: the units that are assigned to the runner but that it
+        does not serve. ``claimed``: the units that it is claiming.
         """
         for record, _ in self.control.read():
             now_s = self._clock.monotonic_s()
@@ -108,11 +108,11 @@ class Coordinator:
         self._do(self._target.dropped(unit))
 
     def failed(self, unit: int, why: str) -> None:
-        """Record that the unit cannot be warmed up or claimed here."""
+        """Record why this runner cannot claim the unit or cannot build its state."""
         self._do(self._target.failed(unit, why))
 
     def resumed(self, unit: int, late_ms: int = 0) -> None:
-        """Record that the unit was claimed and resumed, ``late_ms`` ago."""
+        """Record that the unit was claimed and that its join resumed ``late_ms`` ago."""
         self._do(self._source.is_back(unit))
         self._do(self._target.resumed(unit, late_ms))
 
@@ -127,7 +127,7 @@ class Coordinator:
             self._do(self._target.lost(unit))
 
     def forget(self, units: Iterable[int]) -> None:
-        """Drop units that are now assigned to other runners."""
+        """Stop handling the moves of units that are now assigned to other runners."""
         for unit in units:
             self._source.gone(unit)
             self._do(self._target.lost(unit))

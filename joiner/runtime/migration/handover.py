@@ -1,7 +1,8 @@
 """The runner's side of moves: the units it warms up, releases, claims and waits for. `protocol` decides the next step.
 
-The runner's loop calls `poll`. A moving unit must not delay the others, so slow work runs in the pool. A release waits
-at most for the unit's in-flight commit; if that commit writes a large snapshot, the release is retried later.
+The runner's loop calls `poll`. A unit that is being moved must not delay other units, so slow work runs in a thread
+pool. A release waits at most for the unit's in-flight commit; if that commit writes a large snapshot, the release is
+retried later.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 CHECK_S: Final = 2.0
-"""How often to check who owns the units that this runner waits for. If a Released record is missed, the unit is claimed
-with this delay."""
+"""How often to check who owns the units that this runner waits for. If the runner misses a Released record, it claims
+the unit at most this much later."""
 
 _QUIET_S: Final = 0.5
-"""A unit that has not committed for this long since its claim is reported as resumed at the claim.
+"""A unit that has not committed within this time after its claim is reported as having resumed at the claim.
 
-The reported pause is then too short if the first batch takes longer: in Spark, a worker first builds the state."""
+If the first batch takes longer, as in Spark, where a worker first builds the state, the reported pause is too short."""
 
 _Outcome = TypeVar("_Outcome")
 
@@ -46,11 +47,11 @@ class Serving(Protocol):
     """What a move needs to know of a running unit."""
 
     first_commit_s: float
-    """Monotonic time at which the first transaction after the claim was found to be written. 0: not yet."""
+    """Monotonic time at which the runner noticed the first commit after the claim; 0 until then."""
 
 
 class Host(Protocol):
-    """The runner as seen by moves. Called in the runner's own thread, except `prepare`. See `runners.supervisor`."""
+    """What moves need from a runner (see `runners.supervisor`). All but `prepare` are called in the runner's thread."""
 
     @property
     def tasks(self) -> Mapping[int, Serving]:
@@ -74,9 +75,9 @@ class Host(Protocol):
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
+        """Stop running a unit and begin to write its last transaction, with a snapshot.
 
-        Return None if the unit keeps running, because it cannot be released now.
+        ``then`` is called once that is written. Return None if the unit cannot be released now and keeps running.
         """
         ...
 
@@ -85,16 +86,16 @@ class Host(Protocol):
         ...
 
     def schedule_claim(self, unit: int) -> None:
-        """Schedule the claim of a unit by the ordinary procedure."""
+        """Schedule an ordinary claim of a unit, one that is not part of a move."""
         ...
 
     def why_failed(self, unit: int) -> str:
-        """Return why a unit cannot continue here, or an empty string if it can."""
+        """Return why a unit cannot continue on this runner, or an empty string if it can."""
         ...
 
 
 class Handover:
-    """The units that move to or from a runner, and those it waits for."""
+    """Handles the units that are being moved to or from a runner, and those that the runner waits for."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Handover:
         self._host = host
         self._services, self._clock = services, services.clock
         self._mover = Coordinator(claimant, self, services.control, services.clock)
-        # Units of other sites, with the time of the next check of their owners.
+        # Units of other sites, each with the time at which to check its owner next.
         self._elsewhere: dict[int, float] = {}
         self._reported: set[int] = set()
         # Reported by the pool's threads, in order.
@@ -121,7 +122,7 @@ class Handover:
         self._warming: dict[int, Future[Warm | None]] = {}
         self._releases: dict[int, Future[None]] = {}
         self._check: Future[dict[int, Checkpoint | None]] | None = None
-        # Units that have been claimed but not yet reported as resumed, and since when.
+        # Units that have been claimed but not yet reported as resumed, each with the time of its claim.
         self._resumed_s: dict[int, float] = {}
 
     @property
@@ -131,7 +132,7 @@ class Handover:
 
     @property
     def elsewhere(self) -> AbstractSet[int]:
-        """Units that belong to other sites, and that this runner waits for."""
+        """Units that belong to other sites and that this runner is waiting for."""
         return self._elsewhere.keys()
 
     @property
@@ -174,7 +175,7 @@ class Handover:
         self._resumed_s[number] = self._clock.monotonic_s()
 
     def give_back(self, units: list[int]) -> None:
-        """Drop units that are assigned to other processes of the site."""
+        """Stop tracking units that are now assigned to other processes of the same site."""
         for number in units:
             self._elsewhere.pop(number, None)
             self._resumed_s.pop(number, None)
@@ -196,12 +197,12 @@ class Handover:
         self._begin_claim(unit, replace(self._claimant, back=way))
 
     def warm_up(self, unit: int) -> None:
-        """See `coordinator.MoveActions`. Runs in the pool."""
+        """See `coordinator.MoveActions`. The state is built in a thread of the pool."""
         if unit not in self._warming:
             self._warming[unit] = self._services.pool.submit(self._prepare, unit)
 
     def cool_down(self, unit: int) -> None:
-        """See `coordinator.MoveActions`. The producer is destroyed with its last reference."""
+        """See `coordinator.MoveActions`. The prepared producer is destroyed with the last reference to it."""
         warm = self._warm.pop(unit, None)
         if warm is not None:
             warm.readers.close()
@@ -221,7 +222,8 @@ class Handover:
         return warm_up(self._settings, number, self._services, self._claimant)
 
     def _after_warm_up(self, number: int, warming: Future[Warm | None]) -> None:
-        # Not raised: its traceback would refer to this frame and keep the prepared state alive (see `runners.commit`).
+        # Examine the error without raising it here, because its traceback would refer to this frame and keep the
+        # prepared state alive (see `runners.commit`).
         match error := warming.exception():
             case None:
                 warm = warming.result()
@@ -247,7 +249,7 @@ class Handover:
             self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
             self._mover.released(number)
             return
-        # The next claim finds out whether it was written.
+        # The next claim will find out whether the release was written.
         self._mover.kept(number)
         if not isinstance(error, Exception):
             raise error
@@ -267,7 +269,7 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """Read the checkpoints of units with one consumer. Stop as soon as Kafka does not answer."""
+        """Read the checkpoints of units with one consumer. Stop at the first one for which Kafka does not answer."""
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:

@@ -1,4 +1,4 @@
-"""The requesting side of a move: requests, cancellation and outcomes. No Kafka here, no clock (see `protocol`)."""
+"""The requesting side of a move: requests, cancellation, outcomes. Uses neither Kafka nor a clock (see `protocol`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
 class Step(Enum):
-    """How far a unit's move has got, as far as the requesting side knows."""
+    """The progress of a unit's move, as known to the requesting side."""
 
     ASKED = auto()
     READY = auto()
@@ -22,10 +22,10 @@ class Step(Enum):
 
 @dataclass
 class MoveStatus:
-    """The move of a unit.
+    """The status of one unit in a move, as known to the requesting side.
 
-    ``pause_ms``: the time from the report of the source's last commit to the target's first commit, or to its claim if
-    no commit followed soon (see `handover`). None if unknown.
+    ``pause_ms``: the time between the report of the source's last commit and the target's first commit, or the target's
+    claim if no commit followed soon (see `handover`). None if unknown.
     """
 
     step: Step = Step.ASKED
@@ -42,7 +42,7 @@ class MoveStatus:
 
 
 class Order:
-    """An order to move units. ``now_s`` may come from any monotonic clock."""
+    """An order to move units to another site. ``now_s`` may come from any monotonic clock."""
 
     def __init__(self, move: str, to: str, units: Collection[int], until_s: float) -> None:
         """Create an order. Units that have not been released by ``until_s`` stay where they are."""
@@ -58,7 +58,7 @@ class Order:
 
     @property
     def underway(self) -> list[int]:
-        """Units that may be on their way. Their checkpoints show where they are."""
+        """Units that may be between two sites, because their target was ready. Checkpoints show where they are."""
         return [unit for unit, one in self.units.items() if one.step in {Step.READY, Step.RELEASED}]
 
     def due(self, now_s: float) -> list[Record]:
@@ -76,7 +76,7 @@ class Order:
     def cancel(self, why: str) -> list[Record]:
         """Withdraw the order for units that are not known to be released.
 
-        A unit whose target is ready may be about to be released; the log will show the outcome.
+        A unit whose target is ready may be about to be released; its checkpoint will show the outcome.
         """
         cancelled = []
         for unit, one in self.units.items():
@@ -106,7 +106,7 @@ class Order:
                 one.step, one.source = Step.RELEASED, record.instance
             case Resumed() if one.step is not Step.MOVED:
                 one.step, one.target = Step.MOVED, record.instance
-                # A target that found the release in the log may report before the source does.
+                # A target that found the release in the state topic may report before the source does.
                 one.pause_ms = max(0, at_ms - record.late_ms - one.released_ms) if one.released_ms else None
             case Refused(why=why):
                 one.why = why

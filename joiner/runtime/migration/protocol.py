@@ -1,19 +1,19 @@
 """The protocol of a move between sites. Both sides are state machines, which use neither Kafka nor a clock.
 
-The input is control records and times; the output is actions for the runner. Both kinds of runner drive it through
-`coordinator`.
+Their input is control records and times; their output is actions for the runner. Both kinds of runner drive them
+through `coordinator`.
 
-    order     Request, repeated every `REPEAT_S`: a lease, which each side counts by its own clock
-    target    WarmUp: build the state while the owner serves; then Ready, repeated with each Request
+    order     sends Request, repeated every `REPEAT_S`: a lease, which each side times by its own clock
+    target    WarmUp: builds the state while the owner still serves the unit; sends Ready, repeated with each Request
     source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint names no owner and the
-              target's site; then Released
-    target    Claim, by the ordinary procedure; Claiming, repeated while that lasts; Resumed once it continues
-    source    if no target reports for `RECLAIM_AFTER_S`, or the target refused: Reclaim; then Back
+              target's site; sends Released
+    target    Claim, an ordinary claim; sends Claiming, repeated until the claim ends, and Resumed once the join resumes
+    source    if no target reports for `RECLAIM_AFTER_S`, or the target refuses: Reclaim; sends Back
 
 Only the checkpoint is authoritative, so control records may be lost, delayed or duplicated. Each side also takes into
-account what it finds in the state topic (`Source.found`): a target that missed Released finds at its next check that
-the unit was released to its site. Crashes need no special handling: a restarted state machine gets all it needs from
-the repeated records.
+account what it finds in the state topic (`Source.found`): if a target misses Released, it finds out at its next check
+that the unit was released to its site. Crashes need no special handling: a restarted state machine learns all it needs
+from the repeated records.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Ref
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
-"""Interval between the Requests of an order. A side that was unavailable receives the order with at most this delay."""
+"""Interval between the Requests of an order. A side that was unavailable learns of it at most this much later."""
 
 LEASE_S: Final = 5.0
 """An order expires after this long without a Request."""
 
 RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
-"""The reason reported for a unit that stayed at its source."""
+"""The reason reported for a unit that was not moved because its source reclaimed it."""
 
 RECLAIM_AFTER_S: Final = 5.0
-"""How long the target may take to claim the unit or to report. A target that is ready needs a fraction of it, and one
-that has just started checks more often than this."""
+"""How long the target may take to claim the unit or to report. A target that is ready needs only a fraction of this
+time, and a target that has just started checks more often for units released to it."""
 
 _DOUBLINGS_MAX: Final = 4
 
@@ -49,9 +49,10 @@ class Write(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Write the unit's last transaction, with a checkpoint of ``way``; then ``record``, and call `Source.released`.
+    """Write the unit's last transaction, whose checkpoint names ``way`` in place of an owner; then write ``record``.
 
-    If that fails, call `Source.kept`. If the outcome is unknown, the log will show it (`Source.found`).
+    After that, call `Source.released`, or `Source.kept` if the transaction failed. If its outcome is unknown, the state
+    topic will show it (`Source.found`).
     """
 
     unit: int
@@ -104,11 +105,11 @@ class _Departure:
     step: _Leaving
     since_s: float
     reclaims: int = 0
-    """Number of failed attempts. Each doubles the wait, to let the target go first."""
+    """Number of failed attempts to reclaim the unit. Each doubles the wait, so that the target can claim it first."""
 
     @property
     def reclaim_at_s(self) -> float:
-        """When the unit is reclaimed if no target reports."""
+        """The time at which the source reclaims the unit, unless a target has reported by then."""
         return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
@@ -151,13 +152,13 @@ class Source:
         return [action for unit, one in late for action in self._reclaim(unit, one)]
 
     def released(self, unit: int, now_s: float) -> None:
-        """Record that the last transaction is committed."""
+        """Record that the unit's last transaction has been committed."""
         one = self._units.get(unit)
         if one is not None and one.step is _Leaving.RELEASING:
             one.step, one.since_s = _Leaving.RELEASED, now_s
 
     def found(self, unit: int, way: OnTheWay, to: str, now_s: float) -> list[Action]:
-        """Record that the unit is on its way to ``to``, whichever runner of this site released it."""
+        """Record that a runner of this site, not necessarily this one, has released the unit to the site ``to``."""
         one = self._units.get(unit)
         if way.source != self._site:
             return []
@@ -172,7 +173,7 @@ class Source:
         self._units.pop(unit, None)
 
     def gone(self, unit: int) -> None:
-        """Record that the unit has an owner, or is handled by another runner."""
+        """Record that the unit has an owner again, or is now handled by another runner."""
         self._units.pop(unit, None)
 
     def is_back(self, unit: int) -> list[Action]:
@@ -200,7 +201,7 @@ class Source:
         return []
 
     def _wait_for(self, record: Claiming, now_s: float) -> None:
-        """Extend the wait for a target that is still claiming."""
+        """Wait longer before reclaiming units that the target is still claiming."""
         for unit in record.units:
             one = self._units.get(unit)
             if one is not None and one.step is _Leaving.RELEASED and one.to == record.to:
@@ -220,7 +221,7 @@ class Source:
                 way = OnTheWay(record.move, self._site)
                 self._units[unit] = _Departure(way, record.to, _Leaving.ASKED, now_s)
             elif one is not None and one.way.move != record.move:
-                why = f"it is being moved to {one.to} (move {one.way.move}): wait for this move, or cancel it"
+                why = f"it is already being moved to {one.to} (move {one.way.move}): wait for that move or cancel it"
                 refused = Refused(move=record.move, unit=unit, to=record.to, instance=self._instance, why=why)
                 actions.append(Write(refused))
             elif one is not None and one.step is _Leaving.ASKED:
@@ -295,7 +296,7 @@ class Target:
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Record that warming up failed for now or is not needed. The next Request starts it again."""
+        """Record that the state was not built, because it could not be or is not needed. The next Request retries."""
         one = self._units.get(unit)
         if one is not None and one.is_released:
             one.step = _Arriving.CLAIMING
@@ -304,7 +305,7 @@ class Target:
         return []
 
     def failed(self, unit: int, why: str) -> list[Action]:
-        """Record that the unit cannot be continued here. ``why`` states the cause and what to do."""
+        """Record that the unit cannot continue on this runner. ``why`` states the cause and what to do about it."""
         one = self._units.pop(unit, None)
         if one is None:
             return []
@@ -312,7 +313,7 @@ class Target:
         return [Write(refused), CoolDown(unit)]
 
     def resumed(self, unit: int, late_ms: int = 0) -> list[Action]:
-        """Record that the unit was claimed, and that ``late_ms`` ago it committed or had nothing to commit."""
+        """Record that the unit was claimed and resumed ``late_ms`` ago, at its first commit or at the claim itself."""
         one = self._units.pop(unit, None)
         if one is None:
             return []

@@ -1,6 +1,6 @@
-"""Ownership of units: claiming them, restoring their state, and retrying after failures.
+"""Manages the ownership of units: claims them, restores their state, and retries after failures.
 
-May import `task` and `kafka`. The transactional id of a unit is its only lock.
-Start with `claim`, then `restore`; `assignment` decides when each unit is claimed; `dangling` repairs
-transactions that Kafka has failed to end.
+This package may import `task` and `kafka`. The only lock on a unit is its transactional id. Start reading at `claim`,
+then `restore`. `assignment` decides when each unit is claimed, and `dangling` repairs transactions that Kafka has
+failed to end.
 """

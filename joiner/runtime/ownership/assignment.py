@@ -1,8 +1,8 @@
-"""Assigned units that a runner is not serving: to be claimed, lost to another runner, or failed.
+"""Manages the units that are assigned to a runner but not served by it.
 
-Every kind of runner reacts to a failed claim or batch in the same way. It claims the unit again from its last commit
-after a back-off, or verifies the owner first, or marks the unit as failed with the reason. `retry_policy` lists the
-transient causes.
+Such a unit is to be claimed, has been lost to another runner, or has failed. Every kind of runner reacts to a failed
+claim or batch in the same way: it claims the unit again from its last commit after a back-off, or verifies the owner
+first, or marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """The failed action and the next step, for log lines."""
+    """Describes, in words for log lines, an action that failed and what happens next."""
 
     failed: str
     follows: str
@@ -54,14 +54,14 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """When to claim a unit next; with ``runs``, only if its checkpoint still names one of these runs."""
+    """When to claim a unit next. If ``runs`` is set, its checkpoint must still name one of these runs at that time."""
 
     not_before_s: float
     runs: frozenset[str] | None = None
 
 
 class AssignmentManager:
-    """Decides when units are claimed. Any thread may call `claim`, but only one at a time per unit."""
+    """Decides when units are claimed. Any thread may call `claim`, but not two threads at once for the same unit."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class AssignmentManager:
         in_group: bool,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``in_group``: a consumer group assigns units to this runner, and may assign a lost one again.
+        """``in_group``: whether a consumer group assigns units to this runner; it may assign a lost unit again.
 
         ``found_elsewhere`` is called with units of other sites and returns whether the runner waits for them.
-        ``fenced`` is called, from any thread, when another runner turns out to have claimed a unit.
+        ``fenced`` is called, from any thread, when it turns out that another runner has claimed a unit.
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
@@ -85,30 +85,31 @@ class AssignmentManager:
         self._claimant = claimant
         self._in_group = in_group
         # Units that may be claimed by force: those assigned at start-up. A unit assigned later must not be claimed from
-        # the site that it was moved to. None: no units have been assigned yet.
+        # the site that it was moved to. It is None until units have been assigned.
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
-        # Errors of claims in other threads, for the loop to handle.
+        # Errors of claims that ran in other threads, for the runner's loop to handle.
         self._claim_errors: deque[tuple[int, Exception]] = deque()
         self.failed: dict[int, str] = {}
-        """Units that cannot continue here, with the reasons."""
-        # Seeded with the run id, so that runners differ and a simulated history is reproducible.
+        """Units that cannot continue on this runner, with the reasons."""
+        # Back-offs are random. The run id is the seed, so that runners differ but simulated histories are reproducible.
         self._troubles = RetryTracker(Random(claimant.run), clock)  # noqa: S311 - no secret
-        # Failed units that another process has claimed: when to check whether they are still assigned to us.
+        # Failed units that another process has claimed, with the time to check whether they are still assigned to us.
         self._lost: dict[int, float] = {}
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue here, except those that another process has claimed and is running."""
+        """Units that cannot continue on this runner, except those that another process has claimed and is running."""
         return self.failed.keys() - self._lost.keys()
 
     def due(
         self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
     ) -> list[int]:
-        """Return which of ``units`` to claim now. ``busy``: those that are served, or handled elsewhere.
+        """Return which of ``units`` to claim now.
 
-        ``claimed``: those that other runners are claiming. A fenced runner waits for these.
+        ``busy``: units that need no claim from here, because they are being served or are handled by other code.
+        ``claimed``: units that other runners are claiming. A runner that was fenced waits for these claims to end.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
@@ -121,7 +122,7 @@ class AssignmentManager:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
         for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
-        # A copy, because another thread may remove an entry.
+        # Iterate over a copy, because another thread may remove an entry.
         waiting = {
             number
             for number, then in list(self._waiting.items())
@@ -139,7 +140,7 @@ class AssignmentManager:
     ) -> _Claimed | None:
         """Claim and restore a unit. Return None on failure; `plan_retries` then decides what to do next.
 
-        ``claimant``: the claimant of a move; by default the runner's own. ``restore`` builds the runner's task.
+        ``claimant``: the claimant that a move requires; by default the runner's own. ``restore``: builds the task.
         """
         try:
             then = self._waiting.get(number)
@@ -168,11 +169,11 @@ class AssignmentManager:
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int, wait_s: float | None = None) -> None:
-        """Verify that a unit is still ours before claiming it again. The first check is after ``wait_s``."""
+        """Verify that a unit is still ours before claiming it again. ``wait_s``: the wait before the first check."""
         self._verify_first(number, OwnershipInDoubt(), wait_s)
 
     def schedule_claim(self, number: int) -> None:
-        """Schedule the claim of a unit by the ordinary procedure."""
+        """Schedule an ordinary claim of a unit, one that is not part of a move."""
         self.failed.pop(number, None)
         self._waiting[number] = _Next(self._clock.monotonic_s())
 
@@ -184,7 +185,7 @@ class AssignmentManager:
         self._troubles.served(number)
 
     def forget(self, number: int) -> None:
-        """Drop a unit that is assigned to another runner now."""
+        """Discard what is known about a unit, because it is now assigned to another runner."""
         self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)
@@ -192,11 +193,11 @@ class AssignmentManager:
         self._troubles.forget(number)
 
     def is_pending(self, number: int) -> bool:
-        """Return whether a unit will be claimed, now or later."""
+        """Return whether a unit is waiting to be claimed, now or later."""
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return why units are not being served: the reason for the pending retry, or for the failure."""
+        """Return, for each unit that is not being served, the reason why a retry is pending or why the unit failed."""
         numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -214,7 +215,7 @@ class AssignmentManager:
     def _check_still_ours(self, number: int, runs: AbstractSet[str], readers: Readers) -> None:
         """Check that the checkpoint still names one of ``runs``. Raises `UnitStopped` if it does not."""
         checkpoint = read_checkpoint(readers, number)
-        # None: our own transaction is dangling (see `dangling`), and no other runner has written anything.
+        # Without a checkpoint, our own transaction is dangling (see `dangling`) and no other runner has written any.
         if checkpoint is None or checkpoint.run in runs:
             _log.info("unit %s: no other runner has claimed it; claiming it again", number)
             return
@@ -275,7 +276,7 @@ class AssignmentManager:
 
 
 def _why(number: int, error: Exception, action: _Action) -> str:
-    """Return the error message; for a defect, also what to do."""
+    """Return the message for an error. If a bug may have caused it, the message also says what to do."""
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):
@@ -283,5 +284,5 @@ def _why(number: int, error: Exception, action: _Action) -> str:
     what = f"unit {number}: {action.failed} with {type(error).__name__}: {describe(error)}; none of it was written"
     if cause_of(error).is_transient:
         return what
-    again = "Restart the joiner; if it happens again, this is a defect to report (--log-level debug shows where)"
+    again = "Restart the joiner; if this happens again, report it as a bug (--log-level debug shows where it occurred)"
     return f"{what}. {again}"

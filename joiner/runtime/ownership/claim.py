@@ -1,14 +1,14 @@
 """Claims a unit, in the same way after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. Read the checkpoint and check it, so that a process with different settings does not fence the owner.
+0. Read and check the checkpoint, so that a process with different settings does not fence the owner.
 1. Initialise the transactional id, which fences the previous owner.
 2. Read the checkpoint again.
 3. Look for dangling transactions, which Kafka has failed to end (see `dangling`).
-4. Check that this runner may continue the unit: site, fingerprint, topics, partitions, the range of the log.
-5. If there is none: fence the partitions, so that no more records of earlier owners can be appended, and compare the
-   visible results with the checkpoint, because Kafka may have ended a transaction wrongly.
+4. Check the site, fingerprint, topics, partitions and log range, to see whether this runner may continue the unit.
+5. If no transaction is dangling: fence the partitions, so that no more records of earlier owners can be appended, and
+   compare the visible results with the checkpoint, because Kafka may have ended a transaction wrongly.
 6. If a transaction is dangling or was ended wrongly: resolve it, which also fences the partitions.
-7. Commit a transaction that writes the checkpoint back with our run id, and the results found missing in step 6.
+7. Commit a transaction that writes the checkpoint back with our run id, and any results found missing in step 6.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ def claim(
 
     Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
     """
-    # Requested each time, because a topic may have been recreated since this process started.
+    # Request the topic ids for every claim, because a topic may have been recreated since this process started.
     topics = topic_facts(admin, settings.input_topics)
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
         raise TopicUnknown(
-            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or start over with `joiner reset` "
-            "and a restart, which creates it"
+            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or start over: run `joiner reset` and "
+            "restart the joiner, which creates the topic"
         )
     early = read_checkpoint(readers, unit)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
-    # Read again, because the previous owner could commit until the initialisation.
+    # Read the checkpoint again, because the previous owner could still commit until the id was initialised.
     log = read_newest(readers, unit)
     with unless_fenced(transactions):
         dangling = find_dangling(log, readers)
@@ -106,14 +106,14 @@ def _to_continue(
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
-    """Return the checkpoint to continue from, owned by this runner. Raises `UnitStopped` if it may not continue."""
+    """Return the checkpoint to continue from, owned by the claimant. Raises `UnitStopped` if it may not continue."""
     settings = readers.settings
     found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
         if known is not None:
             check_continues(settings, known, topics, claimant)
     if found is None and reached is not None:
-        # The unit's very first transactions are dangling.
+        # No checkpoint is committed because even the unit's first transactions are dangling.
         found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={}, aligns={})
     if found is not None:
         return _owned(found, claimant)
@@ -123,7 +123,10 @@ def _to_continue(
 
 
 def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
-    """Return the offsets that the group has committed for a unit, by topic. They reveal the loss of the state topic."""
+    """Return the offsets that the consumer group has committed for a unit, by topic.
+
+    Used to detect that the state topic has been lost.
+    """
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
         places = [TopicPartition(topic, unit) for topic in settings.input_topics]
@@ -135,8 +138,8 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 def _check_never_begun(readers: Readers, unit: int) -> None:
     """Check that this is the first start of the unit. Raises `UnitStopped`.
 
-    A group offset without a checkpoint means that the state was deleted. It is not a first start either if another unit
-    was started when the number of units was different.
+    If the consumer group has committed offsets but there is no checkpoint, the state was deleted. Nor is it a first
+    start if unit 0 was started with a different number of partitions.
     """
     settings = readers.settings
     other = read_checkpoint(readers, 0) if unit else None
@@ -145,27 +148,28 @@ def _check_never_begun(readers: Readers, unit: int) -> None:
     committed = group_offsets(settings, unit)
     if committed:
         raise UnitStopped(
-            f"unit {unit} of {settings.application.name!r}: the group has committed {offsets_as_text(committed)}, but "
-            f"{settings.state_topic} holds no checkpoint: was the topic deleted? Restore it, or start over with "
-            "`joiner reset` (existing results are then written again, under the same ids)"
+            f"unit {unit} of {settings.application.name!r}: the consumer group has committed "
+            f"{offsets_as_text(committed)}, but {settings.state_topic} holds no checkpoint: was the topic deleted? "
+            "Restore it, or start over with `joiner reset` (existing results are then written again, under the same "
+            "ids)"
         )
 
 
 def _log_existing_results(readers: Readers, unit: int) -> None:
-    """Warn if there are already results in the result topic.
+    """Warn if a unit starts for the first time, but the result topic already contains results.
 
-    A start after losing both the state and the group's offsets looks like a first start. The results may also belong to
-    other applications.
+    If both the state and the group's offsets have been lost, any start looks like a first start. However, the results
+    may also belong to other applications.
     """
     settings = readers.settings
     topic = settings.topics.out
     low, end = log_range(readers.log, topic, unit)
-    # The log of a claimant that died before its first commit has no visible records.
+    # Look for a visible record, because a claimant that died before its first commit leaves only invisible ones.
     found = next(read_to_end(readers.log, readers.clock, topic, unit, low, end), None)
     if found is not None:
         _log.warning(
-            "unit %s of %r starts from scratch, and %s holds results already: if this application has run before and "
-            "its state is lost, the results of its joins are written again, under the same ids",
+            "unit %s of %r starts from scratch, but %s already contains results: if this application has run before "
+            "and lost its state, it will write the results of its joins again, under the same ids",
             unit,
             settings.application.name,
             topic,
@@ -175,7 +179,10 @@ def _log_existing_results(readers: Readers, unit: int) -> None:
 def first_checkpoint(
     settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> Checkpoint:
-    """Return the first checkpoint of a unit, new or after a reset: at ``application.start`` of the current logs."""
+    """Return the first checkpoint of a unit that is new or was reset.
+
+    Its offsets are the beginning or the end of the current logs, depending on ``application.start``.
+    """
     at_end = settings.application.start == "latest"
     consumer = make_consumer(settings.kafka, settings.application.name)
     try:
@@ -214,8 +221,8 @@ def _owned(found: Checkpoint, claimant: Claimant) -> Checkpoint:
 class ClaimLost(Fenced):
     """Another runner initialised the transactional id before our claim was written.
 
-    ``before``: the run that the checkpoint named when our claim began; empty without a checkpoint. As long as the
-    checkpoint still names it, no runner has claimed the unit since.
+    ``before``: the run that the checkpoint named when our claim began; empty if there was no checkpoint. While the
+    checkpoint still names this run, no runner has claimed the unit since.
     """
 
     def __init__(self, before: str) -> None:
@@ -224,7 +231,7 @@ class ClaimLost(Fenced):
 
 
 class Claimer:
-    """Claims units for a runner. A claim yields the unit's transactions and its checkpoint."""
+    """Claims units for a runner. Each claim returns the unit's `UnitTransactions` and its checkpoint."""
 
     def __init__(self, settings: JoinerSettings, services: Services) -> None:
         self._settings, self._services = settings, services
@@ -232,7 +239,10 @@ class Claimer:
     def claim(
         self, unit: int, claimant: Claimant, warm: Warm | None, readers: Readers
     ) -> tuple[UnitTransactions, Checkpoint]:
-        """Claim a unit, with the clients of ``warm`` if given. Raises `ClaimLost`, `ClaimCancelled`, and as `claim`."""
+        """Claim a unit, using the clients of ``warm`` if it is given.
+
+        Raises `ClaimLost` (instead of `Fenced`), `ClaimCancelled`, and the other exceptions of the function `claim`.
+        """
         before = read_checkpoint(readers, unit)
         transactions = warm.transactions if warm else self._services.make_transactions(self._settings, unit)
         readers.check()

@@ -1,7 +1,7 @@
-"""Claims in progress, each in a thread of the runner's pool, while the other units keep running.
+"""Runs claims in the threads of the runner's pool, while the other units keep running.
 
-Claiming and restoring a unit may take minutes if there is a lot to replay. If the unit is assigned to another process
-in the meantime, or the runner is stopped, the claim is cancelled and its outcome is discarded.
+Claiming and restoring a unit may take minutes if there is a lot of input to replay. If the unit is assigned to another
+process in the meantime, or the runner is stopped, the claim is cancelled and its outcome is discarded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _Made_co = TypeVar("_Made_co", covariant=True)
 
 
 class ClaimFunction(Protocol[_Made_co]):
-    """Claims and restores a unit, in the pool. Returns None on failure. ``is_over`` returns whether it is cancelled."""
+    """A function that claims and restores a unit, called in a thread of the pool. Returns None on failure.
+
+    ``is_over``: returns whether the claim has been cancelled.
+    """
 
     def __call__(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool], /
@@ -38,7 +41,7 @@ class _ClaimUnderWay(Generic[_Claimed]):
 
 
 class ConcurrentClaims(Generic[_Claimed]):
-    """The claims in progress. Used only by the runner's thread."""
+    """Manages the claims in progress. Must be used only by the runner's own thread."""
 
     def __init__(self, claim: ClaimFunction[_Claimed], pool: Executor, clock: Clock) -> None:
         self._claim, self._pool, self._clock = claim, pool, clock
@@ -50,7 +53,10 @@ class ConcurrentClaims(Generic[_Claimed]):
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim a unit; in a move, with its claimant and state. Return False if a claim is in progress."""
+        """Begin to claim a unit. Return False if a claim of it is already in progress.
+
+        ``claimant``, ``warm``: the claimant and the prepared state, if the claim is part of a move.
+        """
         if number in self._units:
             return False
         over = threading.Event()
@@ -58,9 +64,10 @@ class ConcurrentClaims(Generic[_Claimed]):
         return True
 
     def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Claimed | None]]:
-        """Return the outcomes of ended claims. None: it failed or was cancelled, or the unit is not in ``units``.
+        """Return the units whose claims have ended since the last call, each with its outcome.
 
-        ``units``: those assigned to this runner.
+        The outcome is None if the claim failed or was cancelled, or if the unit is not in ``units``, those assigned to
+        this runner.
         """
         found: list[tuple[int, _Claimed | None]] = []
         for number, one in [(number, one) for number, one in self._units.items() if one.outcome.done()]:

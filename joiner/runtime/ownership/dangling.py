@@ -1,4 +1,4 @@
-"""Finds the dangling transactions of a unit: Kafka's coordinator has ended them, but a partition still has them open.
+"""Finds and resolves a unit's dangling transactions: Kafka's coordinator has ended them, but a partition has not.
 
 Initialising a transactional id should end every transaction under it, by a commit or an abort. A broker can fail to do
 so: when Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up
@@ -6,42 +6,44 @@ so: when Kafka 4.3.1 is killed and restarted, it drops the markers of transactio
 open, and the *next* commit of the same producer commits them too: aborted results would become visible in addition to
 those of their replay. An unclean leader election may also lose markers (KIP-664).
 
-So a claimant looks for open transactions in the partitions it writes to, and for transactions that were ended wrongly.
-A client cannot see which producer an open transaction belongs to, and another program that writes to a result topic has
-one open most of the time. Therefore the outcome of a dangling transaction is not guessed. Since all output of the unit
-follows from its input, the claimant does this instead:
+Therefore, a claimant looks for open transactions in the partitions that it writes to, and for transactions that were
+ended wrongly. A client cannot see which producer an open transaction belongs to, and another program that writes to a
+result topic has one open most of the time. The claimant therefore does not guess the outcome of a dangling transaction.
+Since all output of the unit follows from its input, it takes these steps instead:
 
  1. write a note to the state topic, outside any transaction, that says how far results may have been written: the
     furthest checkpoint, committed or not
- 2. fence the partitions (below), which aborts our dangling transactions
- 3. replay from an earlier state up to the note; effects that are not visible are written with the claim, which also
-    removes the note
+ 2. fence the partitions (see below), which aborts our dangling transactions
+ 3. replay the input from an earlier state up to the checkpoint in the note, and write the effects that are not visible
+    in the transaction of the claim, which also removes the note
 
 If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
 
 Every claim fences the partitions. A partition learns a producer's epoch only from the producer's records and markers.
-Until the new owner has one there, the partition may still accept, after the check, a request that the old owner's
-client had in flight, and the new owner's first commit would commit it. The fence is a record that the new owner writes
-to each partition and aborts. Nothing older is accepted after it, and everything before it has ended, including
-transactions of other programs, for which the claimant waits. (KIP-890 describes such requests. They belong to no
-committed transaction, so there is nothing to write again.)
+Until the new owner has written one to a partition, that partition may still accept a request that the old owner's
+client had in flight, even after the check for open transactions, and the new owner's first commit would commit it. The
+fence is a record that the new owner writes to each partition and aborts. After it, the partition accepts nothing older.
+Everything before it has ended, including the transactions of other programs, for which the claimant waits. (KIP-890
+describes such requests. They belong to no committed transaction, so there is nothing to write again.)
 
-No transaction is open before the fences, but a dangling one may have been ended wrongly, because aborting the
-transaction that followed it has aborted it too. For each topic, checkpoints name the first record of the last
-transaction. The records named by the newest visible checkpoint must be visible; those named by later, aborted
-checkpoints must not. Otherwise the procedure above resolves that as well.
+No transaction before the fences is still open, but a dangling one may have been ended wrongly: it is also aborted when
+the transaction after it is aborted. For each topic, checkpoints name the first record of the last transaction. The
+records named by the newest visible checkpoint must be visible, and those named by later, aborted checkpoints must not
+be. If this does not hold, the procedure above resolves it as well.
 
 The search for visible results starts at the ends that the result topics had when the earlier state was saved, and stops
-at the fences. It keeps only the results it looks for. Results are identified by their ids, which include the names of
-their joins; late and unmatched records and dead letters also name the application.
+at the fences. Results are identified by their ids, which include the names of their joins; late and unmatched records
+and dead letters also name the application. Only the ids that are being searched for are kept in memory.
 
 An owner checks its own commits (see `kafka.transaction`).
 
-Results that retention has removed are not written again: an aborted record is still in the log, a removed one is not.
-If, in addition, a transaction was in flight whose results may never have reached the log, the two cases cannot be told
-apart, and missing results are written. A consumer that had read the removed part may then see them twice.
+Results that retention has removed are not written again. They can be told from aborted results, because an aborted
+record is still in the log. But if there was also a transaction in flight whose results may never have reached the log,
+removed and missing results cannot be told apart, and both are written. A consumer that has read the removed part of the
+log may then see these results twice.
 
-Not covered: retention that removes input after the earlier of the two snapshots before the transactions are resolved.
+One case is not covered: before the transactions are resolved, retention removes input that follows the earlier of the
+two snapshots.
 """
 
 from __future__ import annotations
@@ -73,10 +75,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DanglingTransaction:
-    """Dangling transactions of a unit, found now or by an earlier claimant that did not finish resolving them.
+    """The dangling transactions of a unit, found now or by an earlier claimant that did not finish resolving them.
 
-    ``open_from``: the first open offset in each topic with an open transaction. ``reached``: the furthest checkpoint
-    that was ever written, committed or not; None without one.
+    ``open_from``: for each topic with an open transaction, the offset at which the first one begins. ``reached``: the
+    furthest checkpoint that was ever written, committed or not; None if there is none.
     """
 
     unit: int
@@ -85,14 +87,14 @@ class DanglingTransaction:
 
     @property
     def key(self) -> str:
-        """The key of the note."""
+        """The key, in the state topic, of the note about these transactions."""
         return dangling_key(self.unit)
 
 
 class ReplayedEffects(NamedTuple):
     """The effects of a replay from an earlier state.
 
-    ``result_ends``: for each result topic, an offset at or before all of these effects that were written.
+    ``result_ends``: for each result topic, an offset such that none of these effects was written before it.
     """
 
     effects: Effects
@@ -100,7 +102,10 @@ class ReplayedEffects(NamedTuple):
 
 
 def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None:
-    """Return the transactions still dangling after initialisation, or None. ``log``: only committed records."""
+    """Return the transactions that are dangling even after the transactional id was initialised, or None.
+
+    ``log``: the committed records of the unit's state log.
+    """
     open_from = {topic: stable for topic, (stable, end) in _ends(log.unit, readers).items() if stable < end}
     note = log.dangling_note()
     if not open_from and note is None:
@@ -110,11 +115,14 @@ def find_dangling(log: StateLog, readers: Readers) -> DanglingTransaction | None
 
 
 def find_wrongly_ended(log: StateLog, fences: Mapping[str, int], readers: Readers) -> DanglingTransaction | None:
-    """Compare the results that are visible before the fences with the checkpoints. Return None if they agree."""
+    """Return transactions that Kafka has ended wrongly, or None.
+
+    Compares the results that are visible before the fences with the first records named in the checkpoints.
+    """
     committed = log.checkpoint()
     named = committed.written if committed is not None else {}
     tried = _tried(log, readers)
-    # Checkpoints repeat the first records of earlier transactions.
+    # Leave out the first records of committed transactions, which later checkpoints repeat.
     beyond = [
         (topic, first)
         for one in tried
@@ -149,7 +157,7 @@ def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
     low, end = log_range(readers.everything, readers.settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
-        # After the newest checkpoint comes only the marker of its transaction.
+        # Nothing but the marker of its transaction follows the newest checkpoint.
         return []
     found = read_tried(readers, log.unit, begin, end)
     return [one for one in found if one.run != RESET_RUN]
@@ -162,7 +170,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     fences: Mapping[str, int],
 ) -> set[str]:
-    """Return the identities of the first records in ``topic`` that are visible before the fences."""
+    """Return the identities of those ``wanted`` records in ``topic`` that are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
@@ -177,20 +185,20 @@ def resolve(
     clock: Clock,
     again: Callable[[], ReplayedEffects],
 ) -> Effects:
-    """Resolve dangling transactions. Return the missing effects up to ``reached``, for the claim to write.
+    """Resolve dangling transactions. Return the missing effects up to ``dangling.reached``, for the claim to write.
 
-    ``checkpoint`` is the newest committed one. ``again`` replays the unit from an earlier state up to ``reached``, and
-    is called once nothing dangles. Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka
-    does not answer.
+    ``checkpoint`` is the newest committed checkpoint. ``again`` replays the unit from an earlier state up to
+    ``reached``; it is called once no transaction is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
+    KafkaException if Kafka does not answer.
     """
     unit, reached = dangling.unit, dangling.reached or checkpoint
     where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in dangling.open_from.items())
     _log.warning(
         "unit %s: %s; resolving it up to %s",
         unit,
-        f"a transaction is open that Kafka should have ended, or another program's ({where})"
+        f"a transaction is open that Kafka should have ended or that belongs to another program ({where})"
         if where
-        else "Kafka has not ended its transactions as it should have",
+        else "Kafka has not ended the unit's transactions correctly",
         offsets_as_text(reached.offsets),
     )
     _note(settings, dangling.key, unit, reached)
@@ -200,17 +208,17 @@ def resolve(
         effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """Return the indices of those values that are neither visible nor removed."""
+            """Return the indices of those values that are neither visible in the topic nor removed by retention."""
             identities = [identity_of(value) for value in values]
             absent = absent_in(topic, set(identities))
             return [number for number, identity in enumerate(identities) if identity in absent]
 
         def absent_in(topic: str, identities: set[str]) -> set[str]:
-            """Return the identities that are neither visible nor removed."""
+            """Return those identities that are neither visible in the topic nor removed by retention."""
             start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, identities, start, end)
             if reached.offsets == checkpoint.offsets:
-                # All of them were committed, so they were in the log.
+                # All these effects were committed, so each was in the log at some time.
                 absent -= _removed(readers, topic, unit, absent, start, end)
             return absent
 
@@ -221,14 +229,15 @@ def resolve(
         unmatched = missing_in(topics.unmatched, _encoded(effects.unmatched))
         effects.unmatched = [effects.unmatched[number] for number in unmatched]
     missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
-    _log.warning("unit %s: resolved; %s missing results are written with the claim", unit, missing)
+    _log.warning("unit %s: resolved; writing %s missing results with the claim", unit, missing)
     return effects
 
 
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:
-    """Keep only the results that are absent. ``absent_in``: returns the absent ones of the identities passed to it.
+    """Remove from ``effects`` the results that have already been written.
 
-    A replay may divide the results into messages in another way, so each result is looked for by itself.
+    ``absent_in``: returns those of the given identities that are absent from the result topic. A replay may distribute
+    the results over messages differently, so each result is checked individually.
     """
     values = effects.joined.values.each()
     identities = [_identities(value) for value in values]
@@ -245,12 +254,12 @@ def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[
 
 
 def _identities(value: bytes | None) -> list[str]:
-    """Return the identities of everything that a record of a result topic holds."""
+    """Return the identity of a record in a result topic or, if it holds many results, the identities of all of them."""
     return identities_in(value) if holds_results(value) else [identity_of(value)]
 
 
 def _note(settings: JoinerSettings, key: str, unit: int, reached: Checkpoint) -> None:
-    """Write a note with a separate producer, so that aborting the unit's transactions does not remove it."""
+    """Write the note about dangling transactions with a separate producer, so that aborting them does not remove it."""
     producer = make_producer(settings.kafka)
     outcome: list[KafkaError | None] = []
     producer.produce(
@@ -272,7 +281,7 @@ def fence_partitions(
 ) -> dict[str, int]:
     """Write and abort a record in each partition of the unit, and wait until all earlier transactions there have ended.
 
-    Returns the offsets of those records by topic. Raises KafkaException if a transaction stays open for too long.
+    Returns the offsets of these records, by topic. Raises KafkaException if a transaction remains open for too long.
     """
     settings, clock = readers.settings, readers.clock
     fences = transactions.roll_back(_topics(settings), checkpoint)
@@ -289,14 +298,15 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """Return the error for a transaction that our abort did not end because it belongs to another transactional id."""
+    """Return the error message for a transaction that our abort did not end, because another producer opened it."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"
     return (
-        f"a transaction that is not this unit's has been open for {TIMEOUT_S:.0f} s in {places}. It is another "
-        "program's, which must end it, or its broker does after that program's transaction.timeout.ms; or Kafka has "
-        f"forgotten it: `{command} find-hanging --topic {topic} --partition {unit}` lists it, and `{command} abort "
+        f"a transaction that does not belong to this unit has been open for {TIMEOUT_S:.0f} s in {places}. If it "
+        "belongs to another program, that program must end it, or the broker will after the program's "
+        "transaction.timeout.ms. If Kafka has lost track of it, "
+        f"`{command} find-hanging --topic {topic} --partition {unit}` lists it, and `{command} abort "
         f"--topic {topic} --partition {unit} --start-offset {at}` ends it"
     )
 
@@ -309,7 +319,7 @@ def _topics(settings: JoinerSettings) -> list[str]:
 def _missing_results(
     consumer: Consumer, clock: Clock, topic: str, unit: int, wanted: set[str], start: int, end: int
 ) -> set[str]:
-    """Return the identities that are not visible between two offsets."""
+    """Return those of the ``wanted`` identities that are not visible between the offsets ``start`` and ``end``."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
@@ -323,9 +333,9 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """Return the identities in ``absent`` whose records were written after ``start`` and since removed by retention.
+    """Return those identities in ``absent`` whose records were written after ``start`` and then removed by retention.
 
-    An aborted record is invisible to a read-committed consumer too, but a read-uncommitted one still finds it in the
+    A read-committed consumer does not see aborted records either, but a read-uncommitted one still finds them in the
     log.
     """
     low, _ = log_range(readers.everything, topic, unit) if absent else (start, end)
@@ -339,7 +349,7 @@ def _encoded(records: Iterable[OutputRecord | Rejected]) -> list[bytes]:
 
 
 def _ends(unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
-    """Return the stable end and the end of each partition the unit writes to, by topic."""
+    """Return the last stable offset and the end of each partition that the unit writes to, by topic."""
     return {
         topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
         for topic in _topics(readers.settings)

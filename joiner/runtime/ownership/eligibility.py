@@ -1,4 +1,4 @@
-"""Checks that this runner may continue a unit: its site, settings, topics and logs."""
+"""Checks whether this runner may continue a unit, given the unit's site, settings, topics and logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_difference
 
 @dataclass(frozen=True)
 class Claimant:
-    """The claiming runner. ``run`` is unique to each start of a process."""
+    """The runner that claims a unit. ``run`` is an id that is new at each start of the process."""
 
     run: str
     instance: str
@@ -22,10 +22,13 @@ class Claimant:
     force: bool = False
     """Whether to claim units of other sites (``--force-claim``)."""
     back: OnTheWay | None = None
-    """A release by this site that this claimant may reclaim."""
+    """The move for which this site released the unit, if this claimant is to reclaim it."""
 
     def may_continue(self, found: Checkpoint) -> bool:
-        """Return whether this runner may claim a unit: one without an owner, one of its own site, or any by force."""
+        """Return whether this runner may claim the unit.
+
+        This is allowed after a reset, for a unit of its own site, with ``force``, or to reclaim the unit (``back``).
+        """
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
         return self.back is not None and found.on_the_way == self.back
@@ -44,34 +47,34 @@ class TopicUnknown(UnitStopped):
 
 
 class LogShort(UnitStopped):
-    """A log ends before the consumed offset: Kafka has lost records, or its leader has just been elected."""
+    """An input log ends before the consumed offset: Kafka has lost records, or a new leader has just been elected."""
 
 
 def check_continues(
     settings: JoinerSettings, found: Checkpoint, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:
-    """Check that the current settings and topics match the checkpoint ``found``. Raises `UnitStopped`."""
+    """Check that the claimant, settings and topics match the checkpoint ``found``. Raises `UnitStopped` if not."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
         owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
         raise OwnedElsewhere(
-            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait here until "
-            "it is moved (--standby), or claim it with --force-claim once its owner has stopped",
+            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait for it to be "
+            "moved here (--standby), or claim it with --force-claim once its owner has stopped",
             found,
         )
     if found.fingerprint != settings.fingerprint():
         differences = semantic_differences(found.semantics, settings.semantics())
         changed = ", ".join(f"{path}: {then} then, {now} now" for path, then, now in differences) or "the semantics"
         raise UnitStopped(
-            f"unit {unit} of {name!r} was begun with other settings that change its results ({changed}): "
-            "give the application a new name, set them back, or start over with `joiner reset`"
+            f"unit {unit} of {name!r} was started with other settings that change its results ({changed}): "
+            "give the application a new name, restore the settings, or start over with `joiner reset`"
         )
     check_partitions(settings, found)
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]
     if anew:
         raise UnitStopped(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
-            f"{offsets_as_text(found.offsets)} refer to other records: start over with `joiner reset`"
+            f"{offsets_as_text(found.offsets)} no longer refer to the same records: start over with `joiner reset`"
         )
 
 
@@ -79,29 +82,30 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
     """Check that the number of units has not changed since this unit was started. Raises `UnitStopped`."""
     if found.partitions != settings.topics.partitions:
         raise UnitStopped(
-            f"unit {found.unit} of {settings.application.name!r} was begun with {found.partitions} partitions, now "
-            f"there are {settings.topics.partitions}: keys would change their unit; give the application a new name"
+            f"unit {found.unit} of {settings.application.name!r} was started with {found.partitions} partitions, but "
+            f"now there are {settings.topics.partitions}: keys would move to other units; give the application a new "
+            "name"
         )
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first offset and the end of each input topic of a unit. Raises KafkaException."""
+    """Return the first offset and the end of each of a unit's input logs, by topic. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
-    """Check that the logs reach ``offsets`` and still contain all records from there on. Raises `UnitStopped`."""
+    """Check that the input logs extend to ``offsets`` and contain all later records. Raises `UnitStopped` if not."""
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:
             raise UnitStopped(
                 f"unit {unit}: the log of {topic} begins at {low}, but recovery needs it from {at}: retention has "
-                "removed what was not consumed or not yet in a snapshot; raise topics.retention, and start over "
-                "with `joiner reset` (the removed input cannot be joined)"
+                "removed input that was not yet consumed or not yet in a snapshot; raise topics.retention, and start "
+                "over with `joiner reset` (the removed input cannot be joined)"
             )
         if high < at:
             raise LogShort(
                 f"unit {unit}: the log of {topic} ends at {high}, but the unit has consumed up to {at}: Kafka has lost "
-                "records that it had acknowledged, or this is another cluster; check bootstrap_servers, or start "
+                "records that it had acknowledged, or this is a different cluster; check bootstrap_servers, or start "
                 "over with `joiner reset`"
             )

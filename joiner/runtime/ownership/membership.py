@@ -1,8 +1,8 @@
-"""The units that the consumer group assigns to this process.
+"""Tracks which units the consumer group assigns to this process.
 
-The member subscribes to one input topic only to have partitions assigned, which it pauses and never reads. Membership
-does not fence anyone: the transactional id decides ownership. Membership is static, so a process that returns within
-the session timeout gets its units back at once.
+The process subscribes to one input topic only so that the group assigns it partitions, one per unit. It pauses these
+partitions and never reads them. Group membership does not fence other processes: the transactional id decides who owns
+a unit. Membership is static, so a process that returns within the session timeout gets its units back at once.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _FENCED_AGAIN_SESSIONS: Final = 3
-"""If the group fences a member twice within this many session timeouts, another process is using its name. Two
-processes with the same name fence each other at every heartbeat, several times per session; a false alarm takes a whole
-session without Kafka."""
+"""If the group fences this process twice within this many session timeouts, another process must be using the same
+instance name. Two such processes fence each other at every heartbeat, several times per session timeout. For a false
+alarm, Kafka would have to be unreachable for a whole session timeout between the two."""
 
 _HEARTBEATS: Final = 6
-"""Heartbeats per session timeout. A member learns of new units at its next heartbeat. The library's default interval
-of 3 s would be half of the shortest timeout."""
+"""Number of heartbeats per session timeout. A member learns about newly assigned units at its next heartbeat. The
+library's default heartbeat interval of 3 s would be half of the shortest session timeout that is allowed."""
 
 _GIVING_BACK_S: Final = 1.0
-"""Time allowed for releasing the units at shutdown, which needs no answer from Kafka."""
+"""Time limit for releasing the units at shutdown. Releasing them does not require a response from Kafka."""
 
 _log = logging.getLogger(__name__)
 
 
 class InstanceInUse(Exception):
-    """Another process of the application uses the same instance name."""
+    """Raised if another process of the application uses the same instance name."""
 
 
 class Membership:
-    """The group membership of this process. `units` are those currently assigned to it."""
+    """The membership of this process in its consumer group. `units`: the units currently assigned to the process."""
 
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
     ) -> None:
-        """``give_back(units, lost)`` is called when units are revoked. ``lost``: others may already have them."""
+        """Join the group.
+
+        ``give_back(units, lost)`` is called when units are revoked. ``lost`` is true if the group may already have
+        assigned them to other processes.
+        """
         self.units: set[int] = set()
         self._settings, self._clock = settings, clock
         self._group = settings.membership_group(site)
@@ -55,13 +59,16 @@ class Membership:
         self._consumer = self._join()
 
     def poll(self) -> None:
-        """Keep the membership alive and process rebalances. Raises `InstanceInUse`."""
+        """Keep the membership alive and handle rebalances.
+
+        Raises `InstanceInUse` if another process uses the same name.
+        """
         message = self._consumer.poll(0)
         error = message.error() if message is not None else None
         if self._is_assigned and not self._has_asked:
             self._has_asked = True
             self._subscribe(self._consumer, f"{self._settings.application.name}.nothing")
-        # The library's wrapper of a fatal error; `fatal()` is not set on it.
+        # The code with which the library wraps a fatal error. The error's own `fatal()` is not set.
         if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
             self._join_again(error)
 
@@ -73,8 +80,8 @@ class Membership:
     def close(self) -> None:
         """Leave the group.
 
-        Units are released first: during a rebalance, closing the consumer may wait forever for an answer from a thread
-        that has ended (confluentinc/librdkafka#4884).
+        The units are released first. If the consumer were closed during a rebalance, it could wait forever for a
+        response from a thread that has already ended (confluentinc/librdkafka#4884).
         """
         with contextlib.suppress(KafkaException):  # the consumer has failed permanently and has no units left
             self._consumer.unsubscribe()
@@ -96,11 +103,11 @@ class Membership:
         return consumer
 
     def _subscribe(self, consumer: Consumer, *more: str) -> None:
-        """Subscribe. ``more``: a topic that does not exist, to trigger another rebalance of the group.
+        """Subscribe to the input topic, and to ``more``: a topic that does not exist, to trigger another rebalance.
 
-        A unit moves between members in two rebalances. If all members die between the two and return under the same
-        names, each is assigned the units it had after the first rebalance, and a unit that was moving is assigned to
-        none.
+        Moving a unit between members takes two rebalances. If all members die after the first one and return under the
+        same names, each member is assigned the units it had at that point, and a unit that was being moved is assigned
+        to no member.
         """
         consumer.subscribe(
             [self._settings.input_topics[0], *more],
@@ -110,10 +117,10 @@ class Membership:
         )
 
     def _join_again(self, error: KafkaError) -> None:
-        """Rejoin after the group has fenced this member, because of another process with its name or because of itself.
+        """Rejoin after the group has fenced this member, because another process has its name or it has fenced itself.
 
-        The library fences itself if its session expired while Kafka was unreachable: it joins again under its name, and
-        then still sends a heartbeat as the old member.
+        A member fences itself if its session expires while Kafka is unreachable: the library rejoins under the same
+        name, but then still sends a heartbeat as the old member.
         """
         application = self._settings.application
         if "instance" not in error.str():
@@ -122,11 +129,11 @@ class Membership:
         window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
         if before_s is not None and now_s - before_s < window_s:
             raise InstanceInUse(
-                f"another process runs as instance {application.instance!r}: give each process of the application a "
-                "name of its own with --instance or application.instance"
+                f"another process runs as instance {application.instance!r}: give each process of the application "
+                "its own name with --instance or application.instance"
             )
         self._fenced_s = now_s
-        _log.warning("the group knows another member as instance %r; joining again", application.instance)
+        _log.warning("another member of the group has the name of instance %r; rejoining", application.instance)
         self._consumer.close()
         self._consumer = self._join()
 

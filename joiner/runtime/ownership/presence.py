@@ -1,8 +1,8 @@
-"""Determines whether the owner of a unit is running, as far as that is visible from outside.
+"""Determines, as far as possible from outside, whether the owner of a unit is running.
 
-A plain process is a member of its site's group, which notices its end within a session timeout. A Spark stage is not in
-a group: its last checkpoint only shows whether it shut down cleanly. A recent commit shows that an owner is running,
-but an old one may just mean that there is no input.
+A plain process is a member of its site's consumer group, which detects within a session timeout that the process has
+ended. A Spark stage is not in a group, and its last checkpoint only shows whether it shut down cleanly. A recent commit
+shows that an owner is running, but an old commit may just mean that there has been no input.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ UNKNOWN: Final = "not known"
 _log = logging.getLogger(__name__)
 
 Members = Mapping[str, Mapping[str, frozenset[int]]]
-"""The processes of each site by instance, with the units the group assigns to each."""
+"""For each site, its running processes by instance name; for each process, the units that the group assigns to it."""
 
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """Return the current members of the groups. Sites whose group cannot be described are omitted."""
+    """Return the current group members of each site. Sites whose group cannot be described are omitted."""
     groups = {settings.membership_group(site): site for site in sites if site != SPARK}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
@@ -55,7 +55,10 @@ def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[s
 
 
 def state_of(checkpoint: Checkpoint, members: Members) -> str:
-    """Return whether the owner of a unit is running: one of the constants above, or ``given to <instance>``."""
+    """Return the state of a unit's owner.
+
+    It is one of the constants above, or ``given to <instance>`` if the group has assigned the unit to another process.
+    """
     if checkpoint.run == RESET_RUN or checkpoint.on_the_way is not None:
         return NOBODY
     if checkpoint.stopped:
@@ -65,7 +68,7 @@ def state_of(checkpoint: Checkpoint, members: Members) -> str:
         return UNKNOWN
     if checkpoint.unit in there.get(checkpoint.instance, ()):
         return RUNNING
-    # The group has assigned it to another process, which has not claimed it yet. That process's log says why.
+    # The group has assigned the unit to another process, which has not claimed it yet. Its log says why.
     others = sorted(name for name, units in there.items() if checkpoint.unit in units)
     if others:
         return f"given to {others[0]}"

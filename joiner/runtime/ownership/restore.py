@@ -1,4 +1,8 @@
-"""Restores a claimed unit's state at C, from the newest snapshot, at C0 <= C, and a silent replay up to C."""
+"""Restores the state of a claimed unit from its newest snapshot and a replay of the input that follows.
+
+The snapshot is at offsets C0, and the checkpoint at offsets C, with C0 <= C. The replay runs from C0 up to C, without
+output.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +29,15 @@ from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 
 _REPLAY_BATCH: Final = 50_000
-"""Messages per step of a replay. The cost of a step grows with the number of records that its keys hold, so a few large
-steps are better; but all messages of a step are in memory at once."""
+"""Number of messages per step of a replay. A step takes longer the more records are held for its keys, so a few large
+steps are faster than many small ones; but all messages of a step are in memory at once."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Recovered:
-    """A claimed unit with its state at C. ``snapshot_offsets``: the vector C0 of its newest snapshot."""
+    """A claimed unit, restored to its checkpoint. ``snapshot_offsets``: the offsets of its newest snapshot."""
 
     unit: Unit
     checkpoint: Checkpoint
@@ -44,13 +48,13 @@ class Recovered:
 def recover(
     transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers, warm: Unit | None = None
 ) -> Recovered:
-    """Restore a claimed unit.
+    """Restore the state of a claimed unit.
 
-    ``readers``: those of the claim. ``warm``: the unit at an earlier vector, if it was warmed up. Raises `UnitStopped`
-    if the state cannot be built, and `Fenced` if another runner has claimed the unit.
+    ``readers``: the readers that the claim used. ``warm``: the unit at earlier offsets, if its state was built before
+    the claim. Raises `UnitStopped` if the state cannot be built, and `Fenced` if another runner has claimed the unit.
     """
     with unless_fenced(transactions):
-        # The claim has read it after initialisation, and only this runner has written to it since.
+        # The claim read the log after initialising the transactional id, so only this runner has written to it since.
         state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
         # A state built before a reset must not be used, even if its offsets are in range.
         usable = warm if readers.begun_at == checkpoint.start else None
@@ -59,10 +63,10 @@ def recover(
 
 
 def build_state(checkpoint: Checkpoint, state: StateLog, readers: Readers, warm: Unit | None = None) -> Unit:
-    """Build the unit at the offsets of ``checkpoint``. ``state``: its log in the state topic.
+    """Build a unit's state at the offsets of ``checkpoint``. ``state``: the unit's log in the state topic.
 
-    Starts from ``warm`` unless the newest snapshot is ahead of it: retention may have removed the input before the
-    snapshot. Raises `UnitStopped` if the state cannot be built.
+    The replay starts from ``warm``, unless the newest snapshot is ahead of it: retention may already have removed the
+    input that precedes that snapshot. Raises `UnitStopped` if the state cannot be built.
     """
     unit, clock = checkpoint.unit, readers.clock
     restored = _nearest(readers.settings, checkpoint, state, warm)
@@ -91,13 +95,13 @@ def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, 
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
-    """Return the offsets of the newest snapshot or, without one, those at which the unit was started."""
+    """Return the offsets of the newest snapshot, or those at which the unit was started if it has no snapshot."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 
 
 def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) -> ReplayedEffects:
-    """Return the effects of the unit up to ``until``, replayed from the earliest state that can be built."""
+    """Replay a unit from the earliest state that can be built up to ``until``, and return its effects."""
     with closing(Readers(settings, clock)) as readers:
         return _replay_effects(readers, until)
 
@@ -105,7 +109,7 @@ def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) ->
 def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
     settings, unit = readers.settings, until.unit
     state = read_state(readers, unit)
-    # If the older snapshot is gone, it was being replaced, so everything before the newer one had ended.
+    # If the older snapshot is gone, it was being replaced, so all transactions before the newer one had ended.
     kept = state.manifests()
     earlier = state if len(kept) == 1 and kept[0].serial else state.without_newest_snapshot()
     restored = _from_snapshot(settings, unit, earlier, until)
@@ -122,10 +126,10 @@ def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
 
 @contextmanager
 def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
-    """Propagate `UnitStopped` only if the unit is still ours. Otherwise raise `Fenced`.
+    """Propagate `UnitStopped` only if this runner still owns the unit; otherwise raise `Fenced`.
 
-    A process that hung for a while may read the state topic and the input logs at different times: a new owner may have
-    written a newer snapshot, and retention may have removed the input before it.
+    A process that hangs may read the state topic long before it reads the input logs. In between, a new owner may have
+    written a newer snapshot, and retention may have removed the input that precedes it.
     """
     try:
         yield
@@ -141,22 +145,23 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
     manifest = manifests[0]
     if manifest.fingerprint != checkpoint.fingerprint:
         raise UnitStopped(
-            f"unit {unit}: its snapshot was taken under other settings than its checkpoint: "
+            f"unit {unit}: its snapshot and its checkpoint were written under different settings: "
             "start over with `joiner reset`"
         )
     if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(
-            f"unit {unit}: its snapshot is at {offsets_as_text(manifest.offsets)}, but its checkpoint only at "
-            f"{offsets_as_text(checkpoint.offsets)}: the state topic has lost acknowledged records"
+            f"unit {unit}: its snapshot (at {offsets_as_text(manifest.offsets)}) is ahead of its checkpoint (at "
+            f"{offsets_as_text(checkpoint.offsets)}): the state topic has lost acknowledged records"
         )
     return Unit.restore(settings, unit, state.snapshot(manifest))
 
 
 def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
-    """Replay the unit's input up to ``until``. Return the number of records.
+    """Replay the unit's input up to the offsets ``until``. Return the number of records replayed.
 
-    The replay is silent unless ``effects`` is given, to which it then adds its effects. Buffer limits are not checked:
-    a replay cannot pause one topic for another, so it may hold more records than the unit did.
+    Effects are discarded, unless ``effects`` is given: then they are added to it. Buffer limits are not checked,
+    because a replay cannot pause one topic to wait for another. It may therefore hold more records than the unit did
+    when it first read them.
     """
     if unit.offsets == until:
         return 0
@@ -179,5 +184,6 @@ def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -
     try:
         second.check(unit.number, unit.offsets, batches)
     except OwnershipInDoubt:
-        # The claim has verified the owner, so retention removed input during the replay. The next claim reports it.
-        raise timed_out(f"unit {unit.number}: input was removed while it was replayed") from None
+        # The claim has verified the owner, so the gap means that retention removed input during the replay. The next
+        # claim will report the lost input.
+        raise timed_out(f"unit {unit.number}: retention removed input during the replay") from None

@@ -1,7 +1,7 @@
-"""Decides which causes of failure are transient, and how soon to retry.
+"""Decides which failures are transient, and how long to wait before each retry.
 
-Transient causes are retried with exponential back-off and jitter for as long as they last. Other causes need an
-operator, because a retry would either not help or change the results.
+Transient failures are retried with exponential back-off and jitter for as long as they persist. All others need an
+operator, because a retry would either fail again or change the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, Topic
 
 
 class Cause(NamedTuple):
-    """A kind of failure; transient if ``first_s`` is given: the first back-off, doubled for each retry."""
+    """A cause of failure. It is transient if ``first_s`` is set: the first back-off, which doubles with every retry."""
 
     what: str
     faults: tuple[type[Exception], ...]
@@ -28,7 +28,7 @@ class Cause(NamedTuple):
     longest_s: float = 0.0
     """The longest back-off, before jitter."""
     lasts_s: float = math.inf
-    """A cause that lasts longer is no longer treated as transient."""
+    """If the cause persists for longer than this, it is no longer treated as transient."""
 
     @property
     def is_transient(self) -> bool:
@@ -40,19 +40,20 @@ CAUSES: Final = (
     # The first matching row counts.
     Cause("the unit belongs to another site", (OwnedElsewhere,)),
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
-    # Happens briefly after an election. Not retried for longer: a truncated log would grow past the offsets again.
+    # Can happen for a moment after a leader election. Not retried for longer: if the log was truncated, new records
+    # would fill the gap and hide the loss.
     Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
-    # Other settings, a damaged snapshot, missing records, a full buffer: the error states what to do.
+    # Changed settings, a damaged snapshot, missing records or a full buffer. The error message says what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),
-    # Short, because the unit is needed as soon as Kafka is back.
+    # The back-off is short, so that the unit continues soon after Kafka is back.
     Cause("Kafka does not answer", (Aborted, KafkaException), 1.0, 8.0),
     Cause("memory, files or threads are short", (MemoryError, OSError), 2.0, 120.0),
     Cause("a defect", (Exception,)),
 )
 
 JITTER: Final = (0.5, 1.5)
-"""A back-off is multiplied by a random factor in this range, so that two runners do not stay in step."""
+"""Each back-off is multiplied by a random factor from this range, so that runners do not all retry at the same time."""
 
 _STEADY_S: Final = 60.0
 """Once a unit has been served for this long, its earlier failures are forgotten."""
@@ -66,9 +67,10 @@ def cause_of(error: Exception) -> Cause:
 
 
 class Obstacle(NamedTuple):
-    """Why a unit is not served, for how many seconds it has not been, and in how many seconds it is retried.
+    """Why a unit is not being served.
 
-    ``retry_s`` is None if the unit has failed and will not be retried.
+    ``lasts_s``: for how many seconds it has not been served. ``retry_s``: the seconds until the next retry, or None if
+    the unit has failed and will not be retried.
     """
 
     why: str
@@ -87,7 +89,7 @@ class _Trouble:
 
 
 class RetryTracker:
-    """Tracks consecutive failures of units, and the back-off before each retry. Times are monotonic."""
+    """Tracks the consecutive failures of each unit and computes the back-off before each retry."""
 
     def __init__(self, draw: Random, clock: Clock) -> None:
         """``draw``: the source of the jitter."""
@@ -117,17 +119,20 @@ class RetryTracker:
         return trouble is not None and not _is_steady(trouble, self._clock.monotonic_s())
 
     def served(self, number: int) -> None:
-        """Record that the unit is served. Its failures are forgotten if that lasts."""
+        """Record that the unit is being served. Its failures are forgotten once this has lasted `_STEADY_S`."""
         trouble = self._units.get(number)
         if trouble is not None:
             trouble.served_since_s = self._clock.monotonic_s()
 
     def forget(self, number: int) -> None:
-        """Drop a unit that is now assigned to another runner."""
+        """Forget the failures of a unit that is now assigned to another runner."""
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:
-        """Return the obstacle of a unit that is retried at ``not_before_s`` (None: never); None if it never failed."""
+        """Return why a unit is not being served, or None if it has not failed.
+
+        ``not_before_s``: the monotonic time of the next retry, or None if the unit will not be retried.
+        """
         trouble = self._units.get(number)
         if trouble is None or trouble.served_since_s is not None:
             return None

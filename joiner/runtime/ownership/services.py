@@ -1,4 +1,4 @@
-"""Services shared by the parts of a runner: its threads, its clock, and clients that are not specific to a unit."""
+"""Services that the parts of a runner share: a thread pool, a clock, and Kafka clients that serve all units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Services(NamedTuple):
-    """``pool``: one thread per unit. ``group_metadata_consumer``: provides the metadata for sending offsets."""
+    """The services of a runner.
+
+    ``pool``: a thread pool with one thread per unit. ``group_metadata_consumer``: provides the group metadata with
+    which a transaction commits consumed offsets.
+    """
 
     pool: Executor
     admin: AdminClient
@@ -27,7 +31,7 @@ class Services(NamedTuple):
     clock: Clock
 
     def make_transactions(self, settings: JoinerSettings, unit: int) -> UnitTransactions:
-        """Create the transactions of a unit without claiming it."""
+        """Create the client that writes a unit's transactions. This does not claim the unit."""
         return UnitTransactions(settings, unit, self.group_metadata_consumer, self.clock)
 
 
@@ -41,6 +45,7 @@ def open_services(settings: JoinerSettings, clock: Clock) -> Iterator[Services]:
         try:
             yield Services(pool, admin, consumer, control, clock)
         finally:
-            # Not waited for, so that a stop takes seconds: closing waits for threads that use the consumer.
+            # Close the consumer in the background: closing waits for the threads that still use it, but a shutdown must
+            # take only seconds.
             pool.submit(consumer.close)
             pool.shutdown(wait=False)

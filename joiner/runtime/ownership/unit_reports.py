@@ -1,7 +1,7 @@
-"""Reports of units that a runner cannot serve, written to the control topic for ``joiner status``.
+"""Reports which units a runner cannot serve, and why, in the control topic. ``joiner status`` shows the reports.
 
-A runner repeats a report for as long as it applies, so an old report comes from a runner that has ended. The reports
-are informational only.
+A runner repeats each report for as long as it applies, so an outdated report comes from a runner that has ended.
+Reports are for information only: no runner acts on them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _LASTS_S: Final = 3 * REPEAT_S
 """A report expires if it has not been repeated for this long."""
 
 _FIRST_S: Final = 2.0
-"""Obstacles that last for less than this are not reported."""
+"""An obstacle is reported only after it has lasted this long."""
 
 _log = logging.getLogger(__name__)
 
 
 class UnitReports:
-    """Reports why a runner's units are not served. Not thread-safe; writes in the pool."""
+    """Reports why units of a runner are not being served. Not thread-safe. The pool's threads write the reports."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""
@@ -109,7 +109,7 @@ def _moment(at_ms: int) -> datetime:
 
 
 def decode(value: bytes | None) -> NotServed | None:
-    """Decode a report. Return None for any other record of the control topic, or one from a newer release."""
+    """Decode a report. Return None if the record is not a report, or was written by a newer release."""
     try:
         notice = _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

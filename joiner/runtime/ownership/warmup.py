@@ -1,7 +1,8 @@
-"""Warm-up: builds a unit's state while its owner is still running, so that a handover is short.
+"""Warm-up: builds a unit's state while its owner is still running, so that the handover is short.
 
-Warm-up writes nothing and does not initialise the transactional id. It builds the state at some C', which the owner
-moves past before the claim. A silent replay then brings the state up to C (see `restore.recover`).
+Warm-up writes nothing and does not initialise the transactional id. It builds the state at the owner's last checkpoint,
+while the owner keeps processing input. After the claim, a silent replay brings the state up to the final checkpoint
+(see `restore.recover`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
 
 _ATTEMPTS: Final = 2
-"""The owner may write a new snapshot, and compaction may remove the old one, while the old one is being read. The
-second attempt finds the new one."""
+"""Number of attempts to build the state. While the log is being read, the owner may write a new snapshot and compaction
+may remove the old one; the second attempt then finds the new one."""
 
 
 @dataclass
 class Warm:
-    """A warmed-up unit: its state at some C', and connected clients that own nothing."""
+    """A unit whose state was built before its claim. Its Kafka clients are connected, but own nothing yet."""
 
     unit: Unit
     transactions: UnitTransactions
@@ -36,9 +37,9 @@ class Warm:
 
 
 def warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
-    """Build a unit's state before its claim. Return None if the unit can already be claimed.
+    """Build a unit's state before the unit is claimed. Return None if the unit can be claimed right away.
 
-    Raises `UnitStopped` if this runner could not continue the unit, and KafkaException if Kafka does not answer.
+    Raises `UnitStopped` if this runner could not continue the unit, and KafkaException if Kafka does not respond.
     """
     for attempt in range(_ATTEMPTS):
         try:

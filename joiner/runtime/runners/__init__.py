@@ -1,6 +1,5 @@
-"""The runners, which execute units: `process` in its own loop, `spark` as a stage of a streaming query.
+"""The two kinds of runner that execute units: `process` runs its own loop, `spark` is a stage in a streaming query.
 
-May import every other package of the runtime, but not `joiner.cli`. Both kinds of runner write the same results for the
-same input.
-Start with `process`.
+Both kinds write the same results for the same input. This package may import every other package of the runtime, but
+not `joiner.cli`. Start with `process`.
 """

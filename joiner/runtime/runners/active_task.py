@@ -1,4 +1,4 @@
-"""A running unit of a plain process: its state, and the batch whose commit has not begun."""
+"""A unit that a plain process is running: its state, and the effects of batches that are not part of a commit yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 @dataclass(kw_only=True)
 class ActiveTask(RunningTask):
-    """A running unit of a plain process, with the effects of batches that no commit contains yet."""
+    """A unit that a plain process is running, with the effects of batches that are not part of a commit yet."""
 
     unit: Unit
     has_uncommitted: bool = False
@@ -32,10 +32,10 @@ class ActiveTask(RunningTask):
     waiting: Effects | None = None
     """The effects of the batches since the last commit began."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
-    """The ends of the logs at the last check, for metrics."""
+    """The end offset of each input log at the last check, for metrics."""
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
-        """Return the offsets after a batch: one past its last messages, or the end of a log if it was reached."""
+        """Return the offsets after a batch: one past the last message, or the end of the log if it was reached."""
         ends = {topic: batch.last + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
@@ -53,7 +53,7 @@ class ActiveTask(RunningTask):
 
     @property
     def why_paused(self) -> str:
-        """The reason for pausing topics, as text for the log."""
+        """Why topics of the unit are paused, for log messages."""
         return "a large snapshot is being written" if self._is_held_up else "its records fill the buffer"
 
     @property
@@ -61,7 +61,7 @@ class ActiveTask(RunningTask):
         return self.waiting is not None and self.is_writing_long
 
     def add_waiting(self, effects: Effects) -> None:
-        """Add the effects of a batch to those that wait for their commit."""
+        """Add a batch's effects to those that are waiting to be committed."""
         if self.waiting is None:
             self.waiting = effects
         else:
@@ -76,14 +76,14 @@ class ActiveTask(RunningTask):
         return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
-        """Take a snapshot of this state. Return it with the place of the previous one, for a commit."""
+        """Take a snapshot of the unit. Return it with the place of the previous one, as a commit needs both."""
         self.note_snapshot()
         return self.unit.snapshot(), self.place
 
     def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
-        """Return the checkpoint of this state. Its owner is copied from the last checkpoint, where the claim wrote it.
+        """Return the checkpoint of the unit's current state. The owner is copied from the last checkpoint.
 
-        ``failed``: the pairs since that checkpoint whose joining function failed, by join.
+        ``failed``: by join, the pairs joined since the last checkpoint for which the joining function failed.
         """
         unit, last = self.unit, self.checkpoint
         return msgspec.structs.replace(
@@ -99,5 +99,5 @@ class ActiveTask(RunningTask):
         return self.figures(self.unit.held_bytes(), self.log_ends)
 
     def begin_commit(self, commit: Commit) -> None:
-        """Record that the commit of this state has begun."""
+        """Record that a commit of the current state has begun."""
         self.commit, self.has_uncommitted = commit, False

@@ -1,4 +1,4 @@
-"""An in-flight transaction of a unit, for every kind of runner."""
+"""The in-flight transaction of a unit. Every kind of runner uses it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 
 class Commit(NamedTuple):
-    """A transaction being written: its checkpoint, and the place of its snapshot, if any.
+    """A transaction that is being written. ``written`` resolves to the place of its snapshot, or to None.
 
-    While it is in flight, the unit's next batch is read and joined.
+    While the transaction is in flight, the unit's next batch is read and joined.
     """
 
     checkpoint: Checkpoint
     written: Future[SnapshotPlace | None]
     is_large: bool = False
-    """Whether it includes a snapshot that is written in separate transactions."""
+    """Whether the commit includes a snapshot so large that it is written in transactions of its own."""
 
     def failure(self) -> Exception | None:
-        """Wait until it is written. Return the error if it failed.
+        """Wait for the transaction to end. Return the error if it failed, otherwise None.
 
-        The error is returned rather than raised, because a traceback keeps the frames it passes through alive. A frame
-        refers to the future and the future to the error, and this cycle would keep the unit's producer alive until the
-        next garbage collection, which is rare (see `gc_tuning`).
+        The error is returned rather than raised, because a raised error's traceback keeps alive all frames it passes
+        through. A frame would refer to the future, and the future to the error. This cycle would keep the unit's
+        producer alive until the next garbage collection, and those are rare (see `gc_tuning`).
         """
         error = self.written.exception()
         if error is not None and not isinstance(error, Exception):
@@ -39,7 +39,7 @@ class Commit(NamedTuple):
 
     @property
     def may_last(self) -> bool:
-        """Whether it may take too long for other work to wait for it."""
+        """Whether the commit may take so long that other work must not wait for it."""
         return self.is_large and not self.written.done()
 
 
@@ -52,10 +52,10 @@ def write_commit(
     checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
-    """Call `UnitTransactions.commit` and count the messages that were written.
+    """Call `UnitTransactions.commit`, and count the written messages in the metrics.
 
-    ``appended_ms``: the number of pairs by the append time of their later record. Nothing is counted if the commit
-    raises, even if Kafka has committed the transaction.
+    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then. If the commit
+    raises an error, nothing is counted, even if Kafka has committed the transaction.
     """
     began_s = clock.monotonic_s()
     place = transactions.commit(messages, checkpoint, snapshot)

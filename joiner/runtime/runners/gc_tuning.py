@@ -1,4 +1,4 @@
-"""Garbage-collector settings. Collections are made rare, because batches create almost no cycles."""
+"""Makes garbage collections rare, because batches create almost no reference cycles that would need them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import gc
 from typing import Final
 
 _THRESHOLD: Final = (50_000, 20, 50)
-"""Collection thresholds of the three generations. A batch has tens of thousands of messages."""
+"""Thresholds of the garbage collector's three generations. They are high because a batch has tens of thousands of
+messages."""
 
 
 def tune_gc() -> None:
-    """Tune the collector. Call it once all long-lived objects exist: the collector ignores them from then on."""
+    """Make garbage collections rare. Call this once all long-lived objects exist: it exempts them."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLD)

@@ -1,4 +1,4 @@
-"""The input of a plain process: one consumer for all of its units, at explicit offsets."""
+"""The input of a plain process: a single consumer reads all units, each from offsets that the process specifies."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
 
 _RECORDS_FOR_ONE: Final = 10
-"""A batch may be larger by this factor if messages hold many records each, because a record then costs far less."""
+"""If messages hold many records each, a batch may be larger by this factor, because each record then costs far less."""
 
 _RECORD_BYTES: Final = 24
 """Approximate size of such a record, in bytes."""
 
 _AT_FIRST: Final = 10
-"""How many messages to read at a time while their size is not known."""
+"""The number of messages per read until their size is known."""
 
 _FORGETTING: Final = 0.9
-"""The factor by which the largest size seen so far shrinks with each read."""
+"""The largest message size seen so far is multiplied by this factor on every read, so that it decays over time."""
 
 
 class InputConsumer:
-    """Reads the input of units from their offsets. Used only by the runner's thread, except `connect`."""
+    """Reads the input topics of the units. Used only by the runner's thread, except for `connect`."""
 
     def __init__(self, settings: JoinerSettings) -> None:
         application = settings.application
@@ -35,11 +35,12 @@ class InputConsumer:
         self._limit = _MessageLimit(application.batch_records_max) if settings.topics.has_rows else None
         self._most = application.batch_records_max
         self.records_max = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
-        """The maximum number of records in a batch; approximate if messages hold many records."""
+        """The maximum number of records in a batch; only approximate if messages hold many records each."""
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
-            # Reports positions past control records and aborted records, which are never delivered as messages.
+            # The end-of-partition event reports positions past control records and aborted records, which are never
+            # delivered as messages.
             enable_partition_eof=True,
             fetch_queue_backoff_ms=2,
             fetch_wait_max_ms=max(1, application.commit_interval // 1_000_000),
@@ -47,23 +48,23 @@ class InputConsumer:
         )
         self._reader = make_batch_reader(self._consumer, self._topics, self._most, native=application.native)
         self._rest = Read({}, {}, [])
-        """What was read and has not been returned, because it would be too much at once."""
+        """Messages that were read but not returned yet, because they would have made the batch too large."""
 
     def connect(self, unit: int) -> None:
-        """Connect to the leaders of a unit's partitions, so that `add` does not block on that. Thread-safe."""
+        """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe."""
         for topic in self._topics:
             log_range(self._consumer, topic, unit)
 
     def add(self, unit: int, offsets: Mapping[str, int]) -> None:
-        """Start reading a unit at these offsets by topic."""
+        """Start reading a unit at the given offsets, one for each input topic."""
         for topic in offsets:
             self._reader.add(topic, unit)
         self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
 
     def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
-        """Stop reading a unit. ``paused``: those of its topics that are paused."""
+        """Stop reading a unit. ``topics``: its input topics. ``paused``: the ones that are currently paused."""
         if paused := list(paused):
-            # A later claim of the unit must not find its partitions paused.
+            # Otherwise the partitions would still be paused when the unit is claimed again.
             self.resume(unit, paused)
         self._rest.batches.pop(unit, None)
         self._rest.ends.pop(unit, None)
@@ -81,7 +82,7 @@ class InputConsumer:
         self._consumer.resume(_places(unit, topics))
 
     def read(self, wait_s: float) -> Read:
-        """Return available messages, waiting up to ``wait_s`` for them."""
+        """Return the messages that are available. If there are none, wait for up to ``wait_s``."""
         if self._limit is None:
             return self._reader.read(self._most, wait_s)
         if not self._rest.batches:
@@ -91,7 +92,7 @@ class InputConsumer:
         return part
 
     def log_ends(self, unit: int) -> dict[str, int]:
-        """Return the ends of a unit's logs as last reported by Kafka, without a request."""
+        """Return the end offset of each of the unit's input logs, as last reported by Kafka. Sends no request."""
         places = {topic: TopicPartition(topic, unit) for topic in self._topics}
         return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
 
@@ -102,10 +103,10 @@ class InputConsumer:
 
 
 class _MessageLimit:
-    """How many messages to read at a time if each may hold many records, so that a batch does not become too large.
+    """Limits the number of messages per read when each may hold many records, so that batches do not become too large.
 
-    The number of records in a message is estimated from its size, because reading decodes nothing. If there are far
-    more, because the messages are compressed, what was read is divided.
+    Reading does not decode messages, so the number of records in a message is estimated from its size. Compressed
+    messages may hold far more records than that; the messages of such a read are returned in several batches.
     """
 
     def __init__(self, batch_records_max: int) -> None:

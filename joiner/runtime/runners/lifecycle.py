@@ -1,13 +1,13 @@
-"""The states of a unit at one runner, and the transitions between them. No Kafka here, no clock.
+"""Defines the states of a unit at one runner, and the transitions between them. Uses neither Kafka nor a clock.
 
-UNASSIGNED  it is not assigned to this runner, or this runner has not seen it yet
-PENDING     it will be claimed, at once or after a back-off; `AssignmentManager.obstacles` has the reason
-CLAIMING    its transactional id is being initialised, its checkpoint read and written back as ours
-RESTORING   it is claimed and its state is being built (in Spark only its task; a worker builds the state later)
-RUNNING     its batches are joined and committed
-RELEASING   its last transaction is being written, for a move
-ELSEWHERE   it belongs to another site, or is on its way there; the runner waits for it
-FAILED      it cannot continue here until an operator acts, or the group assigns it again
+UNASSIGNED  the unit is not assigned to this runner, or the runner has not seen it yet
+PENDING     the unit will be claimed, at once or after a back-off; `AssignmentManager.obstacles` gives the reason
+CLAIMING    the runner initialises the unit's transactional id, reads its checkpoint and writes it back as its owner
+RESTORING   the unit is claimed and its state is being built (in Spark only its task; a worker builds the state later)
+RUNNING     the unit's batches are joined and committed
+RELEASING   the unit's last transaction before a move is being written
+ELSEWHERE   the unit belongs to another site or is being moved there; the runner waits for it
+FAILED      the unit cannot continue here until an operator acts, or the group assigns it again
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ TRANSITIONS: Final[Mapping[UnitState, frozenset[UnitState]]] = {
     _U.CLAIMING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RESTORING, _U.ELSEWHERE, _U.FAILED}),
     _U.RESTORING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RUNNING, _U.ELSEWHERE, _U.FAILED}),
     _U.RUNNING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RELEASING, _U.FAILED}),
-    # A move straight back claims the unit once its last transaction is visible, before this runner sees it complete.
+    # If a unit is moved straight back, it can be claimed as soon as its last transaction is visible to readers, even
+    # before this runner learns that the transaction is complete.
     _U.RELEASING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.ELSEWHERE, _U.FAILED}),
     _U.ELSEWHERE: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.FAILED}),
     _U.FAILED: frozenset({_U.UNASSIGNED, _U.PENDING, _U.CLAIMING, _U.ELSEWHERE}),
 }
 
 OWNING: Final = frozenset({_U.CLAIMING, _U.RESTORING, _U.RUNNING, _U.RELEASING})
-"""States in which this runner owns the unit or is about to, so it must not be claimed again."""
+"""In these states the runner owns the unit or is about to own it, so the unit must not be claimed again."""
 
 
 class IllegalTransition(Exception):
-    """A transition that is not in the table, which is a bug in this program."""
+    """Raised for a transition that the table does not contain, which is a bug in this program."""
 
 
 class Lifecycle:
@@ -62,15 +63,15 @@ class Lifecycle:
         self._lock = threading.Lock()
 
     def state(self, unit: int) -> UnitState:
-        """Return the state of a unit, `UnitState.UNASSIGNED` if it has never been seen."""
+        """Return the state of a unit, or `UnitState.UNASSIGNED` if the runner has never seen it."""
         return self._states.get(unit, UnitState.UNASSIGNED)
 
     def enter(self, unit: int, state: UnitState) -> None:
-        """Move a unit to a state, which may be the current one. Raises `IllegalTransition`."""
+        """Change the state of a unit. The new state may be the current one. Raises `IllegalTransition`."""
         with self._lock:
             before = self.state(unit)
             if state is not before and state not in TRANSITIONS[before]:
-                raise IllegalTransition(f"unit {unit}: {state.value} cannot follow {before.value}: a defect to report")
+                raise IllegalTransition(f"unit {unit}: {state.value} cannot follow {before.value}: report this bug")
             if state is UnitState.UNASSIGNED:
                 self._states.pop(unit, None)
             else:

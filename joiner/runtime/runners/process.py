@@ -1,8 +1,8 @@
-"""The plain process: consume, join and commit, for the units that the consumer group assigns to it.
+"""The plain process: reads, joins and commits the units that the consumer group assigns to it.
 
-One consumer reads all units at explicit offsets. Each unit has its own transactions, so a failure of one unit does not
-affect the others. Transactions are written concurrently, while the next batch is read and joined. Anything a unit has
-not committed may be discarded at any moment: its state is rebuilt from its last commit.
+One consumer reads all units, from offsets that the process specifies. Each unit has its own transactions, so a failure
+of one unit does not affect the others. Transactions are written in the background while the next batch is read and
+joined. Uncommitted work of a unit may be discarded at any time, because its state can be rebuilt from its last commit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
-"""Time allowed for the last snapshots when units are released, so that a stop takes seconds whatever Kafka does."""
+"""Time limit for writing the last snapshots when units are released, so that a shutdown takes only seconds even if
+Kafka does not respond."""
 
 _log = logging.getLogger(__name__)
 
 
 class JoinerProcess(Runner["ProcessLoop"]):
-    """The plain process. `run` also raises `InstanceInUse`."""
+    """Serves units in a plain process. `run` also raises `InstanceInUse`."""
 
     def _make(self, parts: Parts) -> ProcessLoop:
         return ProcessLoop(parts)
@@ -59,7 +60,7 @@ class ProcessLoop:
         return self.tasks.statuses()
 
     def run(self, is_over: Callable[[], bool]) -> int:
-        """Serve until ``is_over``. Return the exit status. Raises as `Runner.run`."""
+        """Serve units until ``is_over()`` is true. Return the exit status. Raises the same errors as `Runner.run`."""
         try:
             while not is_over() and not self._have_all_failed():
                 self._membership.poll()
@@ -70,10 +71,10 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Before leaving the group, which also releases failed units.
+            # Determine the status before leaving the group, because that also releases failed units.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
-            # The last messages may be from a recreated topic, so the state they led to must not be saved.
+            # The last messages may come from a recreated topic, so a state that includes them must not be saved.
             for number in list(self.tasks.tasks):
                 self.tasks.drop(number)
             raise
@@ -97,7 +98,7 @@ class ProcessLoop:
         """Release revoked units. ``lost``: the group has already assigned them to others."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
-        # First, so that claims end while the running units write their last transactions.
+        # Cancel the claims first, so that they can end while the running units write their last transactions.
         self.supervisor.cancel_claims(units, 0.0)
         if not lost:
             self.tasks.write_last_snapshots(mine, until_s)

@@ -1,4 +1,4 @@
-"""The interface of every kind of runner: construct it, `run` it until it is stopped, and read its units' states."""
+"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` has the state of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
-    """The parts of a loop. ``watch``: watches the input topics. ``standby``: wait for units of other sites."""
+    """What a runner's loop is built from.
+
+    ``watch``: checks that the input topics stay the same. ``standby``: whether to wait for units of other sites.
+    """
 
     settings: JoinerSettings
     claimant: Claimant
@@ -43,7 +46,7 @@ class Loop(Protocol):
     supervisor: Supervisor[Any]
 
     def statuses(self) -> Mapping[int, UnitStatus]:
-        """Return the units' figures for metrics. Thread-safe."""
+        """Return the figures that the metrics show about each unit. Thread-safe."""
         ...
 
     def close(self) -> None:
@@ -58,7 +61,7 @@ class Runner(ABC, Generic[_Loop]):
     """Serves the units of an application until it is stopped."""
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, clock: Clock, *, standby: bool = False) -> None:
-        """``standby``: wait for units of other sites, instead of treating them as an error."""
+        """``standby``: whether to wait for units that belong to other sites, instead of treating them as an error."""
         self._settings, self._claimant, self._clock, self._standby = settings, claimant, clock, standby
         self._stop = threading.Event()
         self._telemetry = TelemetryServer(settings.metrics)
@@ -78,8 +81,8 @@ class Runner(ABC, Generic[_Loop]):
     def run(self) -> int:
         """Serve units until stopped. Return the exit status: 1 if a unit has failed.
 
-        Raises KafkaException or `TopicError` if nothing can be served, `SettingsError` if metrics cannot be exposed,
-        and further errors that the kind of runner documents.
+        Raises KafkaException or `TopicError` if no unit can be served, and `SettingsError` if the metrics cannot be
+        exposed. Each kind of runner documents its further errors.
         """
         settings = self._settings
         with self._telemetry:
@@ -102,19 +105,19 @@ class Runner(ABC, Generic[_Loop]):
 
     @abstractmethod
     def _make(self, parts: Parts) -> _Loop:
-        """Construct the loop of this kind of runner. Raises KafkaException."""
+        """Create the loop for this kind of runner. Raises KafkaException."""
 
     @abstractmethod
     def _work(self, loop: _Loop) -> int:
-        """Run the loop until `_is_over`. Return the exit status."""
+        """Run the loop until `_is_over` returns true. Return the exit status."""
 
     def _is_over(self) -> bool:
-        """Report the heartbeat and return whether to stop. Called in every iteration of the loop."""
+        """Send a heartbeat to the telemetry, and return whether to stop. Called in every iteration of the loop."""
         self._telemetry.heartbeat()
         return self._stop.is_set()
 
     def _wait(self, seconds: float) -> None:
-        """Wait, but no longer than until a stop is requested."""
+        """Wait for the given number of seconds, or until a stop is requested."""
         self._clock.wait_for(self._stop, seconds)
 
     def _statuses(self) -> Mapping[int, UnitStatus]:

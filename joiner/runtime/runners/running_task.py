@@ -1,4 +1,4 @@
-"""A running unit in any kind of runner: its transactions, its last checkpoint, and its last snapshot."""
+"""A running unit, for every kind of runner: its transactions, its last checkpoint, and its last snapshot."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ class RunningTask:
     snapshot_offsets: dict[str, int]
     """The offsets of the newest snapshot."""
     snapshot_at_s: float
-    """The time of the last snapshot, or of the claim."""
+    """The monotonic time of the last snapshot since the claim, or else of the claim itself."""
     records: int = 0
     """Number of records since ``snapshot_at_s``."""
     commit: Commit | None = None
     """The in-flight transaction."""
     first_commit_s: float = 0.0
-    """Monotonic time at which the first transaction after the claim was found to be written. 0: not yet."""
+    """Monotonic time at which the first transaction after the claim was found to have been written; 0 before that."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """The topics that had been read to the end of their log at the last check, and since when."""
+    """For each topic that had been read to the end of its log at the last check: the monotonic time since which it has
+    been at the end."""
     paused: set[str] = field(default_factory=set)
     """The topics that are paused because they are ahead of the others."""
 
     @property
     def is_writing_long(self) -> bool:
-        """Whether the in-flight commit is too slow to wait for."""
+        """Whether a commit is in flight that may take too long to wait for."""
         return self.commit is not None and self.commit.may_last
 
     def finish_commit(self) -> Exception | None:
@@ -59,7 +60,7 @@ class RunningTask:
         return None
 
     def needs_snapshot(self, offsets: Mapping[str, int]) -> bool:
-        """Return whether a snapshot at ``offsets`` would be useful, if only to resolve pending markers."""
+        """Return whether a snapshot at ``offsets`` is needed, because they are new or there are pending markers."""
         return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
 
     def is_snapshot_time(self, application: ApplicationSettings) -> bool:

@@ -1,8 +1,8 @@
-"""The lifecycle of a runner's units, the same for every kind of runner: claimed, restored, run, released, failed.
+"""Takes a runner's units through their lifecycle: they are claimed, restored, run and released, or they fail.
 
-A runner supplies the execution of a unit (`Execution`). The supervisor decides when a unit is claimed, what happens
-after a failure, and how moves proceed. Only two methods block: `cancel_claims`, and `release`, which may wait for the
-unit's in-flight commit.
+This part is the same for every kind of runner. A runner supplies the code that executes a unit (`Execution`). The
+supervisor decides when to claim a unit, what to do after a failure, and how moves proceed. Only two methods block:
+`cancel_claims`, and `release`, which may wait for the unit's in-flight commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class Claimed(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A unit that stopped running. ``error`` is None if another runner may have claimed it, which is checked first."""
+    """A unit that stopped running.
+
+    ``error``: the reason, or None if another runner may have claimed the unit; the supervisor then verifies the owner.
+    """
 
     unit: int
     error: Exception | None
@@ -60,7 +63,8 @@ class Execution(Protocol[_Task]):
     """How a runner executes units. `prepare` and `restore` run in the pool, the rest in the runner's thread."""
 
     failures: deque[Failure]
-    """Units that stopped running, for the supervisor to collect. They are added here before they leave ``tasks``."""
+    """Units that stopped running and that the supervisor has not handled yet. Added here before they leave
+    ``tasks``."""
 
     @property
     def tasks(self) -> Mapping[int, _Task]:
@@ -80,9 +84,10 @@ class Execution(Protocol[_Task]):
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Stop running a unit and begin to write its last transaction, with a snapshot; call ``then`` once written.
+        """Stop running a unit, and begin to write its last transaction, which includes a snapshot.
 
-        Return None if the unit keeps running, or has failed. May wait for the unit's in-flight commit.
+        ``then`` is called once the transaction is written. Return a future that ends at that time, or None if the unit
+        keeps running or has failed. May wait for the unit's in-flight commit.
         """
         ...
 
@@ -101,14 +106,14 @@ class Supervisor(Generic[_Task]):
         in_group: bool,
         standby: bool,
     ) -> None:
-        """``in_group``: see `AssignmentManager`; ``standby``: wait for units of other sites."""
+        """``in_group``: see `AssignmentManager`. ``standby``: whether to wait for units that belong to other sites."""
         self._settings = settings
         self._execution = execution
         self._metrics, self._clock = metrics, services.clock
         self._lifecycle = Lifecycle()
         # The units assigned to this runner at the last poll.
         self._ours: set[int] = set()
-        # Claims are forced only at start-up; moves do not need that.
+        # Only claims at start-up may be forced; a move does not need that.
         self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
         claimer = Claimer(settings, services)
         self._assignment = AssignmentManager(
@@ -124,8 +129,9 @@ class Supervisor(Generic[_Task]):
         self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
     def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Perform the actions that are due. ``units``: assigned to this runner; ``obstacles``: further ones to report.
+        """Perform all actions that are due.
 
+        ``units``: the units assigned to this runner. ``obstacles``: obstacles to report besides the supervisor's own.
         Raises `IllegalTransition` if there is a bug in this program.
         """
         self._ours = set(units)
@@ -145,7 +151,7 @@ class Supervisor(Generic[_Task]):
         self.report(obstacles)
 
     def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Report the obstacles of unserved units, for ``joiner status``."""
+        """Report why units are not being served, for ``joiner status``. ``obstacles``: more reasons to report."""
         self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
 
     @property
@@ -159,12 +165,13 @@ class Supervisor(Generic[_Task]):
         return self._assignment.failed_units
 
     def cancel_claims(self, units: Collection[int] | None, until_s: float) -> None:
-        """Cancel the claims of these units (None: all). Wait for them until ``until_s`` (monotonic)."""
+        """Cancel the claims of the given units (None: all), and wait until ``until_s`` (monotonic) for them to end."""
         self._claims.cancel(self._claims.busy if units is None else units, until_s)
 
     def forget(self, units: list[int]) -> None:
-        """Drop units that are now assigned to other runners and no longer running."""
-        # First, because a commit that has just failed schedules its unit to be claimed again.
+        """Forget units that have stopped running here because they are now assigned to other runners."""
+        # Collect the failures first: a commit that has just failed would otherwise schedule a new claim of its unit
+        # later.
         self.collect_failures()
         self._ours -= set(units)
         for number in units:
@@ -173,7 +180,7 @@ class Supervisor(Generic[_Task]):
         for number in units:
             self._note_state(number)
 
-    # The interface for moves, see `handover.Host`
+    # The interface that moves use, see `handover.Host`
 
     @property
     def tasks(self) -> Mapping[int, _Task]:
@@ -192,7 +199,8 @@ class Supervisor(Generic[_Task]):
     def begin_claim(self, unit: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
         """Begin to claim and restore a unit. Return False if its claim is already in progress.
 
-        ``claimant``: the claimant of a move; by default the runner's own. ``warm`` is closed when the claim ends.
+        ``claimant``: who claims the unit in a move; the default is the runner itself. ``warm`` is closed when the claim
+        ends.
         """
         if unit in self._claims.busy:
             return False
@@ -215,7 +223,7 @@ class Supervisor(Generic[_Task]):
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
-        """Schedule the claim of a unit by the ordinary procedure."""
+        """Schedule a claim of the unit that is not part of a move."""
         self._assignment.schedule_claim(unit)
 
     def why_failed(self, unit: int) -> str:
@@ -227,7 +235,7 @@ class Supervisor(Generic[_Task]):
     def _claim(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
-        """Claim and restore a unit, in the pool. Return None on failure; `AssignmentManager` then takes over."""
+        """Claim and restore a unit; runs in the pool. Return None on failure, which `AssignmentManager` handles."""
         began_s = self._clock.monotonic_s()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:
@@ -265,10 +273,11 @@ class Supervisor(Generic[_Task]):
             self._note_state(number)
 
     def _note_state(self, number: int) -> None:
-        """Derive the state of a unit that is neither running nor being claimed."""
+        """Update the state of a unit, unless it is running, being claimed, or being released."""
         if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
             return
-        # In this order: when another thread stops a task, it adds the failure before it removes the task.
+        # Tasks are checked before failures: another thread that stops a task adds the failure before it removes the
+        # task.
         if any(failure.unit == number for failure in self._execution.failures.copy()):
             return
         self._lifecycle.enter(number, self._idle_state(number))

@@ -1,4 +1,4 @@
-"""The commits of a plain process: begins them in the pool, one at a time for each unit, and finishes them."""
+"""The commits of a plain process. They run in the thread pool, one at a time for each unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from joiner.runtime.telemetry.throughput import Throughput
 
 
 class TaskCommits:
-    """Commits the states of the running units. Used only by the runner's thread, except `write`."""
+    """Begins and finishes the commits of the running units. Used only by the runner's thread, except for `write`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TaskCommits:
         task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def begin_waiting(self, number: int, task: ActiveTask) -> bool:
-        """Finish the last commit and begin one for what was joined since. Return whether the unit is still running."""
+        """Finish the previous commit, and begin one for all batches since. Return whether the unit is still running."""
         effects, task.waiting = task.waiting or Effects(), None
         if not self.finish(number, task):
             return False
@@ -77,7 +77,7 @@ class TaskCommits:
         return self._tasks.get(number) is task
 
     def begin_all_waiting(self, until_s: float) -> None:
-        """Begin the commits of joined batches as the previous commits of their units finish, until ``until_s``."""
+        """Begin the waiting commit of each unit once its previous commit has ended, until ``until_s`` (monotonic)."""
         while True:
             waiting = {number: task for number, task in self._tasks.items() if task.waiting is not None}
             for number, task in waiting.items():
@@ -96,13 +96,13 @@ class TaskCommits:
         return error is None
 
     def commit_all(self, number: int, task: ActiveTask) -> bool:
-        """Commit everything that was joined, unless that takes long. Return whether the whole state is committed."""
+        """Commit all joined batches, unless a slow commit is in flight. Return whether everything is committed."""
         if task.waiting is not None and not task.is_writing_long and not self.begin_waiting(number, task):
             return False
         return not task.is_writing_long and self.finish(number, task) and not task.has_uncommitted
 
     def finish_soon(self, units: list[int], until_s: float) -> None:
-        """Finish those commits that complete before ``until_s`` (monotonic)."""
+        """Wait for the in-flight commits of these units, and finish those that end before ``until_s`` (monotonic)."""
         under_way = {
             number: task.commit for number in units if (task := self._tasks.get(number)) is not None and task.commit
         }

@@ -1,4 +1,4 @@
-"""Telemetry of a runner: metrics over HTTP, and progress lines in the log.
+"""Telemetry of a runner: metrics that are served over HTTP, and progress lines in the log.
 
-May import `task`, `kafka` and `ownership`. No other code depends on these counts. Start with `metrics`.
+This package may import `task`, `kafka` and `ownership`. No other code depends on what it counts. Start with `metrics`.
 """

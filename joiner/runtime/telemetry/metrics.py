@@ -1,7 +1,7 @@
-"""Metrics of a runner, the same for every kind of runner. docs/metrics.md defines each metric.
+"""The metrics of a runner, which are the same for every kind of runner. docs/metrics.md defines each of them.
 
-Counters increase when a transaction commits, so a batch that is rolled back and joined again is counted once. Gauges of
-a unit are computed from the checkpoint of its last commit when they are read.
+A counter increases when a transaction commits, so a batch that is rolled back and joined again is counted only once.
+The gauges of a unit are computed when they are read, from the checkpoint of the unit's last commit.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _SIZES: Final = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 _RECOVERIES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _LATENCIES_S: Final = (*DURATIONS_S, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""Long, because a pair may have to wait for the next record of a machine that pauses."""
+"""Histogram buckets up to an hour, because a pair may have to wait for the next record of a machine that has paused."""
 
 _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unmatched": "unmatched"}
-"""The counted outputs, by the setting of their topic."""
+"""The names of the counters for each output, by the setting that names its topic."""
 
 _TOTALS: Final = {"records": "records", "rows": "rows", "duplicates": "duplicates", "watermarks": WATERMARK_COUNT}
 """The counts that are totals of a checkpoint, by the name there."""
 
 _COUNTED: Final = {
-    "records": "Messages that were read from the input topics: records, watermarks and others.",
+    "records": "Messages that were read from the input topics: records, watermarks and other messages.",
     "pairs": "Results of joins that were written.",
     "rows": "Aligned rows that were written.",
     "late": "Late records that were written to the late topic.",
     "rejected": "Dead letters that were written.",
-    "unmatched": "Records without a partner that were written to the unmatched topic.",
-    "duplicates": "Records that were dropped because the same record was held already.",
+    "unmatched": "Unmatched records that were written to the unmatched topic.",
+    "duplicates": "Records that were dropped as duplicates of records already held.",
     "watermarks": "Watermarks that were read.",
 }
 
@@ -62,7 +62,7 @@ class JoinerMetrics:
         failed: Callable[[], Collection[int]],
         clock: Clock,
     ) -> None:
-        """``statuses``: the running units; ``failed``: those that cannot continue. Both are called by any thread."""
+        """``statuses`` returns the running units, ``failed`` those that cannot continue. Any thread may call them."""
         self._settings, self._clock = settings, clock
         self._is_on = telemetry.is_on
         self._lock = threading.Lock()
@@ -72,44 +72,46 @@ class JoinerMetrics:
         self._claims = self._fencings = 0
         counter = telemetry.readings.counter
         for what, meaning in _COUNTED.items():
-            # Copied, because other threads may add to it concurrently.
+            # The metrics read a copy, because other threads may add to the counter at the same time.
             formerly = "lsb_joiner_marks" if what == "watermarks" else None
             counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, ("unit",), formerly=formerly)
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
         counter("lsb_joiner_claims", "Units that were claimed and restored here.", lambda: self._claims)
-        counter("lsb_joiner_fencings", "Times another runner has fenced a unit of this one.", lambda: self._fencings)
+        counter("lsb_joiner_fencings", "Times another runner has fenced a unit of this runner.", lambda: self._fencings)
         telemetry.readings.gauge(
             "lsb_joiner_failed_units",
-            "Units that have failed here and are not retried.",
+            "Units that have failed here and will not be retried.",
             lambda: len(failed()),
             formerly="lsb_joiner_units_stuck",
         )
         UnitGauges(settings, claimant, statuses, self._snapshot_bytes).expose(telemetry.readings)
         add = partial(Distribution, telemetry.registry)
         self._transaction_s = add(
-            "lsb_joiner_transaction_duration_seconds", "From the start of a transaction to its commit.", DURATIONS_S
+            "lsb_joiner_transaction_duration_seconds",
+            "Time from the start of a transaction to its commit.",
+            DURATIONS_S,
         )
         self._transaction_size = add(
             "lsb_joiner_transaction_messages",
-            "Results, late and unmatched records, and dead letters of a transaction.",
+            "Number of results, late and unmatched records, and dead letters in a transaction.",
             _SIZES,
         )
         self._recovery_s = add(
             "lsb_joiner_recovery_duration_seconds",
-            "From the start of a claim until the unit is restored.",
+            "Time from the start of a claim until the unit is restored.",
             _RECOVERIES_S,
         )
         self._latency_s = add(
             "lsb_joiner_output_latency_seconds",
-            "From the append of the later record of a pair, or of a row's driver record, to the commit of its result.",
+            "Time from when the later record of a pair, or a row's driver record, was appended until the commit.",
             _LATENCIES_S,
         )
 
     def committed(
         self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint, took_s: float
     ) -> None:
-        """Count a committed transaction. ``appended_ms``: pairs by the append time of their later record."""
+        """Count a committed transaction. ``appended_ms``: the number of pairs by the later record's append time."""
         if self._is_on:
             self._transaction_s.observe(took_s)
             self._count(messages, appended_ms, checkpoint)
@@ -119,7 +121,7 @@ class JoinerMetrics:
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """Record that a unit was claimed at ``checkpoint`` and is being served."""
+        """Record that a unit was claimed at ``checkpoint`` and is now being served."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)
@@ -132,7 +134,7 @@ class JoinerMetrics:
             self._fencings += 1
 
     def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint) -> None:
-        # A unit has one commit at a time, so no other thread changes its entries.
+        # Each unit has only one commit at a time, so no other thread changes the entries of this unit.
         unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
         for what, name in _TOTALS.items():
             self._counts[what][unit] += checkpoint.counts.get(name, 0) - before.get(name, 0)
@@ -152,6 +154,6 @@ class JoinerMetrics:
         self._transaction_size.observe(sum(map(len, messages.values())))
         if appended_ms:
             now_s = self._clock.wall_s()
-            # Kafka's clock may be ahead of this machine's.
+            # The broker's clock may be ahead of this machine's.
             waited_s = [max(0.0, now_s - at_ms / 1e3) for at_ms in appended_ms]
             self._latency_s.observe(waited_s, list(appended_ms.values()))

@@ -23,13 +23,13 @@ class Throughput:
         self._records = self._pairs = self._failed = self._records_before = 0
 
     def count(self, records: int, pairs: int, failed: Mapping[str, Failures]) -> None:
-        """Add a batch; ``failed``: pairs whose joining function failed, by join."""
+        """Add a batch to the counts. ``failed``: the pairs for which the joining function failed, by join."""
         self._records += records
         self._pairs += pairs
         self._failed += sum(one.count for one in failed.values())
 
     def report(self, held: Mapping[int, int], *, last: bool = False) -> None:
-        """Log a line if one is due. ``held``: records held, by unit; ``last``: log the final line."""
+        """Log a progress line if one is due. ``held``: records held, by unit. ``last``: log the final line now."""
         now_s = self._clock.monotonic_s()
         passed_s = now_s - self._reported_s
         if passed_s < _INTERVAL_S and not last:

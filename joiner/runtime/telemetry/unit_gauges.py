@@ -1,6 +1,6 @@
-"""Gauges of a runner's units: their owner, lag, snapshots, and the records their joins and aligns hold.
+"""Gauges for the units of a runner: the owner, lag and snapshot of each unit, and the records that its operators hold.
 
-They are computed when they are read, from the checkpoints of the last commits.
+They are computed from the checkpoint of each unit's last commit, at the time they are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _BOUNDS: Final = (("min", "hindmost"), ("max", "foremost"))
-"""Values of the label `bound` (over the keys of a side), and of `thing`, its name until the next release."""
+"""The values of the label `bound`: the lowest and the highest frontier among the keys of a side. The label `thing` has
+the former names of these values, until the next release."""
 
 
 class UnitStatus(NamedTuple):
@@ -24,10 +25,10 @@ class UnitStatus(NamedTuple):
     checkpoint: Checkpoint
     """The last committed checkpoint."""
     held_bytes: Mapping[str, Mapping[str, int]]
-    """Approximate bytes held, by operator and stream."""
+    """Approximate number of bytes held, by operator and stream."""
     paused: Collection[str]
     lag: int
-    """Number of input offsets after the last commit, summed over all topics."""
+    """Number of input offsets beyond the last commit, summed over all topics."""
     snapshot_age_s: float
 
 
@@ -54,7 +55,7 @@ class UnitGauges:
         statuses: Callable[[], Mapping[int, UnitStatus]],
         snapshot_bytes: Mapping[int, int],
     ) -> None:
-        """``statuses``: the running units; ``snapshot_bytes``: the sizes of the last snapshots that were written."""
+        """``statuses`` returns the running units. ``snapshot_bytes``: the size of each unit's last snapshot."""
         self._settings, self._claimant = settings, claimant
         self._unit_statuses, self._snapshot_bytes = statuses, snapshot_bytes
 
@@ -70,19 +71,19 @@ class UnitGauges:
         gauge("lsb_joiner_lag_records", "Offsets of the input that are not committed.", self._by_unit("lag"), unit)
         gauge(
             "lsb_joiner_snapshot_age_seconds",
-            "Seconds since the last snapshot; 0 if nothing has changed since.",
+            "Seconds since the last snapshot, or 0 if the state has not changed since.",
             self._by_unit("snapshot_age_s"),
             unit,
         )
         gauge(
             "lsb_joiner_snapshot_bytes",
-            "Size of the last snapshot that was written here.",
+            "Size of the last snapshot that this runner wrote.",
             self._snapshots,
             unit,
         )
         gauge(
             "lsb_joiner_topic_paused",
-            "1 while a topic is paused because it runs ahead of others.",
+            "1 while a topic is paused because it is ahead of the others, otherwise 0.",
             self._paused,
             ("unit", "topic"),
         )
@@ -96,13 +97,13 @@ class UnitGauges:
         gauge("lsb_joiner_held_bytes", "Approximate memory of the held records.", self._held_bytes, side)
         gauge(
             "lsb_joiner_frontier_timestamp_seconds",
-            "Event time below which a record is late, for the key that is furthest in time.",
+            "Highest frontier of any key: records of that key with earlier event times are late.",
             lambda: {place: highest_ns / 1e9 for place, (_, highest_ns), _ in self._frontiers()},
             side,
         )
         gauge(
             "lsb_joiner_frontier_lag_seconds",
-            "Distance of a frontier from the newest event time of its join and unit.",
+            "How far a frontier is behind the newest event time of its join and unit.",
             self._frontier_lags,
             (*side, "bound", "thing"),
         )
@@ -116,7 +117,7 @@ class UnitGauges:
         }
 
     def _owners(self) -> dict[tuple[str, ...], float]:
-        # The label `placement` is the former name of `site`, kept until the next release.
+        # The label `placement` is the former name of `site`. It will be removed in the next release.
         runner = self._claimant.instance, self._claimant.site, self._claimant.site
         return {(str(unit), *runner): 1.0 for unit in self._unit_statuses()}
 
@@ -158,8 +159,10 @@ class UnitGauges:
         }
 
     def _frontiers(self) -> Iterator[tuple[tuple[str, ...], tuple[int, int], int]]:
-        """Yield, for each stream with a frontier, its labels, its lowest and highest frontier, and the newest event
-        time of its operator, in ns.
+        """Yield labels, span and newest event time for each stream of an operator that has a frontier.
+
+        The span is the lowest and the highest frontier. The newest event time is that of the whole operator. All are in
+        ns.
         """
         lateness_ns = {operator.name: operator.lateness_by_stream for operator in self._settings.operators}
         for of in self._operators():

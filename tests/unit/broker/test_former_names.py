@@ -61,7 +61,7 @@ def test_the_present_name_counts_where_both_are_given(
 ) -> None:
     monkeypatch.setenv("LSB_APPLICATION__SITE", "blue")
     assert load_settings(JoinerSettings, file).application.site == "blue"
-    assert "application.placement is ignored, as application.site is given too" in caplog.text
+    assert "application.placement is ignored because application.site is also given" in caplog.text
 
 
 def test_a_running_application_keeps_its_fingerprint(file: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_named_influxd_that_is_no_program_is_a_problem(tmp_path: Path, monkeyp
 
 def test_a_folder_is_no_influxd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSB_INFLUXD", str(tmp_path))
-    assert "is not a program" in (Parts(tmp_path, print).problem_influxdb() or "")
+    assert "is not an executable file" in (Parts(tmp_path, print).problem_influxdb() or "")
 
 
 def test_the_database_on_this_machine_is_not_asked_by_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_one_confirmation_too_many_is_an_error() -> None:
     book = ledger()
     ticket = book.add(1, 10, 1)
     book.confirm(ticket)
-    with pytest.raises(ValueError, match="confirmed more often"):
+    with pytest.raises(ValueError, match="more confirmations than the message has records"):
         book.confirm(ticket)
 
 

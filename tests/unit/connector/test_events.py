@@ -102,7 +102,7 @@ WHOLE = [
     pytest.param(event(Timestamp="2019-04-01T05:26:20." + "0" * 40 + "Z"), "has 61 characters", id="long ISO time"),
     pytest.param(
         event(Thing="x" * 256, id="y" * 256, speed=None, torque=None, **{f"{number:x}": 1 for number in range(300)}),
-        "Thing and id in each of 300 records come to 231600 bytes, more than 64 times the event's",
+        "repeating Thing and id in 300 records would take 231600 bytes, more than 64 times the event's",
         id="long names in many records",
     ),
     pytest.param(event(pad="x" * BYTES_MAX), "more than events.event_bytes_max = 4096", id="too large"),
@@ -162,7 +162,7 @@ def test_beyond_sixteen_invalid_quantities_one_dead_letter_has_them_all_and_the_
     (refusal,) = parsed.refusals
     assert refusal.value == payload
     assert refusal.reason == (
-        "17 quantities of the event cannot be used, more than 16; the first: quantity 'b0' is null, not a number"
+        "17 quantities of the event are invalid (limit 16); the first error: quantity 'b0' is null, not a number"
     )
     assert dead_letter(refusal, "t").id == f"mqtt:{hashlib.sha256(payload).hexdigest()[:32]}"
     assert len(PARSER.parse(json.dumps({**GOOD, **bad, "b0": 1}).encode()).refusals) == REFUSED_MAX

@@ -116,7 +116,7 @@ def test_acknowledgements_and_the_goodbye_reach_the_broker_in_order(broker: Scri
         (b"\x20\x02\x00\x02", "connector.client_id"),
         (b"\x20\x02\x00\x04", "bad user name or password"),
         (b"\x20\x02\x00\x05", "not authorised"),
-        (ACCEPTED + b"\x90\x03\x00\x01\x00", "QoS 0 only"),
+        (ACCEPTED + b"\x90\x03\x00\x01\x00", "grants only QoS 0"),
     ],
 )
 def test_a_permanent_failure_is_a_refusal_with_the_reason(broker: ScriptedBroker, answer: bytes, reason: str) -> None:

@@ -67,13 +67,13 @@ def forbid_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--events-count", "-5"], "--events-count: must be a whole number from 1 up, not -5"),
-        (["--events-count", "0"], "--events-count: must be a whole number from 1 up, not 0"),
+        (["--events-count", "-5"], "--events-count: must be a whole number of at least 1, not -5"),
+        (["--events-count", "0"], "--events-count: must be a whole number of at least 1, not 0"),
         (["--events-count", str(10**13)], "--events-count: events must be"),
-        (["--rate", "abc"], "--rate: must be messages/s"),
-        (["--rate=-abc"], "--rate: must be messages/s"),
-        (["--rate", "-1"], "--rate: must be messages/s"),
-        (["--rate", "0"], "--rate: must be messages/s"),
+        (["--rate", "abc"], "--rate: must be from 0.001 to"),
+        (["--rate=-abc"], "--rate: must be from 0.001 to"),
+        (["--rate", "-1"], "--rate: must be from 0.001 to"),
+        (["--rate", "0"], "--rate: must be from 0.001 to"),
         (["--events", "nowhere.json"], "nowhere.json does not exist"),
         (["--events", "empty.json"], "empty.json is empty"),
         (["--events", "folder"], "folder is not a file"),
@@ -177,7 +177,7 @@ def test_the_join_moves_to_spark_unless_a_runner_is_chosen(
     monkeypatch.setattr(Demo, "error", None)
     assert main([]) == 0
     assert [(task.runner, task.moves_to) for task in started] == [route]
-    assert ("the next release does not accept MOVE=1" in capsys.readouterr().err) == ("MOVE" in variables)
+    assert ("the next release will not accept MOVE=1" in capsys.readouterr().err) == ("MOVE" in variables)
 
 
 def stand_in_for_the_joiner(monkeypatch: pytest.MonkeyPatch, *, status: int) -> RealDemo:

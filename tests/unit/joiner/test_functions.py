@@ -74,7 +74,7 @@ def test_a_module_that_is_no_text_is_told(folder: Path) -> None:
 
 def test_a_name_that_is_not_in_the_module_is_told_with_its_file(folder: Path) -> None:
     (folder / "empty_join.py").write_text("", encoding="utf-8")
-    assert f"{folder / 'empty_join.py'} has no 'f'" in refusal({"one": "empty_join:f"})
+    assert f"{folder / 'empty_join.py'} does not define 'f'" in refusal({"one": "empty_join:f"})
 
 
 def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(folder: Path) -> None:

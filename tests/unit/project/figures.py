@@ -247,7 +247,7 @@ def _speed_of_the_engine() -> Iterable[Figure]:
     small, usual = (_engine_rate("records in a batch", batch=batch) for batch in (100, 10_000))
     yield Figure(
         _SPEED,
-        "A step takes {:.1f} µs with a hundred records: per record, such batches cost {:.1f} times as much",
+        "A step with a hundred records takes {:.1f} µs. Per record, that is {:.1f} times as long",
         (100 / small, usual / small),
     )
     ahead = {
@@ -275,19 +275,19 @@ def _speed_of_the_joiner() -> Iterable[Figure]:
     assert fastest == "pass-through in C"
     yield Figure(
         _SPEED,
-        "The joiner makes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through, which "
-        "is written in C on the same library, and {:.2f} times that of the Python pass-through that makes the same",
+        "The joiner processes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through, "
+        "which is written in C with the same client library, and {:.2f} times that of the Python pass-through that",
         (_kafka("joiner"), _kafka("joiner") / _kafka(fastest), _kafka("joiner") / _kafka(OF_UNITS)),
     )
     compact = _kafka("joiner, compact results")
     yield Figure(
         _SPEED,
-        "the joiner makes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through.",
+        "the joiner processes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through.",
         (compact, compact / _kafka(fastest)),
     )
     rates = {name: median(found) for name, found in evidence("bench_batches")["figures"].items()}
     yield Figure(_SPEED, "it joins {:.1f} million records a second", (rates.pop("joiner, results in Arrow"),))
-    yield Figure(_SPEED, "without looking into them, makes {:.1f} million", (max(rates.values()),))
+    yield Figure(_SPEED, "without decoding them, processes {:.1f} million", (max(rates.values()),))
     quantiles = [_of_pass_through(number) for number in range(3)]
     yield Figure(
         _SPEED,

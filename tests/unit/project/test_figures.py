@@ -29,7 +29,11 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("first 64 kB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "at most 100 times those"),
             "(payload and topic) plus 2 KiB",
         ),
-        "docs/db_connector.md": ("the 32 MB that", "It ends within 5 s", "at most 256 kB, a request 4 MB"),
+        "docs/db_connector.md": (
+            "the 32 MB that",
+            "It ends within 5 s",
+            "at most 256 kB long, and a request at most 4 MB",
+        ),
         "docs/configuration.md": ("When half of the limit is used", "and 1 KiB for each record"),
         "docs/formats.md": (
             *(
@@ -58,7 +62,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             ),
             *("reclaims the unit after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
         ),
-        "docs/operations.md": ("more than 80% of", "at 100% it stops"),
+        "docs/operations.md": ("more than 80% of", "at 100% the unit stops"),
         "docs/recovery.md": (
             *(
                 "a snapshot of at most 8 MiB",
@@ -81,7 +85,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "a setting or a constant of another program": {
         "docs/benchmarks.md": ("a checkpoint every 200 ms", "up to 1 MB for 5 ms", "and 46 bids of 50 events"),
         "docs/speed.md": (
-            *("the default is 100 ms", "asks again after 20 ms where", "Segments of 1 MB", "Kafka's own 100 MB"),
+            *("the default is 100 ms", "retries after 20 ms", "Segments of 1 MB", "Kafka's default of 100 MB"),
         ),
     },
     "a condition of the measurement, not a result": {
@@ -92,10 +96,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "docs/operations.md": ("later record at 5,000 records/s", "ms at 5,000 records/s"),
         "docs/spark.md": (
-            *("latency at 5,000 records/s", "100,000 records held in one", "under 5,000 records a second"),
+            *("latency at 5,000 records/s", "100,000 records held in one", "at a load of 5,000 records a second"),
         ),
         "docs/speed.md": (
-            *("In batches of ten thousand", "with ten thousand in all", "with ten million", "those of ten thousand"),
+            *("In batches of ten thousand", "with ten thousand in all", "with ten million", "with ten thousand takes"),
             *("from ten thousand rows", "with 100,000 records ahead", "a step of 10,000 records"),
             *("At 5,000 records a second",),
         ),

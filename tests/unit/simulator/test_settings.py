@@ -142,7 +142,7 @@ def test_two_passwords_are_a_fault(events: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret")
     arguments = ["--events", events, "--username", "user", "--password-file", str(file)]
-    assert "keep one" in faults(arguments, {"MQTT_PASSWORD": "other"})[0]
+    assert "remove one" in faults(arguments, {"MQTT_PASSWORD": "other"})[0]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"])

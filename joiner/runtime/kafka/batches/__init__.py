@@ -1,4 +1,5 @@
-"""Batches of the input: read as columns or as objects, sorted by unit and topic, with their gaps verified.
+"""Reads the input in batches, as columns or as objects; groups them by unit and topic; verifies gaps in the offsets.
 
-Start with `reader`. May import the clients of `joiner.runtime.kafka` and the native calls of `broker.kafka`.
+Start reading at `reader`. This package may import the clients from `joiner.runtime.kafka` and the calls into the native
+client library from `broker.kafka`.
 """

@@ -1,4 +1,4 @@
-"""Gaps in the offsets of an input. A second consumer re-reads them, in case the client has skipped records.
+"""Verifies gaps in the offsets of an input: a second consumer reads them again, in case the first one skipped records.
 
 A log has gaps only if one of its producers uses transactions.
 """
@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 
 
 class GapVerifier:
-    """Verifies gaps by reading them again.
+    """Verifies that gaps in the offsets contain no records, by reading them again.
 
-    The consumer is created on first use and kept open: a producer that commits often leaves a gap before every
-    batch.
+    The consumer for this is created on first use and kept open, because a producer that commits often leaves a gap
+    before every batch.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class GapVerifier:
                 self._check(topic, number, found, batch.offset)
 
     def _check(self, topic: str, number: int, gaps: list[tuple[int, int]], offsets: Ints) -> None:
-        """Verify all gaps in one pass. There may be hundreds, and a request for each would be slow."""
+        """Verify all gaps of a batch in one pass. There may be hundreds, and a request for each would be slow."""
         if self._consumer is None:
             name = self._settings.application.name
             self._consumer = make_consumer(self._settings.kafka, name, fetch_wait_max_ms=1, fetch_queue_backoff_ms=2)
@@ -71,8 +71,8 @@ class GapVerifier:
         skipped, gone = sorted(set(found) - set(wanted)), sorted(set(wanted) - set(found))
         what = f"skipped {_some(skipped)}" if skipped else f"returned {_some(gone)}, which cannot be read again"
         raise UnitStopped(
-            f"unit {number}: the Kafka client {what} of {topic} between {begin} and {last}: restart the joiner; if it "
-            "happens again, this is a defect to report"
+            f"unit {number}: the Kafka client {what} in {topic} between offsets {begin} and {last}: restart the "
+            "joiner; if this happens again, report it as a bug"
         )
 
     def close(self) -> None:
@@ -82,9 +82,9 @@ class GapVerifier:
 
 
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
-    """Return the gaps in ``offsets``, which are increasing and should begin at ``at``.
+    """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset that is expected first.
 
-    A gap is a pair: the first missing offset and the next existing one. Takes constant time if there are no gaps.
+    A gap is a pair: its first missing offset, and the next offset that exists. Without gaps this takes constant time.
     """
     if offsets[-1] - at < len(offsets):
         return []
@@ -94,7 +94,7 @@ def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
 
 
 def _offsets_of(consumer: Consumer, clock: Clock, topic: str, number: int, begin: int, last: int) -> list[int]:
-    """Return the offsets of the records from ``begin`` through ``last``. There must be a record at ``last``."""
+    """Read the records from ``begin`` through ``last`` and return their offsets. A record must exist at ``last``."""
     found: list[int] = []
     consumer.assign([TopicPartition(topic, number, begin)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S

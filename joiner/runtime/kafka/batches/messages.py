@@ -1,4 +1,4 @@
-"""Batches of the input: what a consumer returned, sorted by unit and topic."""
+"""Batches of the input: the messages that a consumer returned, grouped by unit and topic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from joiner.runtime.task.decode import Messages
 
 
 class Read(NamedTuple):
-    """The result of one poll: messages and the log ends that were reached, by unit and topic, and errors.
+    """The result of one poll of a consumer.
 
-    Each error comes with its partition and topic.
+    ``batches``: the messages, by unit and topic. ``ends``: the ends of the logs that were read to their end, by unit
+    and topic. ``errors``: each error with its partition and topic.
     """
 
     batches: dict[int, dict[str, Messages]]
@@ -27,7 +28,7 @@ class Read(NamedTuple):
 
 
 def messages_of(messages: Sequence[Message]) -> Messages:
-    """Convert the messages of one partition to columns. None may be an error event.
+    """Convert the messages of one partition to columns. No message may be an error event.
 
     The loops are kept minimal because they run for every record.
     """
@@ -41,7 +42,7 @@ def messages_of(messages: Sequence[Message]) -> Messages:
 
 
 def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
-    """Sort the output of a native reader by unit and topic."""
+    """Group the messages and events from a native reader by unit and topic."""
     read = Read({}, {}, [])
     for topic, unit, offset, append_ms, value, is_null in fetched:
         read.batches.setdefault(unit, {})[topic] = Messages(offset, append_ms, value, is_null)
@@ -54,7 +55,7 @@ def sort_columns(fetched: Iterable[Fetched], events: Iterable[Event]) -> Read:
 
 
 def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
-    """Sort the messages of a consumer by unit and topic. ``topics``: the topics it reads."""
+    """Group the messages from a consumer by unit and topic. ``topics``: the topics that the consumer reads."""
     ends: dict[int, dict[str, int]] = {}
     errors: list[tuple[KafkaError, int | None, str | None]] = []
     if any(faults := [message.error() for message in messages]):
@@ -64,7 +65,7 @@ def sort_messages(messages: Sequence[Message], topics: Sequence[str]) -> Read:
             elif error is not None:
                 errors.append((error, message.partition(), message.topic()))
         messages = [message for message, error in zip(messages, faults, strict=True) if error is None]
-    # Messages of one partition arrive in long runs. `Message.topic` creates a new string on each call.
+    # Handle messages in runs of the same partition and avoid `Message.topic`, which creates a new string on each call.
     units = np.array([message.partition() for message in messages], dtype=np.int64)
     changes = np.flatnonzero(np.diff(units)) + 1
     by_place: defaultdict[tuple[int, str], list[Message]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Divides what was read if messages hold many records: a small compressed message may hold as many as a large one."""
+"""Splits the result of a poll by the number of records, because even a small message, if compressed, may hold many."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from joiner.runtime.task.decode import Messages
 
 
 def split(read: Read, records_max: int) -> tuple[Read, Read]:
-    """Return the first part of what was read, with about ``records_max`` records, and the rest.
+    """Split the result of a poll into a first part, with about ``records_max`` records, and the rest.
 
-    The first part has at least one message if there is one, and at most one that exceeds the limit. A log end comes
-    after all messages of its topic; errors are in the first part.
+    The first part contains at least one message if there are any, and only its last message may exceed the limit. The
+    end of a log is kept with the last messages of its topic. All errors are in the first part.
     """
     part, rest, left = Read({}, {}, read.errors), Read({}, {}, []), records_max
     for unit, topics in read.batches.items():
@@ -29,7 +29,7 @@ def split(read: Read, records_max: int) -> tuple[Read, Read]:
 
 
 def _fitting(messages: Messages, left: int) -> tuple[int, int]:
-    """Return how many messages to take until ``left`` records are reached, and how many records are left after them."""
+    """Return how many messages to take for about ``left`` records, and how many records are still to be taken then."""
     data, count = messages.value.data.data, 0
     spans = zip(messages.value.start.tolist(), messages.value.end.tolist(), strict=True)
     while left > 0 and count < len(messages):

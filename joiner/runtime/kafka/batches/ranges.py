@@ -1,4 +1,4 @@
-"""Reads a unit's input between two offset vectors, for replays and for runners that plan their batches."""
+"""Reads a unit's input between two offset vectors, for replays and for runners that plan batches in advance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joiner.runtime.kafka.transaction import offsets_as_text
 from joiner.runtime.task.decode import Messages
 
 _MANY: Final = 10_000
-"""If more messages than this are missing, a poll waits longer, so that it returns larger batches."""
+"""If more messages than this remain to be read, each poll waits longer, so that it returns larger batches."""
 _MANY_WAIT_S: Final = 0.05
 
 
@@ -29,11 +29,12 @@ def read_range(
     *,
     native: bool = False,
 ) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-    """Yield the messages of a unit from ``begin`` up to ``end`` in parts: messages by topic, and the next offsets.
+    """Read the input of a unit from ``begin`` up to ``end``, and yield it in parts of at most ``at_once`` messages.
 
-    The next offsets are positions, which need not hold a message; those of the last part are ``end``. A part has at
-    most ``at_once`` messages. ``consumer`` must come from `make_reader`; it has no partitions assigned afterwards.
-    Raises KafkaException on an error, or if nothing arrives for `TIMEOUT_S`. ``native``: see `make_batch_reader`.
+    Each part consists of its messages by topic and, for each topic, the offset to continue from. There need not be a
+    message at that offset; after the last part, the offsets are ``end``. ``consumer`` must come from `make_reader` and
+    is left without assigned partitions. ``native``: see `make_batch_reader`. Raises KafkaException on an error, or if
+    nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
@@ -55,7 +56,7 @@ def read_range(
             before = dict(vector)
             vector |= {topic: min(max(at, vector[topic]), end[topic]) for topic, at in reached.items()}
             if through := [TopicPartition(topic, unit) for topic in missing if vector[topic] == end[topic]]:
-                # Stop fetching this log while the others are read.
+                # These logs have been read to the end; stop fetching them while the others are read.
                 consumer.incremental_unassign(through)
                 for place in through:
                     reader.remove(place.topic, unit)

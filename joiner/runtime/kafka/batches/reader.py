@@ -1,6 +1,6 @@
-"""Reads batches of the input with a consumer: as columns if the native calls are available, otherwise as objects.
+"""Reads batches of the input: as columns, through calls into the native client library, or else as message objects.
 
-Both readers return the same batches for the same log (tests/integration/test_batch_reader.py).
+For the same log, both readers return the same batches (tests/integration/test_batch_reader.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVENTS_MAX: Final = 100
 
 _STRAY: Final = KafkaError(
     KafkaError._FAIL,  # noqa: SLF001 - the public name
-    "messages were delivered to the consumer instead of the reader: a defect to report",
+    "messages were delivered to the consumer instead of the reader: please report this bug",
 )
 
 _log = logging.getLogger(__name__)
@@ -35,11 +35,11 @@ class BatchReader(Protocol):
         ...
 
     def remove(self, topic: str, unit: int) -> None:
-        """Stop reading a partition, which is no longer assigned to the consumer."""
+        """Stop reading a partition that is no longer assigned to the consumer."""
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
-        """Return what has arrived. Wait up to ``wait_s`` for ``count_max`` messages and events."""
+        """Return the messages and events that have arrived. Wait up to ``wait_s`` seconds for ``count_max`` of them."""
         ...
 
     def close(self) -> None:
@@ -71,9 +71,9 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: the maximum number of messages per `read`. Raises `Unavailable`."""
+        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if there are no native calls."""
         self._native = NativeReader(consumer, count_max)
-        # Serves broker errors and the client's log lines; returns no messages.
+        # Delivers broker errors and the client's log lines, but no messages.
         self._events = ObjectReader(consumer, topics)
 
     def add(self, topic: str, unit: int) -> None:
@@ -90,7 +90,8 @@ class ColumnReader:
         others = self._events.read(_EVENTS_MAX, 0)
         read.errors.extend(others.errors)
         for unit, topics in others.batches.items():
-            # Should not happen: every partition is added before it is assigned. If it does, the unit is claimed again.
+            # This should not happen, because every partition is added before it is assigned. If it does, the unit is
+            # claimed again.
             read.errors.extend((_STRAY, unit, topic) for topic in topics)
         return read
 
@@ -100,8 +101,8 @@ class ColumnReader:
 
 
 def make_batch_reader(consumer: Consumer, topics: Sequence[str], count_max: int, *, native: bool) -> BatchReader:
-    """Create a reader for these topics. ``native``: read columns if the native calls are available."""
-    # A fake consumer supports only objects, so there is nothing to log.
+    """Create a reader for these topics. ``native``: whether to read columns, if native calls are available."""
+    # The fake consumer of tests supports only objects, so there is nothing to log.
     if native and isinstance(consumer, Consumer):
         try:
             return ColumnReader(consumer, topics, count_max)

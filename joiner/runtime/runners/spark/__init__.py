@@ -1,4 +1,5 @@
-"""The joiner as a stage in Spark: the driver plans and commits, workers join.
+"""The joiner as a stage in Spark: the driver plans and commits batches, and the workers join them.
 
-May import what `runners` may, and the state store settings of `joiner.spark`. Start with `stage`, then `units`.
+This package may import what `runners` may, and the state store settings of `joiner.spark`. Start with `stage`, then
+read `units`.
 """

@@ -1,4 +1,7 @@
-"""The driver's loop, which runs alongside the query: the life cycle of units and their transactions. No Spark here."""
+"""The loop of the Spark driver, which manages the units and their transactions while the streaming query runs.
+
+This module does not use Spark itself.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.05
 _LAST_S: Final = 1.5
-"""Time allowed for the last snapshots. A stop must take only seconds, and Spark needs some of them."""
+"""Time limit for writing the last snapshots. A shutdown must take only seconds, and Spark needs some of them."""
 _CANCEL_S: Final = 0.5
-"""Time allowed for cancelling claims at shutdown."""
+"""Time limit for cancelling claims at shutdown."""
 
 
 class RunningQuery(Protocol):
-    """A query that executes plans. The simulation replaces it with one that does not need Spark."""
+    """A streaming query that executes plans. Simulated runs replace it with one that does not need Spark."""
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
-        """Start the query if it is not running. Raises the errors that end the stage."""
+        """Start the query if it is not running. Raises the errors that make the stage fail."""
         ...
 
 
@@ -53,11 +56,12 @@ class Driver:
         return self.units.statuses()
 
     def run(self, query: RunningQuery, is_over: Callable[[], bool], wait: Callable[[float], object]) -> int:
-        """Serve until ``is_over``. Return the exit status. Raises the same errors as `Runner.run`."""
+        """Serve units until ``is_over()`` is true. Return the exit status. Raises the same errors as `Runner.run`."""
         try:
             while not is_over() and self.supervisor.failed_units < self._numbers:
                 query.keep_running(wait)
-                # Until Spark has completed a batch, the units are better served by other runners.
+                # Until Spark has completed a batch, other runners can serve the units sooner, so this one does not
+                # claim any.
                 if self.units.is_awake:
                     self.supervisor.poll(self._numbers, self.units.obstacles())
                 else:
@@ -71,7 +75,7 @@ class Driver:
             self.units.finish(self._clock.monotonic_s() + _LAST_S)
             self.supervisor.collect_failures()
         except TopicError:
-            # The last messages may be from a recreated topic, so the state they led to must not be saved.
+            # The last messages may come from a recreated topic, so a state that includes them must not be saved.
             self.units.drop_all()
             raise
         return status
@@ -89,7 +93,7 @@ class Driver:
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
     def _ends(self) -> dict[int, dict[str, int]]:
-        """Return the stable ends of the input topics, by unit and topic. Raises KafkaException."""
+        """Return the last stable offsets of the input topics, by unit and topic. Raises KafkaException."""
         places = [TopicPartition(topic, unit) for topic in self._settings.input_topics for unit in self._numbers]
         asked = self._admin.list_offsets(
             {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call] # it has no types

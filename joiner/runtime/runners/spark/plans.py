@@ -1,7 +1,7 @@
-"""The messages between driver and workers: plans and outcomes, one small row per unit and batch in each direction.
+"""The messages between the driver and the workers: per unit and batch, a plan goes out and an outcome comes back.
 
-Input records do not pass through Spark. Kafka has already partitioned them by unit, which is all that a shuffle would
-do. So Spark shuffles offset ranges, and the worker that gets a range reads its records from Kafka.
+Input records do not pass through Spark. A shuffle would only partition them by unit, and Kafka has already done that.
+So Spark shuffles offset ranges instead, and the worker that receives a range reads its records from Kafka.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _LENGTH_BYTES: Final = 8
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A range of a unit's input: from the offsets ``begin`` up to ``end``, both by topic.
+    """A range of a unit's input to join: from the offsets ``begin`` up to ``end``, both by topic.
 
     ``start``: the offsets at which the unit was started. Its state depends on them, and a reset changes them.
-    ``claim``: the number of the driver's claim, to recognise plans from before the unit was lost and claimed again.
-    ``snapshot``: return the state at the end. A plan without offsets only keeps the worker alive.
+    ``claim``: the driver's number for its claim of the unit, to recognise plans that it made before it lost the unit.
+    ``snapshot``: whether the outcome must include the state at the end. A plan without offsets only keeps the worker
+    alive.
     """
 
     unit: int
@@ -43,11 +44,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    """The messages that a plan has to write, in parts (see `pack`), and the unit's figures at the end of the plan.
+    """The messages that a plan produced, in parts (see `pack`), and figures about the unit at the end of the plan.
 
-    ``stopped``: why the unit cannot continue. ``failed``: why the plan failed; it may be retried. ``lost``: the input
-    no longer exists, so another runner may have claimed the unit. In all three cases the other members are empty, and
-    the unit's state is the one before the plan.
+    If the plan did not succeed, one of these is set, the other members are empty, and the unit's state is unchanged:
+    ``stopped``: why the unit cannot continue. ``failed``: why the plan failed; it may be retried. ``lost``: why the
+    input cannot be read any more, in which case another runner may have claimed the unit.
     """
 
     plan: Plan
@@ -70,17 +71,18 @@ class Outcome(msgspec.Struct):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """An offset of the source: the number of the batch that ends at it, and the plans of that batch."""
+    """An offset of the Spark source: the number of the batch that ends there, and the plans of that batch."""
 
     number: int = 0
     plans: list[Plan] = msgspec.field(default_factory=list)
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """Return how many of the ``waiting`` records of each place to read in a batch of about ``room`` records.
+    """Decide how many records to read from each place, for a batch of about ``room`` records in total.
 
-    Places with few records are read to the end, so that they need not wait for others. The rest of the room is shared
-    in proportion, so that all workers finish at the same time and no core is idle.
+    ``waiting``: the number of records that each place has available. A place with few records is read to its end, so
+    that it does not lag behind. The remaining room is divided among the other places in proportion to their records, so
+    that all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])
@@ -96,13 +98,13 @@ def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
 _outcome = msgspec.msgpack.Decoder(Outcome)
 _plan = msgspec.msgpack.Decoder(Plan)
 _Packed = tuple[bytes, bytes]
-"""A `StringColumn`: the bytes of its strings, and their lengths as int32."""
+"""An encoded `StringColumn`: the bytes of all its strings, and their lengths as int32."""
 
 _packed = msgspec.msgpack.Decoder(dict[str, tuple[_Packed | None, _Packed]])
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Return a plan as bytes, as Spark passes it to a worker."""
+    """Encode a plan as the bytes that Spark passes to a worker."""
     return msgspec.msgpack.encode(plan)
 
 
@@ -112,7 +114,7 @@ def decode_plan(data: bytes) -> Plan:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """Return an outcome as bytes, as Spark passes it to the driver."""
+    """Encode an outcome as the bytes that Spark passes to the driver."""
     return msgspec.msgpack.encode(outcome)
 
 
@@ -122,7 +124,7 @@ def decode_outcome(data: memoryview) -> Outcome:
 
 
 def pack(messages: Outgoing) -> bytes:
-    """Encode messages for transfer through Spark, compressed because they are copied about six times."""
+    """Encode messages for transfer through Spark. They are compressed, because Spark copies them about six times."""
     columns = {
         topic: (None if batch.keys is None else _pack(batch.keys), _pack(batch.values))
         for topic, batch in messages.items()
@@ -133,7 +135,7 @@ def pack(messages: Outgoing) -> bytes:
 
 
 def unpack(parts: Iterable[bytes]) -> Outgoing:
-    """Return the messages of packed parts, in order."""
+    """Decode messages that were encoded in several parts with `pack`. Their order is preserved."""
     found: dict[str, list[Batch]] = {}
     for part in parts:
         data = memoryview(part)

@@ -1,4 +1,4 @@
-"""The streaming query that executes plans. It is started, watched, and restarted if it ends."""
+"""The streaming query that executes plans: starts it, watches it, and restarts it if it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from joiner.runtime.settings import JoinerSettings
 
 _RETRY_WAIT_S: Final = 1.0
 _FAILURES_MAX: Final = 5
-"""How many queries in a row may fail without completing a batch."""
+"""How many queries may fail in a row without completing a batch before the stage fails."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +38,14 @@ class Query:
     def __init__(
         self, settings: JoinerSettings, session: SparkSession, scratch: Path, units: Units, clock: Clock
     ) -> None:
-        """``scratch``: a folder with the lifetime of the stage. Raises `StageFailed` and `session.ForeignFolder`."""
+        """Prepare the query without starting it. ``scratch``: a temporary folder that exists as long as the stage.
+
+        Raises `StageFailed` if ``spark.checkpoint`` is missing on a cluster, and `session.ForeignFolder`.
+        """
         self._settings, self._session, self._units, self._clock = settings, session, units, clock
         checkpoint = settings.spark.checkpoint
         if checkpoint is None and not str(session.sparkContext.master).startswith("local"):
-            raise StageFailed("spark.checkpoint is needed on a cluster: name a folder or URL that all workers reach")
+            raise StageFailed("on a cluster, spark.checkpoint must be a folder or URL that all workers can access")
         self._checkpoint = f"{checkpoint or scratch / 'checkpoint'}/{settings.application.name}"
         self._queries = self._failures = 0
         self._running: StreamingQuery | None = None
@@ -62,13 +65,14 @@ class Query:
         if self._running is not None and not self._running.isActive:
             failed, self._running = self._running, None
             self._note_failure(failed)
-            # Started by the next call, if any, because a stop may have been requested in the meantime.
+            # The next call starts a new query. This one does not, because a stop may have been requested in the
+            # meantime.
             wait(_RETRY_WAIT_S)
         elif self._running is None:
             self._running = self._start()
 
     def close(self) -> None:
-        """Stop the query and remove its folder. Raises Py4JError or ConnectionError if the JVM is gone."""
+        """Stop the query and remove its folder. Raises Py4JError or ConnectionError if the JVM has exited."""
         self._server.close()
         if self._running is not None and self._running.isActive:
             self._running.stop()
@@ -100,7 +104,7 @@ class Query:
             self._units.accept(outcome)
         self._failures = 0
         _log.debug(
-            "batch %s: %s records in %.2f s, workers %s, submitted after %.2f s more",
+            "batch %s: %s records joined in %.2f s (workers: %s), commits submitted in %.2f s",
             batch,
             sum(outcome.records for outcome in found),
             joined_s - began_s,
@@ -116,12 +120,12 @@ class Query:
         error: Any = query.exception()
         reason = in_a_line(error) if isinstance(error, StreamingQueryException) else "it was stopped"
         if self._failures >= _FAILURES_MAX:
-            raise StageFailed(f"the query in Spark failed {self._failures} times in a row, finally with: {reason}")
-        _log.warning("the query in Spark has ended (%s); restarting it from the last commits", reason)
+            raise StageFailed(f"the Spark query failed {self._failures} times in a row; last error: {reason}")
+        _log.warning("the Spark query has ended (%s); restarting it from the last commits", reason)
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of a Spark error, without the JVM stack trace."""
+    """Return the first line of a Spark error, leaving out the JVM stack trace."""
     if isinstance(error, ConnectionError) or type(error) is Py4JError:
-        return "Spark's JVM is gone: see its last output above, and start the stage again"
+        return "Spark's JVM has exited: see its last output above, then restart the stage"
     return (str(error).splitlines() or [type(error).__name__])[0]

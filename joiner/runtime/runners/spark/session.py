@@ -1,4 +1,4 @@
-"""The Spark session of a stage, its folders, and the grouping keys of units."""
+"""The Spark session of a stage, its folders, and the keys by which Spark groups the rows of each unit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from joiner.runtime.settings import JoinerSettings
 from joiner.spark.request import PROVIDER, ROCKSDB
 
 _NEEDED: Final = {
-    # The only store that supports this kind of operator.
+    # The only state store that supports the operator used here (``transformWithStateInPandas``).
     PROVIDER: ROCKSDB,
-    # A batch then writes only its changes instead of the files of the whole store.
+    # With changelogs, a batch writes only its changes instead of all files of the state store.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Tasks must not run twice, because the second outcome would only be discarded.
+    # Tasks must not run twice, because the outcome of the second attempt would be discarded anyway.
     "spark.task.maxFailures": "1",
     "spark.speculation": "false",
     # It would put several units into one task.
@@ -36,7 +36,7 @@ _PREFERRED: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
-    # The results of a batch pass through the driver.
+    # All results of a batch pass through the driver.
     "spark.driver.memory": "2g",
     "spark.driver.maxResultSize": "0",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
@@ -47,7 +47,7 @@ _LOCAL: Final = {
     # Nothing listens on other machines.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # The JVM has little to do and shares the cores with the workers. Optimised compilation took a tenth of them.
+    # The JVM does little work and shares the cores with the workers. Optimising compilation used a tenth of their time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 """Settings for a master on this machine."""
@@ -56,15 +56,15 @@ _SCRATCH: Final = "joiner-spark-"
 _ALIVE: Final = "alive"
 
 MARKER: Final = "made-by-joiner"
-"""The file that marks a checkpoint folder as created by the joiner."""
+"""Name of the file that marks a checkpoint folder as created by the joiner."""
 
 _KEYS_MAX: Final = 50_000
-"""Among this many numbers there is a key for each of 1,000 partitions, the maximum allowed."""
+"""The integers up to this one include a key for each of 1,000 partitions, which is the maximum allowed."""
 
 
 def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
-    """Create the session. Under ``spark-submit``, which names the cluster, the setting ``spark.master`` is ignored."""
-    # Driver and workers need the same Python, which may not be the one on the path.
+    """Create the Spark session. ``spark.master`` is ignored under ``spark-submit``, which specifies the cluster."""
+    # The driver and the workers must use the same Python, which may not be the one on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"joiner {settings.application.name}")
     chosen = dict(_PREFERRED)
@@ -80,27 +80,27 @@ def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
 
 
 def _is_submitted() -> bool:
-    """Return whether ``spark-submit`` has started this program."""
+    """Return whether this program was started by ``spark-submit``."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def grouping_keys(session: SparkSession, units: int) -> list[int]:
-    """Return a key for each unit that Spark hashes to a separate partition, which spreads a batch evenly."""
-    # Only constants, which are evaluated during planning, without a job.
+    """Return a key for each unit, chosen so that Spark hashes each one to a partition of its own."""
+    # The query has only constants, so Spark evaluates it during planning, without running a job.
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
     return [places.index(unit) for unit in range(units)]
 
 
 class ForeignFolder(Exception):
-    """A folder that should be removed, but was not created by this program."""
+    """Raised if a folder would have to be removed that this program did not create."""
 
 
 class StageFolder:
-    """A folder in any file system Spark can write to, for the lifetime of a stage.
+    """A folder in any file system to which Spark can write; it exists as long as the stage.
 
-    A marker file shows that a stage created it. Because the path is configurable, a folder without the marker is never
-    removed.
+    The path is a setting and may name any folder, so a stage puts a marker file into the folder it creates. A folder
+    without the marker is never removed.
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
@@ -112,14 +112,14 @@ class StageFolder:
         self._marker = self._path(name, MARKER)
 
     def begin(self) -> None:
-        """Create an empty folder, removing the folder of a killed stage first. Raises `ForeignFolder`."""
+        """Create an empty folder, after removing any that a killed stage has left. Raises `ForeignFolder`."""
         self.remove()
         if self._files.exists(self._folder) and not (
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
         ):
             raise ForeignFolder(
-                f"the folder {self._name} is not empty and has no file {MARKER}: no stage has created it, so it is not "
-                "removed. Move it away, or name another spark.checkpoint"
+                f"the folder {self._name} is not empty and has no file {MARKER}: it was not created by a stage, so it "
+                "is not removed. Move it elsewhere, or set spark.checkpoint to another folder"
             )
         self._files.mkdirs(self._folder)
         self._files.createNewFile(self._marker)
@@ -128,14 +128,14 @@ class StageFolder:
         """Remove the folder if it exists and was created by a stage."""
         if not self._files.exists(self._marker):
             return
-        # The marker last, so that a kill in between leaves a folder that is still recognised.
+        # The marker is deleted last, so that the folder is still recognised if the process is killed halfway.
         for found in self._files.listStatus(self._folder):
             if found.getPath().getName() != MARKER:
                 self._files.delete(found.getPath(), True)  # noqa: FBT003 - Java's
         self._files.delete(self._folder, True)  # noqa: FBT003 - Java's
 
     def remove_part(self, name: str) -> None:
-        """Remove a subfolder, if a stage created this folder."""
+        """Remove a subfolder, but only if a stage created this folder."""
         if self._files.exists(self._marker):
             self._files.delete(self._path(self._name, name), True)  # noqa: FBT003 - Java's
 

@@ -1,6 +1,7 @@
-"""Spark's source of plans. Spark requests offsets from a planning process, which requests them from the driver.
+"""The Spark data source of plans. Spark asks a planning process for offsets, and that process asks the driver.
 
-A Unix socket in a private folder connects the two; Spark starts both on one machine.
+The two processes run on the same machine, both started by Spark, and are connected by a Unix socket in a private
+folder.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class PlanSource(DataSource):
-    """Options: ``socket``, the driver's address; ``slots``, the units' grouping keys, separated by commas."""
+    """The data source of plans.
+
+    Its options are ``socket``, the address of the driver, and ``slots``, the units' grouping keys, separated by commas.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._socket = options["socket"]
@@ -60,7 +64,7 @@ class _Part(InputPartition):
 
 
 class _PlanReader(DataSourceStreamReader):
-    """Reads plans. An offset is a `Turn` as JSON, with the plans of the batch that ends there."""
+    """Reads plans for Spark. An offset is a `Turn` as JSON, which contains the plans of the batch that ends there."""
 
     def __init__(self, socket: str, slots: list[int]) -> None:
         self._socket = socket
@@ -72,7 +76,7 @@ class _PlanReader(DataSourceStreamReader):
         return _as_offset(Turn())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
-        """Request the next offset from the driver, which also decides how much a batch reads."""
+        """Request the next offset from the driver, which thereby also decides how much the batch reads."""
         if self._driver is None:
             self._driver = Client(self._socket, "AF_UNIX")
         self._driver.send_bytes(msgspec.json.encode(start))
@@ -83,12 +87,15 @@ class _PlanReader(DataSourceStreamReader):
         return cast("dict[str, Any]", msgspec.json.decode(answer))
 
     def stop(self) -> None:
-        """Exit at once if Spark has closed the connection; pyspark would try to report that and print a stack trace."""
+        """Exit immediately if Spark has closed the connection.
+
+        Otherwise pyspark would try to report that to Spark, and print a stack trace.
+        """
         if isinstance(sys.exception(), EOFError):
             os._exit(0)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a single partition, because the rows are few and small."""
+        """Return at most one partition, because the rows are few and small."""
         turn = msgspec.convert(end, Turn)
         if start == end or not turn.plans:
             return []
@@ -105,7 +112,10 @@ def _as_offset(turn: Turn) -> dict[str, Any]:
 
 
 class PlanServer:
-    """Answers the source, in the driver. ``next_turn`` returns the turn after the last one, or the last one again."""
+    """Runs in the driver and answers the data source's requests for plans.
+
+    ``next_turn`` returns the turn after the given one, or the given one again if there is nothing to do.
+    """
 
     def __init__(self, folder: Path, next_turn: Callable[[Turn], Turn], clock: Clock) -> None:
         self.address = str(folder / "plans")
@@ -115,7 +125,7 @@ class PlanServer:
         threading.Thread(target=self._serve, name="plans", daemon=True).start()
 
     def _serve(self) -> None:
-        # One client at a time: Spark starts a planning process for each query.
+        # Clients are served one at a time: Spark starts one planning process for each query.
         while not self._is_closed:
             try:
                 with self._listener.accept() as client:
@@ -124,7 +134,7 @@ class PlanServer:
                 continue
             except Exception as error:  # noqa: BLE001 - without an answer the query fails, and is restarted
                 if not self._is_closed:
-                    _log.warning("the source of plans could not be answered: %s: %s", type(error).__name__, error)
+                    _log.warning("a request for plans could not be answered: %s: %s", type(error).__name__, error)
                     self._clock.sleep(_RETRY_WAIT_S)
 
     def _answer(self, client: Connection[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A running unit of a Spark driver: its plan, and the figures of its last outcome."""
+"""A unit that a Spark driver is running: its current plan, and the figures from its last outcome."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from joiner.runtime.task.function_failures import counts_with
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _SHORT_S: Final = 5.0
-"""How long a newly elected leader may report a stable end that is too low."""
+"""How long a newly elected leader may report a last stable offset that is too low."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Leaving:
-    """A unit that is being released: the owner for its last checkpoint, and a function to call once that is written."""
+    """A unit that is being released. ``run`` and ``site``: the owner that its last checkpoint names.
+
+    ``then`` is called once the last checkpoint has been written.
+    """
 
     run: str
     site: str
@@ -39,11 +42,11 @@ class Leaving:
 
 @dataclass(kw_only=True)
 class SparkTask(RunningTask):
-    """A running unit of this driver, which workers execute plan by plan."""
+    """A running unit of this driver. Workers execute it one plan at a time."""
 
     number: int
     claim_number: int = 0
-    """The number of this claim, counted by the driver. Outcomes of earlier claims are discarded."""
+    """The driver's number for this claim of the unit. Outcomes from earlier claims are discarded."""
     held: int = 0
     held_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
     planned: Plan | None = None
@@ -51,22 +54,22 @@ class SparkTask(RunningTask):
     leaving: Leaving | None = None
     leads: list[Lead] = field(default_factory=list)
     not_before_s: float = 0.0
-    """The earliest monotonic time of the next plan, after a plan has failed."""
+    """Monotonic time before which no plan is made, because the last one failed."""
     short_since_s: float | None = None
-    """Since when a log has ended before the offset already read."""
+    """Monotonic time since which an input log has ended before the offset already read."""
 
     @property
     def reached(self) -> dict[str, int]:
-        """The offsets at which the next plan begins: those of the last commit, including an in-flight one."""
+        """The offsets at which the next plan begins: those of the last commit, even if it is still in flight."""
         return self.checkpoint.offsets if self.commit is None else self.commit.checkpoint.offsets
 
     @property
     def is_saved(self) -> bool:
-        """Whether no commit is in flight and the newest snapshot is of this state."""
+        """Whether no commit is in flight and the newest snapshot holds the current state."""
         return self.commit is None and self.reached == self.snapshot_offsets
 
     def status(self, ends: Mapping[str, int]) -> UnitStatus:
-        """Return the unit's figures for metrics. ``ends``: those of its input."""
+        """Return the unit's figures for metrics. ``ends``: the end offsets of its input topics."""
         return self.figures(self.held_bytes, ends)
 
     def is_ready(self) -> bool:
@@ -74,7 +77,7 @@ class SparkTask(RunningTask):
         return self.clock.monotonic_s() >= self.not_before_s and not self.is_writing_long
 
     def is_short(self, ends: Mapping[str, int]) -> bool:
-        """Return whether a log ends before the offset already read."""
+        """Return whether any input log ends before the offset already read. ``ends``: the logs' end offsets."""
         if all(ends.get(topic, at) >= at for topic, at in self.reached.items()):
             self.short_since_s = None
             return False
@@ -84,11 +87,11 @@ class SparkTask(RunningTask):
 
     @property
     def is_short_for_long(self) -> bool:
-        """Whether a log has been too short for so long that records must be missing."""
+        """Whether an input log has been too short for so long that records must be missing from it."""
         return self.short_since_s is not None and self.clock.monotonic_s() - self.short_since_s > _SHORT_S
 
     def pause(self, ends: Mapping[str, int]) -> None:
-        """Decide which topics are paused; ``ends``: of its input."""
+        """Update the set of paused topics. ``ends``: the end offsets of the unit's input topics."""
         for topic, at in self.reached.items():
             if ends.get(topic, at) > at:
                 self.quiet_since_s.pop(topic, None)
@@ -100,7 +103,7 @@ class SparkTask(RunningTask):
         self.paused = ahead
 
     def waiting(self, ends: Mapping[str, int]) -> dict[tuple[int, str], int]:
-        """Return the number of offsets to read, by unit and topic, excluding paused topics."""
+        """Return how many offsets are left to read, by unit and topic. Paused topics are left out."""
         return {
             (self.number, topic): max(0, ends.get(topic, at) - at)
             for topic, at in self.reached.items()
@@ -112,8 +115,8 @@ class SparkTask(RunningTask):
     ) -> Plan | None:
         """Return the next plan, or None if there is no work.
 
-        ``shares``: the number of offsets to read in this batch, by unit and topic. ``records_max``: the maximum per
-        topic. ``last``: no other plan follows.
+        ``shares``: the number of offsets to read in this batch, by unit and topic. ``records_max``: the maximum number
+        per topic. ``last``: whether this is the unit's last plan.
         """
         begin = self.reached
         end = {topic: at + min(records_max, shares.get((self.number, topic), 0)) for topic, at in begin.items()}
@@ -127,7 +130,7 @@ class SparkTask(RunningTask):
         return plan
 
     def accept(self, outcome: Outcome) -> tuple[Checkpoint, tuple[bytes, SnapshotPlace] | None]:
-        """Record the outcome of a plan. Return the checkpoint and the snapshot, if any, for its transaction."""
+        """Record a plan's outcome. Return the checkpoint and the snapshot, if any, to write in its transaction."""
         plan, leaving = outcome.plan, self.leaving
         counts = counts_with(outcome.counts, self.checkpoint.counts, outcome.failed_pairs)
         checkpoint = msgspec.structs.replace(

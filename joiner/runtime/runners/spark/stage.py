@@ -1,8 +1,8 @@
-"""The join as a stage in Spark: the same application as the plain process, Kafka to Kafka, exactly once.
+"""Runs the join as a stage in Spark. Like the plain process, it reads from Kafka and writes to Kafka exactly once.
 
 Structured Streaming decides when and where a unit is executed. The driver owns the units, plans the offset range of
-each batch, and writes the transactions. Each start uses a new checkpoint folder, because every kind of runner continues
-from the units' checkpoints in Kafka. Spark's copy of the states lasts only as long as the query.
+each batch, and writes the transactions. Runners of every kind continue from the units' checkpoints in Kafka, so each
+start of the stage uses a new Spark checkpoint folder. The states that Spark stores are discarded when the query ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class SparkStage(Runner[Driver]):
-    """The stage in Spark. `run` also raises `StageFailed`."""
+    """Serves units in a Spark stage. `run` also raises `StageFailed`."""
 
     def _make(self, parts: Parts) -> Driver:
         return Driver(parts)
@@ -35,11 +35,11 @@ class SparkStage(Runner[Driver]):
 
     def _run_in(self, scratch: Path, driver: Driver) -> int:
         _log.info("starting Spark (%s)", self._settings.spark.master)
-        # It logs every call between Python and the JVM. Callers report failures.
+        # py4j logs the calls between Python and the JVM. Failures of calls are reported by the callers.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         try:
             session = make_session(self._settings, scratch)
-            # Set again, because Spark has installed its own handlers.
+            # Install the signal handlers again, because Spark has replaced them with its own.
             end_on_signals(self._stop.set)
             try:
                 query = Query(self._settings, session, scratch, driver.units, self._clock)
@@ -55,6 +55,6 @@ class SparkStage(Runner[Driver]):
             raise StageFailed(str(error)) from error
         except (PySparkException, Py4JError, ConnectionError) as error:
             if self._stop.is_set():
-                # A signal to the whole process group may have stopped the JVM first.
+                # The signal may have gone to the whole process group and stopped the JVM first.
                 return 0
             raise StageFailed(in_a_line(error)) from error

@@ -1,9 +1,9 @@
-"""The running units of a Spark driver: each with its plan, its outcome, and its in-flight transaction.
+"""The running units of a Spark driver, each with its plan, its outcome, and its in-flight transaction.
 
-Spark runs batches one at a time. For each batch it requests plans (`Units.next_turn`) and returns their outcomes
-(`Units.accept`). Transactions are written while Spark runs the next batch. Spark's own commit of a batch is irrelevant,
-because only the checkpoint in Kafka counts. Outcomes that do not get into a checkpoint are discarded, since the next
-claim has a new number. So a failed transaction never stops the query.
+Spark runs one batch at a time. For each batch, it requests plans (`Units.next_turn`) and returns their outcomes
+(`Units.accept`). The transactions are written while Spark runs the next batch. Whether Spark commits a batch does not
+matter, because only the checkpoint in Kafka counts. A failed transaction does not stop the query: its unit is claimed
+again, under a new claim number, and outcomes with the old number are discarded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from joiner.runtime.telemetry.throughput import Throughput
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 Ends = Callable[[], Mapping[int, Mapping[str, int]]]
-"""The stable ends of the input topics, by unit and topic. Raises KafkaException."""
+"""Returns the last stable offsets of the input topics, by unit and topic. Raises KafkaException."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,23 +47,24 @@ _LOOK_S: Final = 0.01
 _AWAKE_S: Final = 20.0
 
 _RETRY_WAIT_S: Final = 1.0
-"""How long to wait before repeating a failed request."""
+"""How long to wait before repeating a failed request for the ends of the input."""
 
 _RECORD_BYTES: Final = 600
-"""Approximate size of a held record, including its id."""
+"""Approximate size of a held record in bytes, including its id."""
 
 
 class _InputEnds:
-    """The stable ends of the input. A failed request is repeated after a back-off."""
+    """The last stable offsets of the input. After a failed request, none is sent until a back-off has passed."""
 
     def __init__(self, ask: Ends, clock: Clock) -> None:
         self._ask, self._clock = ask, clock
         self._not_before_s = 0.0
         self.seen: Mapping[int, Mapping[str, int]] = {}
-        """The ends last read, by unit and topic. Ends only grow, so old ones are valid lower bounds."""
+        """The ends that were read last, by unit and topic. Old values are valid lower bounds, because logs only
+        grow."""
 
     def read(self) -> Mapping[int, Mapping[str, int]] | None:
-        """Read the ends. Return None if they cannot be read at the moment."""
+        """Request the ends of the input, by unit and topic. Return None if they cannot be read at the moment."""
         if self._clock.monotonic_s() < self._not_before_s:
             return None
         try:
@@ -79,7 +80,7 @@ class Units:
     """The units of this driver. Thread-safe."""
 
     def __init__(self, settings: JoinerSettings, run: str, ends: Ends, metrics: JoinerMetrics, clock: Clock) -> None:
-        """``run``: the seed of the back-off, so that drivers differ and simulated histories are reproducible."""
+        """``run`` seeds the jitter of back-offs: it differs between drivers, and makes simulations reproducible."""
         self._settings = settings
         self._metrics, self._clock = metrics, clock
         self._ends = _InputEnds(ends, clock)
@@ -97,12 +98,12 @@ class Units:
         self._spent_s: dict[str, float] = {}
 
     def prepare(self, unit: int) -> None:
-        """See `supervisor.Execution`. The workers open their own connections."""
+        """See `supervisor.Execution`. Nothing to prepare: the workers open their own connections."""
 
     def restore(self, claimed: Claimed) -> SparkTask:
-        """See `supervisor.Execution`. The state is built in the worker that gets the unit's first batch.
+        """See `supervisor.Execution`. The state is built later, by the worker that gets the unit's first batch.
 
-        ``claimed.warm`` is not used: warming up has only checked that the unit can be continued.
+        ``claimed.warm`` is not used: warm-up only served to check that this stage can continue the unit.
         """
         readers = claimed.readers
         state = readers.state if readers.state is not None else read_state(readers, claimed.unit)
@@ -125,14 +126,14 @@ class Units:
             self.tasks[unit] = task
 
     def query_started(self) -> None:
-        """Record that a new query is starting, so outcomes of the former one will not arrive."""
+        """Record that a new query is starting, so that outcomes from the previous one will not arrive."""
         with self._lock:
             self._woken_s = None
             for task in self.tasks.values():
                 task.planned = None
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """See `supervisor.Execution`: the next plan is the unit's last."""
+        """See `supervisor.Execution`. The unit's next plan will be its last."""
         with self._lock:
             task = self.tasks.get(action.unit)
             if task is None:
@@ -150,21 +151,21 @@ class Units:
         return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return the obstacles of running units whose last plan has failed."""
+        """Return the obstacles of those running units whose last plan failed."""
         tasks = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
 
     @property
     def is_awake(self) -> bool:
-        """Whether the running query has completed a batch, so that the next one takes no longer than usual."""
+        """Whether the current query has completed a batch. Its first batch takes longer than the others."""
         return self._woken_s is not None
 
     # Plans for Spark
 
     def next_turn(self, last: Turn) -> Turn:
         """Return the plans of the next batch, or the last turn again if there is no work."""
-        # Without the lock, because it may take a long time.
+        # Read without holding the lock, because this may take a long time.
         ends = self._ends.read()
         if ends is None:
             return last
@@ -191,28 +192,28 @@ class Units:
         return sorted(found, key=lambda plan: plan.unit)
 
     def _wake_up(self) -> list[Plan]:
-        """Return empty plans periodically, because Spark ends workers that have been idle for a minute."""
+        """Return empty plans from time to time, because Spark ends workers that have been idle for a minute."""
         if self._woken_s is not None and self._clock.monotonic_s() - self._woken_s < _AWAKE_S:
             return []
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
     def _is_short(self, task: SparkTask, ends: Mapping[str, int]) -> bool:
-        """Return whether a log ends before the offset already read. If that lasts, stop the unit to claim it again."""
+        """Return whether an input log ends before the offset already read. If that lasts, stop the unit."""
         if not task.is_short(ends):
             return False
         if task.is_short_for_long:
-            _log.warning("unit %s: its input ends before the offset already joined", task.number)
+            _log.warning("unit %s: an input log ends before the offset that was already joined", task.number)
             self._drop_for(task.number, task, OwnershipInDoubt())
         return True
 
     # Outcomes
 
     def accept(self, outcome: Outcome) -> None:
-        """Begin the transaction of a plan's outcome, once the previous one is written."""
+        """Wait for the unit's previous transaction, then begin one for the outcome of a plan."""
         number = outcome.plan.unit
         task = self.tasks.get(number)
         if task is not None and (commit := task.commit) is not None:
-            # Without the lock, because it may take a long time.
+            # Wait without holding the lock, because this may take a long time.
             self._clock.wait_until_done([commit.written])
         with self._lock:
             self._woken_s = self._clock.monotonic_s()
@@ -223,11 +224,12 @@ class Units:
             if not self._finish(number, task):
                 return
             if outcome.stopped:
-                # The check takes the place of a transaction and is reported like a failed one.
+                # The ownership check runs in place of a transaction, and its error is handled like that of a failed
+                # one.
                 checked = self._pool.submit(_raise_unless_fenced, task.transactions, outcome.stopped)
                 task.commit = Commit(task.checkpoint, checked)
             elif outcome.lost:
-                _log.warning("unit %s: cannot be read at the committed offset: %s", number, outcome.lost)
+                _log.warning("unit %s: its input cannot be read at the committed offset: %s", number, outcome.lost)
                 self._drop_for(number, task, OwnershipInDoubt())
             elif outcome.failed:
                 wait_s = self._troubles.wait_s(number, cause_of(Aborted()), outcome.failed) or 0.0
@@ -271,7 +273,7 @@ class Units:
 
     def _drop_for(self, number: int, task: SparkTask, error: Exception) -> None:
         if task.leaving is not None:
-            # The handover waits for the release and handles its failure.
+            # The handover is waiting for this release, and handles the failure.
             task.leaving.written.set_exception(error)
         else:
             self.failures.append(Failure(number, error))
@@ -280,7 +282,7 @@ class Units:
     # Periodically, and at the end
 
     def poll(self) -> None:
-        """Finish transactions that are written, and log progress."""
+        """Finish the transactions that have been written, and log the progress."""
         with self._lock:
             for number, task in list(self.tasks.items()):
                 if task.commit is not None and task.commit.written.done():
@@ -291,7 +293,7 @@ class Units:
         return {number: task.held for number, task in self.tasks.items()}
 
     def finish(self, until_s: float) -> None:
-        """Plan the last snapshots and wait for them until ``until_s`` (monotonic)."""
+        """Plan the last snapshots, and wait until ``until_s`` (monotonic) for them to be written."""
         self._is_last = True
         while self._clock.monotonic_s() < until_s:
             self.poll()
@@ -307,7 +309,7 @@ class Units:
             _log.info("time spent by the workers: %s", spent or "none")
 
     def _log_stopped(self, until_s: float) -> None:
-        """Mark the units' checkpoints as cleanly shut down, until ``until_s`` (monotonic)."""
+        """Mark the units as cleanly shut down in their checkpoints, waiting at most until ``until_s`` (monotonic)."""
         with self._lock:
             written = []
             for task in self.tasks.values():
@@ -327,14 +329,17 @@ class Units:
 
 
 def _records_max(settings: JoinerSettings) -> int:
-    """Return the maximum number of records per topic, unit and batch, small enough to pause a topic in time."""
+    """Return the maximum number of records per topic and unit in a batch.
+
+    The limit is low enough for a topic to be paused before the unit's buffer is full.
+    """
     application = settings.application
     room = min(application.buffer_records_max, application.buffer_bytes_max // _RECORD_BYTES)
     return max(1, room // (2 * len(settings.input_topics)))
 
 
 def _raise_unless_fenced(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
-    """Raise `UnitStopped` for a fault that a worker has found, or `Fenced` if another runner has claimed the unit."""
+    """Raise `Fenced` if another runner has claimed the unit, otherwise `UnitStopped` for the fault a worker found."""
     with unless_fenced(transactions):
         raise UnitStopped(fault)
 
@@ -347,5 +352,5 @@ def _finish_release(leaving: Leaving, last: Future[SnapshotPlace | None]) -> Non
     try:
         leaving.then()
     finally:
-        # Even if the record was not written, the unit is released.
+        # The unit is released even if the record of it could not be written.
         leaving.written.set_result(None)

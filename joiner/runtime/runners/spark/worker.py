@@ -1,12 +1,12 @@
-"""Executes a plan in a Spark worker: gets the unit's state, reads the range from Kafka, and joins.
+"""Executes a plan in a Spark worker: gets the unit's state, reads the offset range from Kafka, and joins the records.
 
-The state at given offsets is the same from every source, so the nearest one is used:
+A unit's state at given offsets is the same wherever it comes from, so the nearest source is used:
 
- 1. This process's memory, if it ran the unit's last batch.
- 2. Spark's state store, which every batch writes to, because another worker may get the unit next.
- 3. The newest snapshot in Kafka and a silent replay, as in every runner.
+ 1. The memory of this process, if it ran the unit's last batch.
+ 2. Spark's state store. Every batch writes to it, because another worker may run the unit's next batch.
+ 3. The newest snapshot in Kafka and a silent replay, as in every other runner.
 
-A worker's copy of a unit is only a cache. Losing it, or having a stale one, is harmless.
+A worker's copy of a unit is only a cache. It does no harm if the copy is lost or outdated.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ if TYPE_CHECKING:
 OUTPUT_SCHEMA: Final = "outcome binary"
 
 _CHUNK_BYTES: Final = 256 * 1024
-"""Chunk size of a state in Spark's store, which is slow with large values (10 MB: 0.4 s whole, 8 ms in chunks)."""
+"""The size of the chunks in which a state is kept in Spark's store, which is slow with large values: writing 10 MB
+takes 0.4 s in one piece and 8 ms in chunks."""
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 _AT_ONCE: Final = 20_000
-"""Number of messages joined at a time, small enough for their objects to fit into memory that is already allocated."""
+"""Number of messages to join at a time. So few that their objects fit into memory that is already allocated."""
 
 _HELD_MAX: Final = 1_000_000
-"""Maximum number of records in the units that a process keeps between batches."""
+"""Maximum total number of records in the units that a worker process keeps between batches."""
 
 _LOST: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the public names
 
 
 class _Left(NamedTuple):
-    """A unit as this process last left it, and the offsets at which the unit was started."""
+    """A unit as this process left it after its last batch, and the offsets at which the unit was started."""
 
     start: dict[str, int]
     unit: Unit
@@ -68,23 +69,23 @@ class _Left(NamedTuple):
 
 @dataclass
 class WorkerMemory:
-    """Objects that a worker process keeps between batches, because creating them takes longer than a small batch."""
+    """What a worker process keeps between batches, because creating it anew would take longer than a small batch."""
 
     clock: Clock
     units: dict[tuple[str, int], _Left] = field(default_factory=dict)
-    """By application and number, the most recently used last."""
+    """Units by application and unit number, ordered from least to most recently used."""
     gaps: GapVerifier | None = None
     reader: Consumer | None = None
-    """Also None while it is in use, so that a new one is created after a failed read."""
+    """The consumer for the next read. It is None during a read, so that a new one is created if the read fails."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
-        """Keep a unit, in case its next batch is assigned to this process again."""
+        """Keep a unit in memory, in case this process gets its next batch as well."""
         self.units[place] = left
         while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
             del self.units[next(iter(self.units))]
 
     def read(self, settings: JoinerSettings, plan: Plan) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
-        """Read the range of a plan in parts, see `read_range`."""
+        """Read a plan's range of the input in parts; see `read_range`."""
         if plan.begin == plan.end:
             return
         consumer, self.reader = self.reader or _make_reader(settings), None
@@ -109,7 +110,7 @@ class UnitProcessor(StatefulProcessor):
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See `StatefulProcessor.init`; called for every task."""
+        """See `StatefulProcessor.init`. Spark calls this once for every task."""
         _prepare()
         self._copy = StateCopy(handle)
 
@@ -119,7 +120,7 @@ class UnitProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: ARG002, N803 - Spark's signature
     ) -> Iterator[pd.DataFrame]:
-        """Execute the plan in each row. Yields one output row per input row."""
+        """Execute the plan in each input row. Yields one outcome per row."""
         for frame in rows:
             for plan in frame["plan"]:
                 outcome = execute(self._settings, decode_plan(bytes(plan)), self._copy, _MEMORY)
@@ -127,9 +128,9 @@ class UnitProcessor(StatefulProcessor):
 
 
 class StateCopy:
-    """The state of a unit in Spark's state store: its offsets, and its snapshot in chunks.
+    """A copy of a unit's state in Spark's state store: its offsets, and its snapshot in chunks.
 
-    Spark may keep part of a failed write, so a checksum is verified.
+    The checksum is verified, because Spark may keep only part of a write that failed.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
@@ -137,7 +138,7 @@ class StateCopy:
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
     def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
-        """Return the snapshot at ``offsets`` of a unit started at ``start``, or None if it is not in the store."""
+        """Return the snapshot at ``offsets`` of the unit started at ``start``, or None if there is none."""
         head = self._head.get()
         if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
@@ -146,7 +147,7 @@ class StateCopy:
         return data if zlib.crc32(data) == head[2] else None
 
     def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
-        """Replace the state with a snapshot at ``offsets`` of a unit started at ``start``."""
+        """Replace the stored state with a snapshot at ``offsets`` of the unit started at ``start``."""
         before = self._head.get()
         count = -(-len(data) // _CHUNK_BYTES)
         for at in range(count):
@@ -157,7 +158,7 @@ class StateCopy:
 
 
 def execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: WorkerMemory) -> Outcome:
-    """Execute a plan. Return its outcome. Never raises, so that a failed unit does not affect the others."""
+    """Execute a plan and return its outcome. Never raises, so that one unit's failure does not affect the others."""
     if not plan.end:
         return Outcome(plan)
     try:
@@ -176,7 +177,7 @@ def _failed(plan: Plan, error: Exception) -> Outcome:
     if isinstance(error, UnitStopped):
         what = str(error)
     elif not cause_of(error).is_transient:
-        what += ". Restart the joiner; if it happens again, this is a defect to report"
+        what += ". Restart the joiner; if this happens again, please report it as a bug"
     return Outcome(plan, failed=what) if cause_of(error).is_transient else Outcome(plan, stopped=what)
 
 
@@ -201,7 +202,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
     data = unit.snapshot()
     copy.write(plan.start, unit.offsets, data)
     spent.note("store")
-    # Only now, because the state of a failed batch is useless.
+    # Keep the unit only now that the batch has succeeded: after a failed batch, its state is useless.
     memory.keep(place, _Left(plan.start, unit))
     found.counts, found.leads = dict(unit.counts), unit.leads()
     found.joins, found.aligns = unit.join_summaries(), unit.align_summaries()
@@ -213,7 +214,7 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
 
 
 def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock, left: _Left | None) -> Unit:
-    """Return the unit at the start of a plan. ``left``: the unit as this process last left it."""
+    """Return the unit at the start of a plan. ``left``: the unit as this process left it after its last batch."""
     warm = left.unit if left is not None and left.start == plan.start else None
     if warm is not None and warm.offsets == plan.begin:
         return warm
@@ -224,17 +225,17 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock
         state = read_state(readers, plan.unit)
         checkpoint = state.checkpoint()
         if checkpoint is None:
-            raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} holds no checkpoint of it: was it deleted?")
+            raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} has no checkpoint of it: was it deleted?")
         return build_state(msgspec.structs.replace(checkpoint, offsets=plan.begin), state, readers, warm)
 
 
 def _make_reader(settings: JoinerSettings) -> Consumer:
-    """Create a consumer with large fetches, because each range starts a new fetch."""
+    """Create a consumer that fetches large blocks, because every range begins with a new fetch."""
     return make_reader(settings.kafka, settings.application.name, fetch_message_max_bytes=_FETCH_BYTES)
 
 
 class _Stopwatch:
-    """Measures the time that each step of a batch takes."""
+    """Measures how long each step of a batch takes."""
 
     def __init__(self, clock: Clock) -> None:
         self.seconds: dict[str, float] = {}

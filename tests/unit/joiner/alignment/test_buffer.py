@@ -38,7 +38,7 @@ RECORD = column(0), column(20), column(9)
     ("arguments", "text"),
     [
         ({"driver": (column(0), column(1))}, "driver must be"),
-        ({"driver": (column(0), column(20), column(4))}, r"driver seq\[0\] = 4 must be above 4"),
+        ({"driver": (column(0), column(20), column(4))}, r"driver seq\[0\] = 4 must be greater than 4"),
         ({"driver": (*RECORD, column(1))}, "driver: identities must be present in every batch"),
         (
             {"columns": {"torque": (RECORD, floats(1))}},

@@ -44,15 +44,18 @@ NAT = np.iinfo(np.int64).min
         ({"left": (column(0), column(TIME_MIN_NS - 1), column(9))}, r"left ts_ns\[0\]"),
         (
             {"left": (column(0), column(1), column(4))},
-            r"left seq\[0\] = 4 must be above 4, the last position of this side",
+            r"left seq\[0\] = 4 must be greater than 4, the last position of this side",
         ),
         (
             {"left": (column(0, 0, 0), column(1, 1, 1), column(5, 7, 7))},
-            r"left seq\[2\] = 7 must be above 7, the position before it",
+            r"left seq\[2\] = 7 must be greater than 7, the position before it",
         ),
         ({"left_watermarks": (column(-2), column(1), column(9))}, r"left_watermarks keys\[0\] = -2"),
         ({"right_watermarks": (column(0), column(NAT), column(9))}, r"right_watermarks ts_ns\[0\]"),
-        ({"right_watermarks": (column(0), column(1), column(7))}, r"right_watermarks seq\[0\] = 7 must be above"),
+        (
+            {"right_watermarks": (column(0), column(1), column(7))},
+            r"right_watermarks seq\[0\] = 7 must be greater than",
+        ),
         (
             {"left_watermarks": (column(0), column(1), column(9), column(1))},
             r"left_watermarks must be \(keys, ts_ns, seq\), not 4",

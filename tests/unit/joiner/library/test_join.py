@@ -258,7 +258,7 @@ def test_otherwise_rows_are_numbered(options: dict[str, Any]) -> None:
 
 
 def test_the_former_name_of_the_time_column_is_accepted_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="join: on is now called time") as given:
+    with pytest.warns(DeprecationWarning, match="join: on was renamed to time") as given:
         joined = join(SPEED, TORQUE, on="at", by="machine")
     assert given[0].filename == __file__, "the warning points to the caller"
     pd.testing.assert_frame_equal(joined, join(SPEED, TORQUE, time="at", by="machine"))
@@ -295,19 +295,19 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         FINE,
         column([1.5]),
         {"time": "at"},
-        r"right\['at'\] must contain integers that fit int64, or datetimes, not float64",
+        r"right\['at'\] must contain datetimes, or integers that fit in int64, not float64",
     ),
     (
         FINE,
         column(["x"]),
         {"time": "at"},
-        r"right\['at'\] must contain integers that fit int64, or datetimes, not object",
+        r"right\['at'\] must contain datetimes, or integers that fit in int64, not object",
     ),
     (column([1, None]).astype("Int64"), FINE, {"time": "at"}, r"left\['at'\] has no value in row 1"),
     (column([pd.NaT]), DATES, {"time": "at"}, r"left\['at'\] has no value in row 0"),
     (pl.DataFrame({"at": [1, None]}), pl.DataFrame({"at": [1]}), {"time": "at"}, r"left\['at'\] has no value in row 1"),
     ({"at": np.array([np.datetime64("NaT")])}, {"at": np.array([1])}, {"time": "at"}, r"no value in row 0"),
-    (FINE, DATES, {"time": "at"}, "left has integers, right has datetimes without a time zone; convert one"),
+    (FINE, DATES, {"time": "at"}, "left has integers, but right has datetimes without a time zone; convert one"),
     (
         DATES,
         column([pd.Timestamp("2026-01-01", tz="UTC")]),
@@ -322,7 +322,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     ),
     (DATES, DATES, {"time": "at", "tolerance": 5}, "tolerance must be a duration .*, not 5"),
     *(
-        (FINE, FINE, {"time": "at", "tolerance": value}, "tolerance = .* is a duration, but times are integers")
+        (FINE, FINE, {"time": "at", "tolerance": value}, "tolerance = .* is a duration, but the times are integers")
         for value in (timedelta(1), "20ms", np.timedelta64(1, "s"), pd.Timedelta("1s"))
     ),
     (FINE, FINE, {"time": "at", "tolerance": 1.5}, "tolerance must be an integer in the unit of the times, not 1.5"),
@@ -332,33 +332,33 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (DATES, DATES, {"time": "at", "tolerance": timedelta(days=200_000)}, "tolerance = .* is outside 0 .* ns"),
     (DATES, DATES, {"time": "at", "tolerance": "200000 days"}, "tolerance = '200000 days' is outside 0 .* ns"),
     (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(200_000, "D")}, "tolerance = .* is outside 0 .* ns"),
-    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(1, "M")}, "tolerance = .* is not a number of ns, us"),
-    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64("NaT", "s")}, "tolerance = .* is not a number of ns"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64(1, "M")}, "tolerance must be in one of the units ns, us"),
+    (DATES, DATES, {"time": "at", "tolerance": np.timedelta64("NaT", "s")}, "tolerance must be in one of the units"),
     (FINE, FINE, {"time": "at", "direction": "up"}, "direction must be one of 'both', .*, not 'up'"),
     (FINE, FINE, {"time": "at", "suffixes": ("", "")}, "the result would have two columns named 'at'"),
-    (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame and right is builtins.dict; convert one"),
+    (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame, but right is builtins.dict; convert one"),
     ([1], [2], {"time": "at"}, "left is builtins.list; pass a pandas or polars DataFrame"),
     (pd.Series([1]), pd.Series([1]), {"time": "at"}, "left is pandas.Series"),
     (
         {"at": np.array([1]), "x": np.array([1, 2])},
         {"at": np.array([1])},
         {"time": "at"},
-        "one dimension and equal lengths",
+        "one-dimensional and of equal length",
     ),
     (
         pd.DataFrame({"at": [1], "key": [1]}),
         pd.DataFrame({"at": [1], "key": ["1"]}),
         {"time": "at", "by": "key"},
-        r"left\['key'\] contains integers, right\['key'\] strings; cast one",
+        r"left\['key'\] contains integers, but right\['key'\] contains strings; cast one",
     ),
     (
         DATES,
         DATES,
         {"time": "at", "tolerance": "5"},
-        "tolerance = '5': a duration must be numbers with units, such as '10 seconds'",
+        "tolerance = '5': a duration must consist of numbers followed by units, such as '10 seconds'",
     ),
     (DATES, DATES, {"time": "at", "tolerance": "2 fortnights"}, "unknown unit 'fortnights'"),
-    (FINE, FINE, {"time": 5}, r"time must be one column name or \(left, right\), not 5"),
+    (FINE, FINE, {"time": 5}, r"time must be a column name or a pair of names \(left, right\), not 5"),
     (FINE, FINE, {"time": "at", "by": 5}, "by must be a column name or a list of column names, not 5"),
     (FINE, FINE, {"time": "at", "right_by": 5}, "right_by must be a column name or a list of column names, not 5"),
     (FINE, FINE, {"time": "at", "suffixes": None}, r"suffixes must be \(left, right\), not None"),
@@ -369,17 +369,17 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         for kind in (dict, pd.DataFrame, pl.DataFrame, pa.table)
     ),
     (FINE, FINE, {"time": "at", "order": "right"}, "order must be one of 'key', 'left', 'time', not 'right'"),
-    (FINE, FINE, {}, "time is required: the column of event times"),
-    (FINE, FINE, {"time": ("at", "at", "at")}, "time must be one column name or"),
+    (FINE, FINE, {}, "time is required: pass the name of the event time column"),
+    (FINE, FINE, {"time": ("at", "at", "at")}, "time must be a column name or a pair"),
     (
         pd.DataFrame({"at": [1], "key": [1]}),
         pd.DataFrame({"at": [1], "name": ["1"]}),
         {"time": "at", "left_by": "key", "right_by": "name"},
-        r"left\['key'\] contains integers, right\['name'\] strings; cast one",
+        r"left\['key'\] contains integers, but right\['name'\] contains strings; cast one",
     ),
     (FINE, FINE, {"time": "at", "left_by": "at", "right_by": "key"}, "right has no column 'key'"),
     (FINE, FINE, {"time": "at", "by": "at", "left_by": "at"}, "pass either by, or left_by and right_by"),
-    (FINE, FINE, {"time": "at", "left_by": "at"}, r"left_by = 'at' and right_by = \(\) must name equally many columns"),
+    (FINE, FINE, {"time": "at", "left_by": "at"}, r"left_by = 'at' and right_by = \(\) must name the same number"),
     (FINE, FINE, {"time": "at", "by": ["at", "at"]}, "by = .* names a column twice"),
     (FINE, FINE, {"time": "at", "on": "at"}, "on is the former name of time"),
 ]

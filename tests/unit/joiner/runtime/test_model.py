@@ -120,7 +120,7 @@ def test_a_manifest_that_counts_more_chunks_than_there_can_be_is_an_error_at_onc
         ({"site": "spark", "instance": "driver"}, POWER, "owned by a spark (driver)"),
         ({}, {**POWER, "tolerance": "1s"}, "joins.power.tolerance_ns: None then, 1000000000 now"),
         ({}, {**POWER, "name": "force"}, "joins.force"),
-        ({"partitions": 2}, POWER, "begun with 2 partitions, now there are 1"),
+        ({"partitions": 2}, POWER, "started with 2 partitions, but now there are 1"),
         ({"topics": {DATA: "older"}}, POWER, f"{DATA} was deleted and recreated"),
     ],
 )

@@ -105,7 +105,7 @@ def test_the_fingerprint_is_the_same_in_every_release() -> None:
         (("topics", "data"), "app.control", "'app.control' is both read and written"),
         (("join", 0, "left"), {}, "name a quantity, a topic, or both"),
         (("join", 0, "name"), "a:b", "name"),
-        (("join", 0, "tolerance"), 5, "a duration is a number with a unit"),
+        (("join", 0, "tolerance"), 5, "expected a duration with a unit"),
         (("join", 0, "direction"), "sideways", "direction"),
         (("join", 0, "surprise"), 1, "surprise"),
         (("join", 0, "function"), "a b", "function"),

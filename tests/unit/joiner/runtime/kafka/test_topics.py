@@ -71,9 +71,9 @@ def test_kafka_away_and_a_topic_that_is_missing_once_stop_nothing() -> None:
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([SAME, GONE, GONE], "topic data was deleted while the joiner ran"),
+        ([SAME, GONE, GONE], "topic data was deleted while the joiner was running"),
         ([SAME, SimpleNamespace(topic_id="other", partitions=[0, 1])], "topic data was deleted and recreated"),
-        ([AWAY, SimpleNamespace(topic_id="id", partitions=[0, 1, 2])], "topic data has 3 partitions and had 2 when"),
+        ([AWAY, SimpleNamespace(topic_id="id", partitions=[0, 1, 2])], "topic data has 3 partitions, but had 2 when"),
     ],
 )
 def test_a_topic_that_is_another_now_is_told_with_the_way_out(answers: list[Any], reason: str) -> None:
