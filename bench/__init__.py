@@ -1,1 +1,1 @@
-"""Benchmarks on seeded data, which compare the joiner with other tools. Only ratios within one run are meaningful."""
+"""Benchmarks that compare the joiner with other tools on seeded data. Only ratios within one run are meaningful."""

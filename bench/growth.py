@@ -1,8 +1,8 @@
 """Measures whether the joiner's memory grows while it joins many records, Kafka to Kafka, exactly once.
 
-``python -m bench.growth --report docs/evidence/growth`` writes ``.json`` and ``.md``. Records are sent as fast as they
-are joined, but never far ahead, and the resident memory of the joiner's process is read after every few million
-records.
+``python -m bench.growth --report docs/evidence/growth`` writes ``.json`` and ``.md``. Records are sent as fast as the
+joiner can join them, without getting far ahead of it. The resident memory of the joiner's process is read after every
+few million records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def joined(group: Consumer) -> int:
 
 
 def measure(kafka: KafkaSettings, folder: Path, records: int, every: int) -> list[dict[str, Any]]:
-    """Join ``records`` records. Return the memory in bytes and the seconds since the start, every ``every`` records."""
+    """Join ``records`` records. Return the memory (bytes) and the elapsed time (s) after every ``every`` records."""
     make_topic(kafka, _DATA, PARTITIONS)
     application = Application(kafka, folder, "growth", PARTITIONS, data=_DATA)
     producer = make_sender(kafka)

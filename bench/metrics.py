@@ -49,7 +49,7 @@ def scraped(port: int) -> Iterator[list[int]]:
 
 
 def run(kafka: KafkaSettings, data: str, folder: Path, *, with_metrics: bool) -> tuple[float, float]:
-    """Run a joiner. Return the seconds between its first and last result, and the CPU seconds that it used in all."""
+    """Run a joiner. Return the seconds between its first and last result, and its total CPU time in seconds."""
     before_s = _spent_s()
     application = Application(kafka, folder, f"join-{uuid.uuid4().hex[:8]}", PARTITIONS, data=data)
     with contextlib.ExitStack() as stack:

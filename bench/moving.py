@@ -61,9 +61,7 @@ def measure(
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
-    seconds = _WARM_UP_S + moves * (_BETWEEN_S + 3.0) + 60
-    given = [kafka.bootstrap_servers, application.data, str(rate), str(seconds)]
-    sender = subprocess.Popen([sys.executable, "-m", "bench.latency", "--send", *given])  # noqa: S603 - this project
+    sender = _start_sender(kafka, application.data, rate)
     runners = [RUNNERS[one] for one in names]
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
@@ -95,6 +93,15 @@ def measure(
             process.wait()
     _add_gaps(application, rows)
     return rows, application.verify()
+
+
+def _start_sender(kafka: KafkaSettings, topic: str, rate: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench.contest.load.sender", kafka.bootstrap_servers, topic]
+    sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603 - this project
+    if sender.stdin is not None:
+        sender.stdin.write(f"{rate}\n".encode())
+        sender.stdin.flush()
+    return sender
 
 
 def _wait_until_owned(application: Application, site: str, running: list[subprocess.Popen[bytes]]) -> None:

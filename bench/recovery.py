@@ -30,7 +30,7 @@ _DEADLINE_S: Final = 120.0
 
 
 class Subject:
-    """A joiner application that holds ``records`` records of one side, which wait for a record of the other side."""
+    """A joiner application that holds ``records`` records of one side because the other side has sent none."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, name: str, records: int) -> None:
         self._kafka = kafka

@@ -9,7 +9,7 @@ It has three parts:
 - *Disordered stream*: Spark joins a fifth as many rows, which arrive in micro-batches and are out of order by at most
   the watermark delay. At the end the watermark passes all rows. The output must equal that of `joiner.join`.
 - *Stream*: Spark joins micro-batches of two equal-sized files, one per side, into a sink that discards the output. This
-  is repeated with different numbers of buckets; with as many buckets as keys, it shows the cost of one group per key.
+  is repeated with different numbers of buckets; with as many buckets as keys, this shows the cost of one group per key.
 
 The data is random with a fixed seed. The figures apply to the machine they were measured on; only their ratios are
 meaningful elsewhere.
@@ -86,7 +86,7 @@ def session(cores: int, folder: Path) -> SparkSession:
 
 
 def rows(draw: np.random.Generator, count: int, start: int, name: str) -> pa.Table:
-    """Return ``count`` random rows in time order, from the time ``start``. The column ``name`` numbers the rows."""
+    """Return ``count`` random rows in time order, starting at time ``start``. The column ``name`` numbers the rows."""
     at = start + np.sort(draw.integers(0, 4 * count, count))
     columns = {"key": draw.integers(0, KEYS, count), "at": at, name: np.arange(count), "value": draw.random(count)}
     return pa.table(columns)
@@ -186,7 +186,7 @@ def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
 
 
 def bench_stream(spark: SparkSession, folder: Path, count: int, buckets: int) -> None:
-    """Time micro-batches of one file per side, leaving out the first two, in which the workers start."""
+    """Time micro-batches of one file per side. The first two, in which the workers start, are not counted."""
     draw = np.random.default_rng(SEED)
     frames = []
     for name in ("left", "right"):

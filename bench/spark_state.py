@@ -1,4 +1,4 @@
-"""Measures how much the state of the Spark stage slows it down, and whether the state grows over time.
+"""Measures how much the Spark stage is slowed down by its state, and whether the state grows over time.
 
 ``python -m bench.spark_state --report docs/evidence/bench_spark_state`` starts a temporary Kafka broker. The same
 records are joined three times: with no additional held records, with many held in one unit, and with many held in every
@@ -57,7 +57,7 @@ would be too long for this benchmark to show the removal, so the interval is sho
 
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
-    """Write alternating speed and torque records of `THINGS` machines, one per ms, evenly over the partitions."""
+    """Write alternating speed and torque records of `THINGS` machines, one per ms, evenly across the partitions."""
     producer = make_sender(kafka)
     things = things_over_all_units("machine", THINGS)
     for number in range(records):
@@ -87,7 +87,7 @@ def run_joiner(kafka: KafkaSettings, data: str, folder: Path) -> float:
 
 
 def rate_of(application: Application) -> float:
-    """Return the rate in records/s, measured from when all units have made their first commit until the last commit."""
+    """Return the rate in records/s, from the moment when all units have made a first commit until the last commit."""
     commits = [commits_of(application, unit) for unit in range(PARTITIONS)]
     first_ms = max(found[0][0] for found in commits)
     last_ms = max(found[-1][0] for found in commits)

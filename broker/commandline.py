@@ -55,7 +55,7 @@ def describe_missing(package: str, extra: str) -> str:
 def imports_of(command: str, extra: str = "service") -> Iterator[None]:
     """Exit with a helpful message if an import within this context fails because a package of the extra is missing.
 
-    The message is one line, and the exit status is 2. ``--version`` works nevertheless. Other errors propagate.
+    The message is one line, and the exit status is 2. ``--version`` still works. Other errors propagate.
     """
     try:
         yield

@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a settings section, with former names of settings replaced by the current ones.
 
-    ``renamed`` maps each former name to the current one, both as ``section.field``. If a section has both, the value
-    under the current name is used.
+    ``renamed`` maps each former name to the current one, both as ``section.field``. If a section contains both, the
+    value under the current name is used.
     """
     values = dict(given)
     for former, present in renamed.items():

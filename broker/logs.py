@@ -18,7 +18,7 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logs(level: str) -> None:
-    """Configure logging for the whole process, including the libraries that it uses. ``level`` is a level's name."""
+    """Configure logging for the whole process, including its libraries. ``level`` is the name of a log level."""
     handler = logging.StreamHandler(sys.stderr)
     wanted = os.environ.get("LSB_LOG") or ("text" if sys.stderr.isatty() else "json")
     handler.setFormatter(logging.Formatter(_TEXT) if wanted == "text" else _json_lines())

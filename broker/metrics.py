@@ -3,7 +3,7 @@
 Healthy means that the main loop is running; ready means that the service can do its work. A service waiting for Kafka
 is healthy but not ready: restarting it would not help.
 
-No metric is updated per record. Values that a service keeps anyway are read when ``/metrics`` is requested
+No metric is updated per record. Values that a service already keeps are read when ``/metrics`` is requested
 (`Readings`). Other values are added once per batch, even if there is one observation per record (`Distribution`). Each
 service has its own registry, so that several services can run in one process. Metrics contain no secrets and no record
 data, but the server has no authentication, so it should listen on the loopback interface, or where only operators can
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 DURATIONS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of histogram buckets for durations, which range from that of a single commit to a one-minute outage."""
+"""Upper bounds of histogram buckets for durations, from a single commit to a one-minute outage."""
 
 _REQUEST_TIMEOUT_S: Final = 10.0
 """Timeout for reading an HTTP request. Without it, a client that sends nothing would tie up a thread forever."""
 
 _LOOK_EVERY_S: Final = 1.0
-"""How often the main loop refreshes the metrics that no other thread may query."""
+"""How often the main loop refreshes the metrics that no other thread is allowed to read."""
 
 _POLL_S: Final = 0.1
 """How often the server's thread checks whether it has to shut down."""
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Readings(Collector):
-    """Metrics whose values the service keeps anyway. The thread that serves a request for ``/metrics`` reads them.
+    """Metrics whose values the service already keeps. The thread that serves a request for ``/metrics`` reads them.
 
     A function that reads a value must not call a Kafka consumer. confluent-kafka 2.16 lets only one thread at a time
     into a consumer. While the main loop keeps calling `consume`, any other thread waits forever, even in
@@ -90,7 +90,7 @@ class Readings(Collector):
         *,
         formerly: str | None = None,
     ) -> None:
-        """Register a gauge metric. The arguments are the same as those of `counter`."""
+        """Register a gauge metric. The arguments are the same as for `counter`."""
         self._add(GaugeMetricFamily, (name, meaning, formerly), read, labels)
 
     def _add(
@@ -107,7 +107,7 @@ class Readings(Collector):
             self._families.append(lambda: _filled(kind(formerly, note, labels=labels), read()))
 
     def describe(self) -> Iterable[Metric]:
-        """Return no metrics. Otherwise the registry would read their values when this collector is registered."""
+        """Return no metrics, so that registering this collector does not make the registry read their values."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -127,7 +127,7 @@ class Distribution(Collector):
     def __init__(self, registry: CollectorRegistry, name: str, meaning: str, bounds: Sequence[float]) -> None:
         """Register an empty histogram.
 
-        ``bounds`` are the upper bounds of the buckets, in ascending order. A bucket without an upper bound is added.
+        ``bounds`` are the upper bounds of the buckets, in ascending order. An unbounded last bucket is added.
         """
         self._name, self._meaning = name, meaning
         self._bounds = np.array(bounds, dtype=np.float64)
@@ -184,7 +184,7 @@ class TelemetryServer:
         self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
-        """Return whether the main loop should now refresh the metrics that no other thread may query.
+        """Return whether the main loop should now refresh the metrics that no other thread is allowed to read.
 
         Always false if the server is off.
         """

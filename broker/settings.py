@@ -132,7 +132,7 @@ def _unreadable(what: str, file: Path, error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Marks a setting that names a file which a service needs. ``attempt`` raises `SettingsError` if it is unusable."""
+    """Marks a setting that names a file needed by a service. ``attempt`` raises `SettingsError` if it is unusable."""
 
     attempt: Callable[[Path], object]
 
@@ -235,7 +235,7 @@ def plain_values(given: object) -> object:
 
 
 class Section(BaseModel):
-    """Base class of the sections of the settings. Unknown fields are errors. Values cannot change once loaded."""
+    """Base class for sections of the settings. Unknown fields are errors. Values cannot change once loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -257,7 +257,7 @@ class KafkaSettings(Section):
     sasl_password_file: SecretFile = None
 
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
-        """Return a librdkafka client's settings. Those in ``more`` (named with ``_`` for ``.``) take precedence."""
+        """Return librdkafka settings for a client. Those in ``more`` (with ``_`` in place of ``.``) take precedence."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, **self.client}
         if self.sasl_password_file is not None:
             config["sasl.password"] = read_secret(self.sasl_password_file)
@@ -282,7 +282,7 @@ class MqttSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str | None:
-        """Return the password, which is set in the environment or in a file, or None if there is none."""
+        """Return the password from the environment or a file, or None if none is set."""
         if self.password_file is not None:
             return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password else None
@@ -320,7 +320,7 @@ class TopicSettings(Section):
 
     @property
     def has_rows(self) -> bool:
-        """Whether a message in the data topics holds many records. If so, a record's position includes its row."""
+        """Whether a message in the data topics can hold many records. If so, a record's position includes its row."""
         return self.data_format == "arrow"
 
 
@@ -363,7 +363,7 @@ class ServiceSettings(BaseSettings):
         return []
 
     def needs_arrow(self) -> str | None:
-        """Return the name of a setting whose value requires pyarrow, or None if no setting does."""
+        """Return the name of a setting whose value requires pyarrow, or None if there is no such setting."""
 
 
 Service = TypeVar("Service", bound=ServiceSettings)

@@ -1,8 +1,8 @@
 """Formats the error lines for invalid settings. Each line says what is wrong, where, and what to do about it.
 
 The lines are built from pydantic's errors and from the names of environment variables. A value that is or might contain
-a secret is never shown; for this purpose the module knows which settings are secret, and no other settings. It does not
-raise errors itself; `broker.settings` collects the lines.
+a secret is never shown. This module therefore knows which settings are secret; it knows no other settings by name. It
+does not raise errors itself; `broker.settings` collects the lines.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def error_line(found: Any, path: Path) -> str:
 def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
     """Return text that says where to correct the setting ``named`` (section, field).
 
-    That is the environment variable that sets it or, if there is none, the settings file. If there is none and the
-    setting does not exist (``may_be_set`` is false), return an empty string.
+    This is the environment variable that sets it. If no variable does, it is the settings file or, if there is no such
+    setting (``may_be_set`` is false), the text is empty.
     """
     variable = "LSB_" + "__".join(named).upper()
     whole_section = f"LSB_{named[0].upper()}"
@@ -79,7 +79,7 @@ def no_section(name: str, sections: Collection[str]) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the names of the project's environment variables that are set. Case does not matter, so use upper case."""
+    """Return the names of the project's environment variables that are set, in upper case, as case does not matter."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 
@@ -97,7 +97,7 @@ def _shown(found: Any) -> str:
 
 
 def lacking_arrow(path: Path, setting: str | None) -> list[str]:
-    """Return an error line for a setting that needs pyarrow, or no lines if pyarrow is installed or there is none."""
+    """Return an error line if ``setting`` requires pyarrow, which is not installed; otherwise, return no lines."""
     if setting is None or find_spec("pyarrow") is not None:
         return []
     return [f"{path}: {setting}: {describe_missing('pyarrow', 'arrow')}"]

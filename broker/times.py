@@ -30,9 +30,8 @@ _ISO = re.compile(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
 """The maximum length in characters of a time, whether a number or ISO-8601. An ISO-8601 time with nanoseconds and an
-offset has 35 characters, so every time that can be accepted fits. Decimal becomes slow only at much greater lengths.
-There has to be a limit because the text of a time is copied into all records of its event, and from there into all
-results."""
+offset has 35 characters, so every time that can be accepted fits. Decimal becomes slow only at much greater lengths. A
+limit is needed because an event's time is copied as text into all of its records, and from there into all results."""
 
 
 def parse_time(value: int | str | bytes, time_unit: str) -> int:
@@ -62,8 +61,8 @@ def _shown(value: int | str | bytes) -> str:
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
     """Convert a JSON number to an exact fraction (numerator, denominator).
 
-    Raises ValueError for a huge number before it would be expanded to an integer, and if ``text`` is not a number. In
-    that case ``otherwise`` completes the message "time … is".
+    Raises ValueError if ``text`` is not a number, with a message that consists of "time … is" and ``otherwise``. Also
+    raises ValueError for a huge number, before expanding it to an integer.
     """
     if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has too many digits"
@@ -115,7 +114,7 @@ def _from_iso(text: str) -> int:
 
 
 def iso_text(time_ns: int) -> str:
-    """Format a time within the accepted range as ISO-8601 text in UTC, with no more decimals than it needs."""
+    """Format a time within the accepted range as ISO-8601 text in UTC, with as many decimal places as needed."""
     whole_s, rest_ns = divmod(time_ns, 10**9)
     text = (_EPOCH + timedelta(seconds=whole_s)).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest_ns:09}".rstrip("0") + "Z" if rest_ns else f"{text}Z"
@@ -128,8 +127,8 @@ def mean_text(left_ns: int, right_ns: int, time_unit: str) -> str:
     whole, rest = divmod(total, 2 * UNIT_NS[time_unit])
     if not rest:
         return f"{sign}{whole}"
-    # rest / (2 * unit) equals 5 * rest / (10 * unit). Since 10 * unit in nanoseconds is a power of ten, the fraction is
-    # a decimal whose number of digits is the exponent.
+    # rest / (2 * unit) equals 5 * rest / (10 * unit). The denominator, in nanoseconds, is a power of ten, so the
+    # fraction has at most as many decimal places as that power has zeros.
     decimals = len(str(UNIT_NS[time_unit]))
     return f"{sign}{whole}.{str(rest * 5).zfill(decimals).rstrip('0')}"
 

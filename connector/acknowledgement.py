@@ -1,6 +1,6 @@
 """Decides which MQTT messages may be acknowledged: those whose records are all in Kafka, in order of arrival.
 
-Pure bookkeeping. MQTT requires messages to be acknowledged in the order in which they arrived (MQTT 5, section 4.6),
+This module is pure. MQTT requires messages to be acknowledged in the order in which they arrived (MQTT 5, section 4.6),
 but Kafka may confirm records in a different order, because they go to several partitions. A message is therefore
 acknowledged only once all of its records, and those of all earlier messages, have been confirmed.
 
@@ -47,7 +47,7 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """The memory in bytes that the records of all messages in flight use."""
+        """The memory, in bytes, that is used by the records of all messages in flight."""
         return self._bytes
 
     @property
@@ -56,7 +56,7 @@ class Ledger:
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
-        """Add a message and return its ticket. Its ``records`` records (at least one) take ``size_bytes`` in total."""
+        """Add a message with ``records`` records (at least one), ``size_bytes`` bytes in total. Return its ticket."""
         if records < 1:
             message = "a message without records would never be confirmed"
             raise ValueError(message)
@@ -66,7 +66,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Note that Kafka has confirmed one more record of a message. Raises ValueError if none was unconfirmed."""
+        """Note that Kafka has confirmed one more record of a message. Raises ValueError if all had been confirmed."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)

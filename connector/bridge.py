@@ -1,8 +1,8 @@
 """The service: receives events from MQTT, sends their records to Kafka, and acknowledges confirmed events.
 
-A single loop in a single thread, so there are no locks and the order is fixed: read a block of messages, parse them,
-queue their records, process Kafka's confirmations, acknowledge. A message is acknowledged once all of its records and
-dead letters are in Kafka and all earlier messages have been acknowledged.
+The service is a single loop in a single thread, so it needs no locks and works in a fixed order: read a block of
+messages, parse them, queue their records, process Kafka's confirmations, and acknowledge messages. A message is
+acknowledged once all of its records and dead letters are in Kafka and all earlier messages have been acknowledged.
 
 Failures:
 
@@ -186,7 +186,7 @@ class Bridge:
             record_count += len(parsed.records)
             parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
             if batches is not None and parts:
-                # Kafka confirms all records of a part together, because they are in one message. So count them as one.
+                # Count all records of a part as one: they are in one message, so Kafka confirms them together.
                 count += len(parts)
                 size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
             ticket = ledger.add(packet_id, size_bytes, count)
@@ -206,7 +206,7 @@ class Bridge:
         self._producer.send(self._settings.topics.rejected, dead)
 
     def _confirm(self, tickets: Tickets) -> None:
-        """Note that Kafka has confirmed one message. ``tickets`` are those of the events with records in it."""
+        """Note that Kafka has confirmed one message. ``tickets`` belong to the events whose records it contains."""
         for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
             self._ledger.confirm(ticket)
 

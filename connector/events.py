@@ -1,7 +1,8 @@
 """Parses the payload of an MQTT message into records and refusals.
 
-Pure: bytes in, records and refusals out, with no knowledge of topics or connections. Nothing is dropped silently: each
-quantity becomes a record or a refusal, and a payload that is not an event becomes a single refusal.
+This module is pure: it turns bytes into records and refusals, and knows nothing about topics or connections. Nothing is
+dropped silently: each quantity becomes a record or a refusal, and a payload that is not an event becomes a single
+refusal.
 
 An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed": 288.2}``. Every
 other member is a quantity. An invalid quantity does not affect the valid ones of its event.
@@ -82,7 +83,7 @@ class Parsed(NamedTuple):
 
 
 class UnusableError(ValueError):
-    """The payload, or one of its quantities, cannot be used. The message of the exception is the reason to report."""
+    """Raised if a payload, or a quantity in it, cannot be used. The exception's message is the reason to report."""
 
 
 _plain_values = msgspec.json.Decoder(dict[str, int | float | str])
@@ -91,7 +92,7 @@ _strings = msgspec.json.Decoder(str)
 
 
 class Parser:
-    """Parses MQTT payloads. A ``Timestamp`` that is a number is in ``time_unit`` (a key of `broker.times.UNIT_NS`).
+    """Parses MQTT payloads. Numeric ``Timestamp`` values are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
 
     A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused without parsing.
     """
@@ -106,7 +107,7 @@ class Parser:
     def parse(self, payload: bytes) -> Parsed:
         """Return the records in ``payload``, and a refusal for each part that cannot be used. Never raises."""
         if len(payload) > self._bytes_max:
-            reason = f"the payload has {len(payload)} bytes, more than events.event_bytes_max = {self._bytes_max}"
+            reason = f"the payload is {len(payload)} bytes long, more than events.event_bytes_max = {self._bytes_max}"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         if len(payload) > BRACKETS_MAX and payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
             # How deep the decoder can recurse depends on the stack of its caller. A fixed limit makes the result the
@@ -171,7 +172,7 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """Return the event's time twice: exactly as given, to be forwarded, and in ns.
+        """Return the event's time in two forms: exactly as given, for forwarding, and in ns.
 
         The time as given is an int, a str or, for a decimal number, its text as `msgspec.Raw`.
         """
@@ -192,7 +193,10 @@ class Parser:
 
 
 def dead_letter(refusal: Refusal, mqtt_topic: str) -> Rejected:
-    """Return the dead letter for a refusal. The name of the MQTT topic is truncated, as it may have 65,535 bytes."""
+    """Return the dead letter for a refusal.
+
+    The name of the MQTT topic is truncated, because it may be up to 65,535 bytes long.
+    """
     topic = mqtt_topic if len(mqtt_topic) <= NAME_LENGTH_MAX else mqtt_topic[:NAME_LENGTH_MAX] + "..."
     return reject(refusal.value, refusal.reason, source="connector", topic=topic, identity=refusal.identity)
 

@@ -1,9 +1,9 @@
 """Decides which silent quantities get a watermark. A watermark T promises that no record below T will follow.
 
-Pure: the caller passes in the time and the arrivals. A quantity is silent if no record of it has arrived for
-``idle_after_ns`` of reading time while its thing is still sending. T is the largest event time of the *thing* minus
-``idle_after_ns``, so it is derived from the data. The clock determines only when a watermark is written, never its
-time.
+This module is pure: the caller passes in the time and the arrivals. A quantity is silent if its thing is still sending
+but no record of the quantity has arrived for ``idle_after_ns``, counting only the time spent reading. T is the largest
+event time of the *thing* minus ``idle_after_ns``, so it is derived from the data. The clock determines only when a
+watermark is written, never its time.
 
 A watermark is written only if T is above the last watermark and above every event time of the quantity itself. While
 Kafka has yet to confirm a record, the caller must not write the watermarks that `SilenceWatch.due` returns. No other
@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Maximum number of quantities to watch, counted per thing. They take about 30 MB of memory. Senders choose the names,
-so the number needs a limit."""
+"""Maximum number of quantities to watch; a quantity of two things counts twice. Watching this many takes about 30 MB of
+memory. A limit is needed because senders choose the names."""
 
 
 class DueWatermark(NamedTuple):
-    """A watermark to write: no record of this quantity of this thing below ``time_ns`` will follow."""
+    """A watermark to write. It promises that no record of this thing's quantity below ``time_ns`` will follow."""
 
     thing: str
     quantity: str
@@ -94,7 +94,7 @@ class SilenceWatch:
         of_quantity.time_max_ns = max(of_quantity.time_max_ns, time_ns)
 
     def due(self, now_ns: int) -> list[DueWatermark]:
-        """Return the watermarks to write now, in the order in which their things, then quantities, were first seen."""
+        """Return the watermarks to write now, ordered by when the thing, and then the quantity, was first seen."""
         found = []
         silent_since_ns = now_ns - self._idle_after_ns
         for thing, seen in self._things.items():

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """A step stopped making progress before all data had passed it. The message says which step, and how far it got."""
+    """Raised if a step stalls before all data has passed it. The message says which step, and how far it got."""
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:

@@ -1,8 +1,9 @@
 """Measures the latency of pairs, from MQTT publish to the database's acknowledgement.
 
-It is computed from two journals: the simulator's (event id, time of publishing) and the database connector's (time of
-acknowledgement, partition, first and last offset of the results). A pair's latency is measured from the moment its
-later event was published. It includes the wait for the record that makes the pair certain, which no pipeline can avoid.
+It is computed from two journals. The simulator records each event's id and the time when it was published. The database
+connector records each acknowledgement: its time, and the partition and the first and last offset of the results. A
+pair's latency is measured from the moment its later event was published. It includes the wait for the record that makes
+the pair certain, which no pipeline can avoid.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _published(journal: Path) -> Iterator[tuple[str, int]]:
 
 
 def _acknowledged(journal: Path) -> dict[int, list[tuple[int, int]]]:
-    """Return, by partition, the (last offset, time in ns) of every write, ascending. Repeated writes are left out."""
+    """Return the last offset and the time (in ns) of every write, by partition, in order, without repeated writes."""
     acks: dict[int, list[tuple[int, int]]] = {}
     with journal.open(encoding="utf-8") as lines:
         for line in lines:

@@ -18,7 +18,7 @@ READY_S: Final = 120.0
 
 
 class ServiceFailed(Exception):
-    """A service did not start, or exited unexpectedly. The message includes the end of its log."""
+    """Raised if a service does not start, or exits unexpectedly. The message includes the end of its log."""
 
 
 class Services:

@@ -46,7 +46,7 @@ class _Flux(Dataquery, Builder[Dataquery]):
 
 
 def _points(quantities: str) -> str:
-    """Return the start of a query for a machine's points with a ``join`` tag. Release 0.1.0 wrote points without it.
+    """Return the start of a query for a machine's points. It ignores points without a ``join`` tag, written by 0.1.0.
 
     ``quantities``: the Flux condition on the tag ``quantity``.
     """
@@ -91,7 +91,7 @@ def _newest() -> str:
 
 
 def _lines(title: str, what: str, unit: str, *queries: tuple[str, str], width: int = _HALF) -> timeseries.Panel:
-    """Return a time series panel of Prometheus data. Each of ``queries`` is a PromQL expression and its legend."""
+    """Return a time series panel for Prometheus data. Each of ``queries`` is a PromQL expression and its legend."""
     panel = timeseries.Panel().title(title).description(what).datasource(_PROMETHEUS)
     panel = panel.unit(unit).min(0).span(width).height(_TALL).fill_opacity(8).line_width(1.5)
     panel = panel.show_points(common.VisibilityMode.NEVER)
@@ -120,7 +120,7 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
     """Return a dashboard variable that lists the values of ``tag`` in the selected time range.
 
-    ``where``: a further Flux condition. The query does the same as the function `tagValues` of InfluxDB.
+    ``where``: a further Flux condition. The query does the same as InfluxDB's function `tagValues`.
     """
     query = (
         f'from(bucket: "{BUCKET}")\n'
@@ -223,7 +223,7 @@ def _state() -> list[_Panel]:
     return [
         _lines(
             "Frontiers behind the newest event",
-            "How far each side is behind, in event time. If a line keeps rising, that side is silent.", "s",
+            "How far each side is behind, in event time. A line that keeps rising means that its side is silent.", "s",
             ('max by (join, side) (lsb_joiner_frontier_lag_seconds{bound="max"})', side),
         ),
         _lines(
@@ -239,7 +239,7 @@ def _state() -> list[_Panel]:
             ("sum by (join, side) (lsb_joiner_held_bytes)", side), width=_THIRD,
         ),
         _lines(
-            "Paused topics", "1 if the topic is not read until the other side has caught up.", "none",
+            "Paused topics", "1 while the topic is paused so that the other side can catch up.", "none",
             ("max by (unit, topic) (lsb_joiner_topic_paused)", "{{topic}}, unit {{unit}}"), width=_THIRD,
         ),
     ]  # fmt: skip

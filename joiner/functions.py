@@ -1,4 +1,4 @@
-"""Joining functions, which compute the results of pairs.
+"""Joining functions, which compute a result for each pair.
 
 A joining function takes the left and the right records of n pairs as two batches of columns. It returns n values as a
 float64 array of shape (n,), or (n, 2) like `both`. It is called once per batch, so it should use array arithmetic
@@ -81,8 +81,8 @@ BUILT_IN: Final[dict[str, JoinFunction]] = {
 
 
 NUMBER_KINDS: Final = frozenset("biufO")
-"""The dtype kinds that a joining function may return. Complex numbers, strings and dates are not among them, although
-numpy would silently convert them to floats."""
+"""The dtype kinds that a joining function may return. Complex numbers, strings and dates are excluded, because numpy
+would silently convert them to floats."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:

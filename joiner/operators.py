@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from broker.settings import Duration, Section, TopicName, plain_name
-from joiner.alignment.buffer import DRIVER
+from joiner.alignment.driver_rows import DRIVER
 
 NAME_LENGTH_MAX: Final = 100
 

@@ -1,4 +1,4 @@
-"""The script that checks that the join is correct. ``python joiner/tester.py --help`` lists its options.
+"""A script that checks whether the join is correct. ``python joiner/tester.py --help`` lists its options.
 
 The checks themselves are in `joiner.check`.
 """

@@ -49,15 +49,15 @@ HEADER_BYTES = 16
 
 
 class _SessionForgottenError(Exception):
-    """The broker accepted the connection, but no longer has the session."""
+    """Raised if the broker accepts the connection but no longer has the session."""
 
 
 class _ForeignSessionError(Exception):
-    """The broker still has the session of an earlier process, whose message ids would collide with ours."""
+    """Raised if the broker still has an earlier process's session, whose message ids would collide with ours."""
 
 
 class Connection:
-    """The connection of a process to its broker.
+    """The simulator's connection to its broker.
 
     `turn` calls ``on_acknowledged(mid, reason)`` for each message that the broker has acknowledged or refused, and
     ``on_reconnected`` when the connection has been restored. ``notice`` is called with each line to show to the user.

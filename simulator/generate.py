@@ -7,7 +7,7 @@ There are no invalid lines, and no physics other than that power is proportional
 
 The same arguments, including the seed, produce the same bytes on every machine. The only random functions used are
 `random.Random.random` and `getrandbits`, whose sequences Python guarantees, and all arithmetic is plain, without a
-maths library. Only the standard library is needed, and only events that are held back are in memory.
+maths library. Only the standard library is needed, and only events that are held back are kept in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Decides when the next messages are due. The caller passes in the time, and nothing in this module sleeps.
 
 The schedule is absolute: message n is due at start + n / rate. The mean rate therefore does not drift, no matter how
-long the replay runs or how late the process wakes up. A token bucket smooths the output: a burst has at most as many
-messages as are due in 10 ms, and after a stall, the backlog is sent at no more than twice the rate. Times are integers
-in ns, and the rate is an integer in millionths of a message per second, so no rounding errors accumulate.
+long the replay runs or how late the process wakes up. A token bucket smooths the output: a burst contains at most as
+many messages as are due in 10 ms, and after a stall, the backlog is sent at no more than twice the rate. Times are
+integers in ns, and the rate is an integer in millionths of a message per second, so no rounding errors accumulate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ are read in between."""
 
 _MICRO = 1_000_000
 _TOKEN = NS_PER_S * _MICRO
-"""The tokens for one message. They are counted in units of ns times millionths of a message per second."""
+"""The number of tokens that one message costs. A token is 1 ns times one millionth of a message per second."""
 
 
 class Pacer(Protocol):
@@ -58,7 +58,7 @@ class SteadyPacer:
         self._filled_ns = 0
 
     def due(self, now_ns: int) -> int:
-        """Return how many messages are due by `now_ns`, but no more than there are tokens for in the bucket."""
+        """Return how many messages are due by `now_ns`, limited by the tokens in the bucket."""
         start_ns = self._begin(now_ns)
         scheduled = (now_ns - start_ns) * self._rate_micro // _TOKEN + 1
         self._fill(now_ns)

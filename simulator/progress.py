@@ -1,6 +1,6 @@
 """Shows the progress of a replay to the user: a progress bar on a terminal, otherwise plain lines.
 
-All of it is written to one text stream (standard error), so that standard output contains only the result.
+All output goes to one text stream (standard error), so that standard output contains only the result.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class BrokerUnavailableError(Exception):
-    """The broker cannot be reached, or refuses the connection. The message says why, and what to check."""
+    """Raised if the broker cannot be reached or refuses the connection. The message says why, and what to check."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Publisher:
 
     @property
     def unacknowledged(self) -> int:
-        """Number of messages that are not acknowledged yet, whether they were sent or are waiting to be resent."""
+        """Number of messages that have been sent but not acknowledged, including those waiting to be resent."""
         return len(self._in_flight) + len(self._resend)
 
     @property
@@ -135,7 +135,7 @@ class Publisher:
             self._publish(self._resend.popleft())
 
     def close(self) -> None:
-        """Disconnect cleanly, so that the broker ends the session. Unacknowledged messages are given up."""
+        """Disconnect cleanly, so that the broker ends the session. Unacknowledged messages are abandoned."""
         self._connection.close()
 
     def _publish(self, payload: bytes) -> None:

@@ -70,10 +70,10 @@ class Survey:
         return self.lines - self.invalid
 
     def round_ns(self, time_unit: str = "ms") -> int:
-        """Return by how much the times of each round are shifted relative to the previous round, in ns.
+        """Return how far each round's times are shifted relative to the previous round, in ns.
 
-        This is the range of event times plus their mean distance, in whole `time_unit`s. Each round thus starts at
-        least one unit after the previous one has ended, and integer times stay integers.
+        This is the range of event times plus the mean distance between them, in whole `time_unit`s. Each round thus
+        starts at least one unit after the previous one has ended, and integer times stay integers.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
@@ -201,7 +201,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines with their newlines, and record at which byte each of them starts."""
+        """Yield the lines with their newlines, and record the byte offset at which each of them starts."""
         start = 0
         for line in file:
             self._starts.append(start)
@@ -242,7 +242,7 @@ def replay_messages(
 def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
     """Return the message for a line. Its time is shifted by `shift_ns`.
 
-    If `round_number` is not 0, which is the first round, the event gets a new id.
+    In every round except the first (`round_number` 0), the event gets a new id.
     """
     try:
         head = read_head(line, time_unit)

@@ -198,7 +198,7 @@ def _replay(settings: Settings, stop: Stop) -> int:
 
 
 def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) -> int:
-    """Return by how much all times are shifted, in ns.
+    """Return how far all times are to be shifted, in ns.
 
     `rebase` says which event is moved to `now_ns`: the first (`now`), the last (`end`), or none (None). The shift is
     rounded down to whole `time_unit`s, so that integer times stay integers.

@@ -41,7 +41,7 @@ PASSWORD_BYTES_MAX = 65_535
 
 
 class SettingsError(Exception):
-    """Raised if settings are invalid. `errors` has one line for each error."""
+    """Raised if settings are invalid. `errors` contains one line per error."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         super().__init__("\n".join(errors))
@@ -71,8 +71,8 @@ class LinkSettings:
 class Settings:
     """All settings of a replay.
 
-    If `rate_per_s` is None, messages are sent as fast as possible; if `rounds` is None, endlessly; and if `rebase` is
-    None, with their original times.
+    If `rate_per_s` is None, messages are sent as fast as possible. If `rounds` is None, the recording is replayed
+    endlessly. If `rebase` is None, the original event times are kept.
     """
 
     link: LinkSettings
@@ -344,7 +344,7 @@ _OPTIONS = (
         "REBASE",
         None,
         _choice("now", "end"),
-        "shift all times: the first (now) or the last event (end) is at the start of the replay",
+        "shift all times so that the first (now) or the last (end) event is at the start of the replay",
         "now|end",
     ),
     _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),

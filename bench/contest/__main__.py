@@ -58,14 +58,17 @@ def main(given: Sequence[str] | None = None, sizes: Sizes | None = None) -> int:
 
 
 def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
-    """Return the sizes of the run, after applying the options that override them."""
+    """Return the sizes of the benchmark run, overridden by any sizes given on the command line."""
     records = options.records or sizes.records
     turns = dict.fromkeys(KINDS, options.turns) if options.turns else sizes.turns
     return replace(sizes, records=records, turns=turns, seed=sizes.seed if options.seed is None else options.seed)
 
 
 def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan."""
+    """Make the measurements in order, and start no more after ``minutes``.
+
+    ``todo`` pairs each measurement with its position in the complete plan.
+    """
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
         return
@@ -88,7 +91,8 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
             try:
                 figures = run(one, arena, sizes)
             except (NotHereError, FailedError, KafkaException, OSError, StackError) as error:
-                # Record the failure and make the next measurement. Local paths are shortened in the recorded reason.
+                # Record the failure and continue with the next measurement. Local paths are shortened in the recorded
+                # reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
             kept.add(one, [{"place": place} | found for found in figures])
@@ -104,10 +108,11 @@ def warm_up(arena: Arena, sizes: Sizes) -> None:
 
 
 def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
-    """Make one measurement and return its figures: one entry, or one per rate if the latency is measured."""
+    """Make one measurement and return its figures: a single entry or, for a latency measurement, one entry per rate."""
     records, limits = _records_of(one, sizes), sizes.of(one.kind)[1]
     if one.curve:
-        # With many keys, a slow contender needs a while to reach the second record of a key and thus a first result.
+        # With many keys, it takes a slow contender a while to reach the second record of any key and write its first
+        # result.
         limits = replace(limits, start_s=limits.start_s + records / 20_000)
     if one.contender == engine.NAME:
         return [engine.run(arena.expected(one.workload, records))]
@@ -125,7 +130,7 @@ def run(one: Measurement, arena: Arena, sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def _records_of(one: Measurement, sizes: Sizes) -> int:
-    """Return the number of records in the workload of a measurement: at least two for each key."""
+    """Return the number of records in a measurement's workload: at least two per key."""
     records = sizes.of(one.kind)[0]
     return max(records, 2 * one.at) if one.curve == "keys" else records
 
@@ -154,13 +159,13 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
     parser.add_argument("--records", type=int, help="records of the alternating workload")
-    parser.add_argument("--turns", type=int, help="runs of each contender that a headline names (default 5)")
+    parser.add_argument("--turns", type=int, help="number of runs for each contender named in a headline (default 5)")
     parser.add_argument("--seed", type=int, help=f"seed for the random order of the contenders (default {FULL.seed})")
     parser.add_argument(
-        "--minutes", type=float, default=600.0, help="start no measurement after this many minutes (default 600)"
+        "--minutes", type=float, default=600.0, help="start no more measurements after this many minutes (default 600)"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="keep existing measurements and make only the missing ones"
+        "--resume", action="store_true", help="keep the existing measurements and make only those that are missing"
     )
     parser.add_argument("--report-only", action="store_true", help="only write the report")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")

@@ -64,13 +64,13 @@ def _spark_jars() -> str:
 
 @dataclass(frozen=True)
 class _Script:
-    """A script in bench/peers, and the arguments that it takes in addition to those that all peers share.
+    """A script in bench/peers, and the arguments it takes in addition to those common to all peers.
 
     ``name`` is the name of the script or, for a peer in Java, ``jvm/`` followed by the name of the engine.
-    ``takes_lateness`` says whether the script has the option ``--lateness-ms``. ``for_latency`` maps the name of each
-    low-latency configuration to its arguments. If the script uses a fixed grid of windows, each of them is ``widths``
-    times as long as the window that other scripts use on each side of a record. ``guarantee`` is the script's delivery
-    guarantee.
+    ``takes_lateness`` says whether the script accepts ``--lateness-ms``. ``for_latency`` maps the name of each
+    low-latency configuration to its arguments. ``widths`` applies to scripts whose windows form a fixed grid: each
+    window is ``widths`` times as long as the distance that the other scripts look to either side of a record.
+    ``guarantee`` is the script's delivery guarantee.
     """
 
     name: str
@@ -122,7 +122,7 @@ def _of_script(
     waits_ms: int = 0,
     tried: dict[str, tuple[str, ...]] | None = None,
 ) -> Contender:
-    """Return the contender that runs a script. ``tried`` maps the names of alternative settings to their arguments."""
+    """Return a contender that runs a script. ``tried`` maps names of alternative settings to their arguments."""
 
     def contender(name: str, *settings: str) -> Contender:
         def commands(job: Job) -> list[list[str]]:
@@ -383,6 +383,6 @@ CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """The contenders that run on every workload."""
 HEADLINE: Final = (
     *("plain process", "Spark stage", PASS_THROUGH.name, *(one.name for one in CEILINGS)),
-    *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join"),
+    *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join", "Flink by hand", "Kafka Streams by hand"),
 )
-"""The contenders that are named in a headline of the benchmark page. They are run more often than the others."""
+"""The contenders named in the headlines of the benchmark page. They are run more often than the others."""

@@ -19,12 +19,16 @@ AT_LEAST_ONCE: Final = "at least once"
 
 
 class NotHereError(Exception):
-    """The contender cannot run on this machine. The message says why."""
+    """Raised if a contender cannot run on this machine. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The time limits of a run: from its first result to its end, until the first result, and without new results."""
+    """The time limits of a run.
+
+    ``start_s`` limits the wait for the first result, and ``budget_s`` the time from then until the end of the run. A
+    run that writes no new results for ``quiet_s`` has gone quiet.
+    """
 
     budget_s: float = 90.0
     start_s: float = 120.0
@@ -33,7 +37,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """A task for a contender. No two jobs have the same ``name`` or the same ``folder``.
+    """A task for a contender. Each job has its own ``name`` and its own ``folder``.
 
     ``cores`` is the number of cores that the contender may use, or 0 for all.
     """
@@ -60,7 +64,7 @@ class Job:
         return self.folder / "state"
 
     def of(self, workload: Workload) -> Job:
-        """Return a copy of the job with the lateness and the watermark scope of ``workload``."""
+        """Return a copy of the job that uses the lateness and watermark scope of ``workload``."""
         return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
 
 
@@ -68,12 +72,13 @@ class Job:
 class Contender:
     """An engine with its settings.
 
-    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the
-    results depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
-    ``widths`` times as long as the given width. ``topics`` is 2 if each side needs a topic of its own. ``guarantee`` is
-    the delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
+    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the results
+    depend on a window width. If ``widths`` is greater than 1, the windows form a fixed grid, and each window is
+    ``widths`` times as long as the given width. ``topics`` is 2 if each side needs its own topic. ``guarantee`` is the
+    delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
     multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted. ``variants``
-    have other settings to try. ``for_latency`` has the settings with which the latency is measured, if they differ.
+    are copies of the contender with other settings to try. ``for_latency`` lists the variants whose latency is
+    measured, if they differ from the contender itself.
     """
 
     name: str
@@ -91,7 +96,7 @@ class Contender:
     for_latency: tuple[Contender, ...] = ()
 
     def window(self, width_ms: int, lateness_ms: int = 0) -> Window:
-        """Return the window in which the contender finds pairs, if it extends ``width_ms`` to each side of a record.
+        """Return the window in which the contender finds pairs when it looks ``width_ms`` to each side of a record.
 
         A contender that waits for event time to advance also waits for its lateness and for the end of its window.
         """
@@ -102,5 +107,5 @@ class Contender:
 
     @property
     def slug(self) -> str:
-        """The name with each character replaced that a topic or file name may not contain."""
+        """The name, with every character that is not allowed in a topic or file name replaced."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())

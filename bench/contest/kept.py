@@ -15,9 +15,9 @@ from bench.harness.report import json_text
 class Measurement:
     """One run of a contender on a workload.
 
-    ``width_ms`` is the width of the contender's window. It is 0 if there is no window, or if ``share`` is set: then the
-    window is the narrowest one that finds this share of the neighbours. ``curve`` names the quantity that is varied in
-    a series of runs, and ``at`` is its value in this run.
+    ``width_ms`` is the width of the contender's window, or 0 for a contender without a window. It is also 0 if
+    ``share`` is set; the contender then uses the narrowest window that finds this share of the neighbours. ``curve``
+    names the quantity that is varied in a series of runs, and ``at`` is its value in this run.
     """
 
     kind: str
@@ -44,14 +44,14 @@ class Kept:
         self._begun: set[str] = set()
 
     def has(self, one: Measurement) -> bool:
-        """Return whether the run that is being resumed has made this measurement. Failed measurements are retried."""
+        """Return whether the resumed run already contains this measurement. Failed measurements are retried."""
         kept = read(self._folder, one.kind)["measurements"] if self._resume else []
         return any(_is_of(found, one) and "reason" not in found for found in kept)
 
     def add(self, one: Measurement, figures: list[dict[str, Any]]) -> None:
         """Append the figures of a measurement to its file.
 
-        Unless the run is resumed, the first figures of a kind replace those of earlier runs.
+        Unless a run is being resumed, the first measurement of each kind overwrites the file from the previous run.
         """
         kept = read(self._folder, one.kind) if self._resume or one.kind in self._begun else {"measurements": []}
         self._begun.add(one.kind)
@@ -65,13 +65,14 @@ class Kept:
 
 
 def read(folder: Path, kind: str) -> dict[str, Any]:
-    """Return the content of a result file, without measurements if the file does not exist."""
+    """Return the contents of a result file. If there is no such file, the list of measurements is empty."""
     path = folder / f"{kind}.json"
     return json.loads(path.read_text()) if path.is_file() else {"measurements": []}
 
 
 def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # A width computed from ``share`` is stored only with the figures. Older files lack the members added since.
+    # The plan does not contain a width that is computed from ``share``; only the stored figures do. Older files lack
+    # fields that were added later.
     wanted, empty = asdict(one), asdict(Measurement("", "", "", 0))
     if one.share:
         wanted.pop("width_ms")

@@ -28,8 +28,8 @@ KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "cur
 """The kinds of measurements. ``trials`` searches for the best settings of each peer; it is run only on request
 (``--only trials``), when a peer has changed."""
 SHARES: Final = (0.99,)
-"""Shares of the neighbours that a contender's window must be wide enough to find. The widths on all workloads except
-the alternating one follow from them."""
+"""Shares of the neighbours that a window must be wide enough to find. The window widths for every workload except the
+alternating one are derived from them."""
 FLINK: Final = "Flink interval join"
 KEYS: Final = ("alternating", "1,000 keys", "100,000 keys")
 ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
@@ -39,10 +39,10 @@ ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
 class Sizes:
     """The extent of a benchmark run: how many records, turns and rates it covers.
 
-    ``turns`` is how often each kind of measurement is made for the contenders that a headline names; all other
-    measurements are made once. The alternating workload is large enough to fill several batches of every contender,
-    even of the Spark stage, whose batches are the largest. ``curves`` lists the values at which each curve is measured.
-    ``steady`` is the rate of the steady load in records/s and its duration in s.
+    ``turns`` is how often each kind of measurement is made for the contenders named in a headline; all others are
+    measured once. The alternating workload is large enough to fill several batches of every contender, even of the
+    Spark stage, whose batches are the largest. ``curves`` lists the values at which each curve is measured. ``steady``
+    is the rate of the steady load in records/s and its duration in s.
     """
 
     records: int = 3_200_000
@@ -82,7 +82,7 @@ class Sizes:
         return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
 
     def recorded(self) -> dict[str, Any]:
-        """Return the sizes and both seeds as written to the result files, in which ``seed`` is the seed of the data."""
+        """Return the sizes and both seeds as stored in the result files, where ``seed`` is the seed for the data."""
         return asdict(self) | {"seed": SEED, "order_seed": self.seed}
 
 
@@ -179,7 +179,7 @@ def _of_curves(turn: int, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def _finding(kind: str, name: str, workload: str, turn: int, share: float) -> Measurement:
-    """Return a measurement. A window, if there is one, is the narrowest that finds ``share`` of the neighbours."""
+    """Return a measurement. A window, if used, is the narrowest that finds ``share`` of the neighbours."""
     return Measurement(kind, name, workload, turn, share=share if _has_window(name) else 0.0)
 
 
@@ -200,7 +200,7 @@ def _for_latency() -> Iterator[str]:
 
 
 def trials() -> dict[str, Contender]:
-    """Return all variants of the contenders, each with other settings to try, by name."""
+    """Return all variants by name. A variant is a contender with other settings to try."""
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 

@@ -67,9 +67,9 @@ def printed(paths: Iterable[Path]) -> list[State]:
 
 
 def of_joiner(settings: JoinerSettings, topic: str) -> list[State]:
-    """Return a sample for each checkpoint and snapshot in the joiner's state topic, which is not yet compacted.
+    """Return a sample for each checkpoint and snapshot in the joiner's state topic. Call this before it is compacted.
 
-    ``topic`` is the input topic. The size of a batch follows from the offsets in this topic that checkpoints record.
+    ``topic`` is the input topic. Batch sizes are computed from the offsets in this topic that the checkpoints record.
     """
     try:
         with closing(Readers(settings, SystemClock())) as readers:
@@ -99,9 +99,9 @@ def _of_unit(readers: Readers, topic: str, unit: int) -> Iterator[State]:
 
 
 def time_of_position(position: Ints, at_s: NDArray[np.float64]) -> Callable[[int], float | None]:
-    """Return a function that returns when the results of a run had reached a given input position, in rows.
+    """Return a function that maps an input position, in rows, to the time when the results of a run reached it.
 
-    ``position`` has, for each result, how many rows had been processed when it was written; ``at_s`` has the time.
+    ``position`` contains how many rows had been processed when each result was written, and ``at_s`` when that was.
     """
 
     def time_of(row: int) -> float | None:
@@ -117,8 +117,8 @@ def summarise(
     """Return the median and the maximum of each figure over the positions that the run reached.
 
     ``rows`` is the number of rows in the input. ``needed`` returns how many records must be held at a position because
-    a record after it is their neighbour. The returned ``batch_share`` is the largest share of the held records that are
-    perhaps held only because their batch is still in progress.
+    a record after it is their neighbour. The returned ``batch_share`` is the largest share of held records that may be
+    held only because their batch is still in progress.
     """
     found: dict[str, list[float]] = {}
     positions = 0

@@ -1,1 +1,1 @@
-"""What the benchmarks share: a temporary Kafka broker, the joiner as a process, reports and plots."""
+"""Code shared by the benchmarks: a temporary Kafka broker, the joiner as a process, reports and plots."""

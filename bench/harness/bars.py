@@ -1,4 +1,4 @@
-"""Draws bar charts with a text beside each bar, so that they can be read without a table."""
+"""Draws bar charts with a label beside each bar, so that they can be read without a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGE: Final = 100
 
 
 class Bar(NamedTuple):
-    """A bar: the name of a contender, the values of its runs, the text beside it, and whether it is the joiner."""
+    """A bar: a contender's name, the values of its runs, the label beside the bar, and whether it is the joiner."""
 
     name: str
     values: Sequence[float]
@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A bar: the name of a contender, the share of neighbours that it found (None: unknown), and the text beside it."""
+    """A bar: a contender's name, the share of neighbours it found (None: unknown), and the label beside the bar."""
 
     name: str
     found: float | None
@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
 
 def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
-    """Write a PNG to ``path`` with a bar per contender, as long as the median of its runs. The longest comes first."""
+    """Write a PNG to ``path`` with one bar per contender: the median of its runs. The longest bar comes first."""
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + _ROW_INCHES * len(bars)), layout="constrained")
     ordered = sorted(bars, key=lambda bar: -statistics.median(bar.values))
     largest = max(max(bar.values) for bar in ordered)
@@ -59,7 +59,7 @@ def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
 
 
 def plot_shares(path: Path, shares: Sequence[Share], x_label: str) -> None:
-    """Write a PNG to ``path`` with a bar per contender and width, on which the missed share has another colour."""
+    """Write a PNG to ``path`` with a bar per contender and width. The share that was missed has a different colour."""
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + _ROW_INCHES * len(shares)), layout="constrained")
     for place, share in enumerate(shares):
         found = 100 * (share.found or 0.0)

@@ -39,7 +39,8 @@ FIRST_MS: Final = 1_554_096_460_000
 
 _LOOK_S: Final = 0.5
 KAFKAS_OWN: Final = {
-    # The local stack has small log segments to start fast. Hundreds of transactions per second fill one in 20 s.
+    # The local stack uses small log segments so that it starts quickly, but hundreds of transactions per second would
+    # fill one in 20 s.
     "offsets.topic.segment.bytes": "104857600",
     "transaction.state.log.segment.bytes": "104857600",
 }
@@ -96,7 +97,7 @@ def about() -> dict[str, Any]:
 
 
 def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
-    """Create a topic with the given settings. In their names, an underscore stands for a dot."""
+    """Create a topic with the given settings, whose names are written with ``_`` in place of ``.``."""
     # The client is kept in a variable, because it would receive no responses once it is garbage-collected.
     admin = make_admin(kafka)
     config = {setting.replace("_", "."): value for setting, value in settings.items()}

@@ -112,7 +112,7 @@ def plot_lines(path: Path, panels: Sequence[Panel], looks: Sequence[str] = ()) -
 
 
 def _draw(axis: Axes, lines: Mapping[str, Line], names: Sequence[str] = ()) -> None:
-    """Draw the lines of a panel. ``names`` lists the contenders of all panels, so that each looks the same in all."""
+    """Draw a panel's lines. ``names`` lists the contenders in all panels, so that each looks the same everywhere."""
     names = names or list(lines)
     for name, line in lines.items():
         number = names.index(name)

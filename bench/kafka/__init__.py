@@ -7,10 +7,10 @@ broker's clock, so its start-up does not count.
 
 A pass-through consumes records, produces them to another topic, and commits them together with their offsets. The one
 in C calls librdkafka, the library that confluent_kafka is built on, and creates no object per message. The one in Java
-uses Kafka's own client. Those in Python use confluent_kafka; they reuse their dicts and tune the garbage collector as
-the joiner does. All but one make the same transactions as the joiner, one for each unit and batch: the transactions of
-a batch run in parallel, while the next batch is read. Every rate is compared with that of the fastest pass-through. A
-pass-through writes what it reads, which is less than half of what the joiner writes.
+uses Kafka's own client. The ones in Python use confluent_kafka; like the joiner, they reuse their dicts and tune the
+garbage collector. All but one commit the same transactions as the joiner: one for each unit and batch. The transactions
+for a batch run in parallel while the next batch is read. Every rate is compared with the rate of the fastest
+pass-through. A pass-through writes what it reads, which is less than half of what the joiner writes.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Copier:
 def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, *, of_units: bool) -> None:
     """Copy ``records`` records to another topic, each batch in a transaction with its offsets.
 
-    With ``of_units``, each partition has a transaction of its own, and these run in parallel, as in the joiner.
+    If ``of_units`` is set, each partition has its own transactions, which run in parallel, as in the joiner.
     """
     kafka = KafkaSettings(bootstrap_servers=bootstrap)
     consumer = make_consumer(kafka, out, queued_max_messages_kbytes=64 * 1024, fetch_queue_backoff_ms=2)
@@ -121,7 +121,8 @@ def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, 
                 by_partition.setdefault(message.partition() or 0, []).append(message)
                 records -= 1
             if not of_units and by_partition:
-                # Wait for the commit before reading on: with one producer, reading meanwhile was slower by a sixth.
+                # Wait for the commit before reading more: with one producer, reading during a commit was a sixth
+                # slower.
                 copiers[0].copy(by_partition)
                 continue
             for number, messages in by_partition.items():

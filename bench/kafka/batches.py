@@ -4,7 +4,7 @@ The joiner is compared with pass-throughs, which copy the same messages exactly 
 contenders run one after the other, in random order, on the same broker. A rate is the number of records divided by the
 time between the first and the last message written, by the broker's clock; start-up is not part of it.
 
-The input has so many records that a run takes some seconds: 20 million of them take half a gigabyte in Kafka.
+The input is large enough for a run to take several seconds: 20 million records occupy half a gigabyte in Kafka.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from broker.wire.arrow.rows import encode_columns
 
 THINGS: Final = 32
 _AT_ONCE: Final = 100
-"""How many messages a pass-through reads at once. They have about as many bytes as the joiner reads at once."""
+"""How many messages a pass-through reads at once. Their total size is about what the joiner reads at once."""
 _WAIT_S: Final = 600.0
 
 

@@ -1,10 +1,10 @@
-"""Compares the speed of `joiner.align` on whole tables with that of as-of joins in pandas and polars.
+"""Compares how fast `joiner.align` and as-of joins in pandas and polars process whole tables.
 
 ``python -m bench.library.aligned_tables --report docs/evidence/bench_aligned_tables`` writes ``.json`` and ``.md``.
-Three columns are added to a driver table, each from a table of its own. In pandas and polars, a column with the
-previous or the nearest value takes one as-of join; an interpolated column takes two as-of joins and arithmetic on whole
-columns. All contenders get the same tables in their own format, sorted by time as pandas and polars require. They use
-one thread and must give the same values.
+Three columns are added to a driver table, each from a table of its own. In pandas and polars, a column of previous or
+nearest values requires one as-of join, and an interpolated column requires two as-of joins and arithmetic on whole
+columns. All contenders are given the same tables in their own formats, sorted by time as pandas and polars require.
+They run in one thread and must compute the same values.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _by_polars(driver: pl.DataFrame, others: list[pl.DataFrame], rules: tuple[st
 
 
 def check(everyone: dict[str, Callable[[], Any]]) -> None:
-    """Raise RuntimeError unless all contenders give the same values."""
+    """Raise RuntimeError unless all contenders compute the same values."""
     reference = everyone[_REFERENCE]()
     for name, run in everyone.items():
         found = run()

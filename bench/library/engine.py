@@ -1,9 +1,9 @@
-"""Compares the speed of the in-memory join with that of four `pandas.merge_asof` calls, which find the same pairs.
+"""Compares the in-memory join's speed with that of four `pandas.merge_asof` calls, which find the same pairs.
 
 ``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both
-contenders get the same data in the same run and use one thread. Each figure is the median of several runs, which
-alternate between the two contenders; every run is in the JSON. pandas gets whole tables, sorted by time before the
-clock starts; the engine gets batches in log order.
+contenders process the same data in the same run, in one thread. Each figure is the median of several runs, which
+alternate between the two contenders; every run is in the JSON. pandas is given whole tables, sorted by time before the
+clock starts; the engine is given batches in log order.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def main() -> int:
 
 
 def _panel(name: str, found: list[dict[str, Any]]) -> dict[str, list[tuple[float, list[float]]]]:
-    """Return, for each contender, its line in a plot: each varied value with the rates of all runs."""
+    """Return each contender's line in a plot, which maps every varied value to the rates of all runs."""
     return {
         contender: [(float(one["case"][_VARIED[name]]), _rates(one, contender)) for one in found]
         for contender in ("engine", "pandas")

@@ -1,9 +1,9 @@
-"""Compares the speed of `joiner.join` on whole tables with that of the as-of joins of pandas, polars and DuckDB.
+"""Compares how fast `joiner.join` and the as-of joins in pandas, polars and DuckDB process whole tables.
 
 ``python -m bench.library.tables --report docs/evidence/bench_tables`` writes ``.json`` and ``.md``. One call of
 `joiner.join` finds the previous and next neighbours of the rows on both sides. The other libraries need four as-of
-joins for this, whose union contains each mutual pair twice. All contenders get the same tables in their own format,
-sorted by time as the other libraries require, and use one thread.
+joins for this, whose union contains each mutual pair twice. All contenders are given the same tables in their own
+formats, sorted by time as the other libraries require, and run in one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A windowed join in bytewax, at least once: a peer of the neighbour join.
+"""A windowed join in bytewax with at-least-once delivery, for comparison with the neighbour join.
 
 bytewax joins only within tumbling, sliding or session windows. Tumbling windows lose the pairs across their boundaries.
 Sliding windows that are twice as long as the join's width, and start one width apart, contain every pair within the
@@ -8,12 +8,12 @@ bytewax's own ``join_window`` expects two streams. If one stream is branched int
 before its right records, which are then late unless the lateness covers the event time of a whole batch. So this
 program collects both sides in one window and forms all pairs there. The variant ``join-window`` uses ``join_window``.
 
-Unlike a neighbour join, a windowed join cannot express "the nearest record": its user must know the width. Nor is this
+Unlike a neighbour join, a windowed join cannot express "the nearest record": the user must know the width. Nor is this
 join exactly once, because bytewax's Kafka sink has no transactions. The last windows of a thing stay open, and their
 pairs are not written, until a later record of that thing arrives.
 
-The variants named ``by-hand`` are the neighbour join as users can write it for ordered records, by keeping the previous
-record of each thing. They cannot handle disorder.
+The variants named ``by-hand`` implement the neighbour join as users would write it for ordered records: they keep the
+previous record of each thing. They cannot handle disorder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWin
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
 
-# Two processes, because workers in one process share the GIL; large batches, because the sink flushes each batch.
+# Use two processes, because workers in one process share the GIL, and large batches, because the sink flushes each
+# batch.
 SETTINGS: dict[str, Any] = {"window": "sliding", "processes": 2, "batch": 10_000, "epoch_s": 1}
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -147,7 +148,7 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
 
 
 def meet(before: Any, record: Any) -> Any:
-    """Return the new state, and a pair if the record and the one before it have different quantities."""
+    """Return the new state, and a pair if the record's quantity differs from that of the record before it."""
     if before is None or before["quantity"] == record["quantity"]:
         return record, []
     return record, [(before, record) if before["quantity"] == "speed" else (record, before)]

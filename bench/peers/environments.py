@@ -1,7 +1,7 @@
 """Creates a Python environment for each peer except Spark, because the peers' packages conflict with the project's.
 
-An environment is created in the subfolder ``peers`` from a file in ``requirements/peers``. It is kept, and created
-again only when that file changes.
+An environment is created in the subfolder ``peers`` from a file in ``requirements/peers``. It is reused until that file
+changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PYTHONS: Final = ("3.11", "3.12")
 versions."""
 
 _FLINK_JARS: Final = (("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),)
-"""The newest Kafka connector of Flink. It is built for Flink 2.2 but also works with 2.3."""
+"""Flink's newest Kafka connector. It is built for Flink 2.2 but also works with 2.3."""
 
 
 ENVIRONMENTS: Final = {
@@ -37,7 +37,7 @@ ENVIRONMENTS: Final = {
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Return the command that starts a peer, without the arguments of a run. Installs what the peer requires."""
+    """Install a peer's dependencies if needed. Return the command that starts it, without the arguments for a run."""
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]
@@ -59,13 +59,15 @@ def interpreter(name: str, folder: Path, say: Callable[[str], None]) -> Path:
             shutil.rmtree(place, ignore_errors=True)
             run = Parts(folder, say).run
             run(name, [_find_python(name), "-m", "venv", str(place)])
-            run(name, [str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(wanted)])
+            # The lock is complete. Without --no-deps, pip rejects a dependency on a pinned package with an extra.
+            only = ("--quiet", "--require-hashes", "--no-deps", "-r", str(wanted))
+            run(name, [str(python), "-m", "pip", "install", *only])
             shutil.copyfile(wanted, installed)
     return python
 
 
 def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the folder with Flink's Kafka connector, downloading it if it is missing."""
+    """Return the folder that contains Flink's Kafka connector. Download the connector if it is missing."""
     notice = "flink     downloading its Kafka connector (10 MB)"
     return Parts(folder / "peers", say).jars("flink-kafka", _FLINK_JARS, REQUIREMENTS / "flink-jars.sha256", notice)
 
@@ -73,7 +75,7 @@ def flink_jars(folder: Path, say: Callable[[str], None]) -> Path:
 def _find_python(name: str) -> str:
     if "{}.{}".format(*sys.version_info) in _PYTHONS:
         return sys.executable
-    # Python versions that were installed with pyenv are on the PATH only if they are selected.
+    # Python versions installed with pyenv are on the PATH only while they are selected.
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in _PYTHONS:
         found = shutil.which(f"python{version}")

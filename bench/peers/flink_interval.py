@@ -1,15 +1,15 @@
-"""An interval join in Flink SQL, exactly once: a peer of the neighbour join. It runs in Java; PyFlink only starts it.
+"""An exactly-once interval join in Flink SQL, for comparison with the neighbour join.
 
-Unlike a neighbour join, it cannot express "the nearest record": it writes all pairs within the width, and none across a
-longer pause. Flink's as-of joins do not help: ``FOR SYSTEM_TIME AS OF`` only looks back, and using one per side reads
-everything twice.
+The join runs in Java; PyFlink only starts it. Unlike a neighbour join, it cannot express "the nearest record": it
+writes all pairs within the width, and none across a longer pause. Flink's as-of join does not help: ``FOR SYSTEM_TIME
+AS OF`` only looks back, and one such join per side would read everything twice.
 
-Its speed depends on how far apart the partitions are in event time. For each record, it scans all records of the same
-thing that it holds, and it holds every record that the slowest partition may still need. So the partitions are read in
+Its speed depends on how far apart the partitions are in event time. For each record, it scans all held records of the
+same thing, and it holds every record that the slowest partition may still need. Therefore, the partitions are read in
 parallel and aligned (``scan.watermark.alignment``, small fetches, one task per partition), and every record emits a
 watermark. Without this, or with the JVM's default heap and garbage collector, the join was two to four times slower;
-with its state in RocksDB it was far slower still. ``--lateness-ms`` is the greatest disorder to allow for; a record
-that is later than that may miss pairs.
+with its state in RocksDB it was far slower still. ``--lateness-ms`` is the greatest disorder to allow for; records that
+are later than that may lose pairs.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
 
 
 class Setup(NamedTuple):
-    """The settings of a variant: those of the Flink job, of its source table and of its sink table."""
+    """A variant's settings for the Flink job, its source table and its sink table."""
 
     config: dict[str, str]
     source: dict[str, str]
@@ -113,7 +113,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Setup:
-        """Return the settings for the given arguments. Settings of the variant override others of the same name."""
+        """Return the settings for the given arguments. The variant's settings take precedence."""
         state = (options.state or Path(tempfile.mkdtemp(prefix="flink-"))).absolute()
         kafka = {"connector": "kafka", "properties.bootstrap.servers": options.bootstrap}
         config = SETTINGS | {
@@ -150,7 +150,7 @@ def _start_java(*, is_tuned: bool) -> None:
     scratch = tempfile.TemporaryDirectory(prefix="flink-")
 
     def stop(*_: object) -> None:
-        # The Java process exits together with this one, and leaves the files that it has unpacked behind.
+        # The Java process exits together with this one and does not delete the files it has unpacked.
         scratch.cleanup()
         os._exit(0)
 
@@ -161,7 +161,7 @@ def _start_java(*, is_tuned: bool) -> None:
 
 
 def statements(setup: Setup, width: str, lateness: str) -> list[str]:
-    """Return the SQL statements of the job, ending with the INSERT. ``width`` and ``lateness`` are SQL intervals."""
+    """Return the job's SQL statements; the last one is the INSERT. ``width`` and ``lateness`` are SQL intervals."""
     return [
         f"""
         CREATE TABLE records (

@@ -17,9 +17,9 @@ from typing import Any
 
 import pathway as pw
 
-# The interval join writes all of its pairs in the time that the as-of joins need for a third of theirs. There is one
-# thread for each of the two cores. The backlog is bounded so that a batch does not hold the whole input; an unbounded
-# one is no faster.
+# In the time that the as-of joins take to write a third of their pairs, the interval join writes all of its pairs. Use
+# one thread per core (two). The backlog is bounded so that a batch does not contain the whole input; an unbounded
+# backlog is no faster.
 SETTINGS: dict[str, Any] = {"join": "interval", "threads": 2, "commit_ms": 100, "backlog": 100_000}
 
 VARIANTS: dict[str, dict[str, Any]] = {

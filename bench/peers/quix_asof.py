@@ -1,7 +1,7 @@
 """Exactly-once as-of joins in Quix Streams, for comparison with the neighbour join in the benchmarks.
 
 ``join_asof`` joins each left record with the latest right record before it. For ordered input, two such joins, one per
-side, find the same pairs as the neighbour join. They have limits that the neighbour join does not have:
+side, find the same pairs as the neighbour join. Unlike the neighbour join, they have these limitations:
 
 - They cannot ask for the next record after a given one.
 - They cannot join a topic with itself, so this script reads two topics with equal partitions: DATA is ``left,right``.

@@ -66,8 +66,9 @@ _BEST: Final = _OF_BOTH | {
 SETTINGS: Final[dict[str, dict[str, str]]] = {"default": {}, "tuned": _TUNED, "best": _BEST}
 
 WIDTH_MS: Final = 16
-"""Default window. In the benchmark's data, whose streams are 8 ms apart, it is the narrowest window that contains every
-pair of neighbours, and it contains no other pairs. For real data the right width is unknown; it has to be larger."""
+"""Default window. The streams in the benchmark's data are 8 ms apart, so this is the narrowest window that contains
+every pair of neighbours, and it contains no other pairs. The right width for real data is unknown and has to be
+larger."""
 
 LATENESS_MS: Final = 10_000
 """Default lateness. A batch reads its partitions up to different event times, so its records are out of order; the
@@ -82,8 +83,8 @@ SINKS: Final = {
     },
     "default": {"kafka.compression.type": "lz4"},
 }
-"""Producer settings: ``batched`` batches like the joiner's producer (librdkafka's batches hold up to 1 MB); ``default``
-keeps Kafka's defaults except for the compression."""
+"""Producer settings: ``batched`` creates batches like those of the joiner's producer (librdkafka's batches hold up to 1
+MB); ``default`` keeps Kafka's defaults except for the compression."""
 
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1
@@ -94,7 +95,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--variant", choices=VARIANTS, default="range")
     parser.add_argument("--width-ms", type=int, default=WIDTH_MS, help="width of the window (range: to each side)")
-    parser.add_argument("--bucket-ms", type=int, help="size of range_join's time buckets; 0: none (default: 10 widths)")
+    parser.add_argument("--bucket-ms", type=int, help="size of range_join's buckets; 0: none (default: 10 widths)")
     parser.add_argument("--settings", choices=SETTINGS, default="best", help="see above (default best)")
     options = parser.parse_args()
     if options.bucket_ms is None:
@@ -217,7 +218,7 @@ def make_session(options: argparse.Namespace, settings: dict[str, str]) -> Spark
 
 
 def read(session: SparkSession, options: argparse.Namespace, topic: str) -> DataFrame:
-    """Return the message values of a topic as strings. If two topics are read, each gets half of the batch size."""
+    """Return a topic's message values as strings. If two topics are read, they share the batch size equally."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", options.bootstrap)
@@ -285,7 +286,7 @@ def _ended_s(progress: Any) -> float:
 
 
 def _read_by(sources: list[Any]) -> int:
-    """Return the number of records in a batch, computed from its offsets. Spark itself counts each record twice."""
+    """Return the number of records in a batch, computed from its offsets: Spark itself counts each record twice."""
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
     for source in sources:

@@ -1,10 +1,10 @@
 """Finds the best settings for a peer, a join in another engine that the benchmarks compare with the joiner.
 
-Runs variants of the settings one after the other, and stores the figures in ``trials``. For example, ``python -m
-bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and runs
-each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
-neighbours. To exclude start-up and shutdown, the rate is measured between the times, by the broker's clock, at which
-20 % and 95 % of the results had been written.
+Runs a peer with one variant of its settings after another, and stores the figures in ``trials``. For example, ``python
+-m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and
+runs each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
+neighbours. To exclude start-up and shutdown, the rate is measured from when 20 % of the results had been written until
+95 % had been, by the broker's clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TWO_TOPICS: Final = ("quix_asof",)
 _TRIALS: Final = Path(__file__).with_name("trials")
 _LOOK_S: Final = 0.5
 _STILL_S: Final = 10.0
-"""A run ends if no new result arrives for this long. Some peers write results only once per checkpoint."""
+"""A run ends if no new result arrives within this time. Some peers write results only once per checkpoint."""
 
 
 def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[str, str]]:
@@ -87,7 +87,7 @@ def produce(kafka: KafkaSettings, topics: list[str], records: int) -> set[tuple[
 
 
 def run(kafka: KafkaSettings, start: list[str], data: str, given: list[str], wanted: int, seconds: float) -> str:
-    """Run the command of a peer until no more results arrive. Return the name of its result topic."""
+    """Run a peer's command until no more results arrive. Return the name of its result topic."""
     out = f"out-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, out, PARTITIONS)
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryFile() as log:
@@ -124,8 +124,8 @@ def judge(kafka: KafkaSettings, out: str, wanted: set[tuple[str, str]], records:
     rate = 0
     if times_ms:
         took_ms = times_ms[len(times_ms) * 19 // 20] - times_ms[len(times_ms) // 5]
-        # A run that was stopped early has not read all of its input. Estimate the share that it has read by the share
-        # of the expected pairs that it has found.
+        # A run that was stopped early has not read all of its input. Use the share of expected pairs that it found as
+        # an estimate of the share of input that it read.
         rate = round(0.75 * min(1.0, len(set(found) & wanted) / len(wanted)) * records / max(took_ms, 1) * 1000)
     right = set(found) & wanted
     return {

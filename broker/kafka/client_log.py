@@ -2,8 +2,8 @@
 
 While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs only
 two lines per outage: one when it begins, with the reason given by the client, and one when a client hears from Kafka
-again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of any other
-kind (a client's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds.
+again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of each other
+kind (librdkafka's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 _POLL_INTERVAL_MS: Final = 60_000
-"""How long a rebalance waits for a member that does not respond, even one whose process has ended. Kafka's default is
-five minutes. A shorter time is safe because every service polls more often than this."""
+"""How long a rebalance waits for a member that does not respond, even if that member's process has ended. Kafka's
+default is five minutes. A shorter time is safe because every service polls more often than this."""
 
 METADATA_REFRESH_MS: Final = 5_000
 """How often a group member refreshes the metadata of its topics. Each refresh costs one small request.

@@ -25,12 +25,12 @@ from broker.settings import KafkaSettings
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""How long the oldest record may wait for Kafka before the producer is replaced. Kafka restarts in less time."""
+"""How long the oldest record may wait for Kafka before the producer is replaced. Kafka restarts faster than that."""
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
-"""Size limit of librdkafka's queue. It exceeds anything that callers have in flight: one event may become thousands of
-records, each with its own overhead."""
+"""Size limit of librdkafka's queue. It is larger than what callers ever have in flight, although one event may become
+thousands of records, each with its own overhead."""
 
 _QUEUE_FULL_WAIT_S: Final = 0.05
 _LAST_FLUSH_S: Final = 0.5
@@ -62,7 +62,7 @@ class LastingProducer(Generic[T]):
     ) -> None:
         """Connect to Kafka. ``log`` is the logger for the Kafka client.
 
-        ``more`` has further librdkafka settings, with ``_`` in place of ``.`` in their names.
+        ``more``: further librdkafka settings, whose names are written with ``_`` in place of ``.``.
         """
         self._log = log
         self._confirm = confirm

@@ -37,15 +37,15 @@ _REPORT_S: Final = (2.0, 10.0)
 
 
 class TopicError(Exception):
-    """Raised if topics cannot be used as they are. The message has one line per problem, which says how to fix it."""
+    """Raised if topics cannot be used as they are. The message contains one line per problem and says how to fix it."""
 
 
 @dataclass(frozen=True)
 class TopicSpec:
     """The configuration that a topic should have.
 
-    A new topic gets the ``required`` and the ``initial`` settings; an existing topic is checked against the
-    ``required`` ones only. ``is_disposable``: the topic can be deleted without losing anything.
+    A new topic is created with the ``required`` and the ``initial`` settings. An existing topic is checked only against
+    the ``required`` settings. ``is_disposable``: the topic can be deleted without losing anything.
     """
 
     name: str
@@ -65,7 +65,7 @@ class TopicFacts:
 
 
 def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
-    """Return the configurations of the input, results, late, rejected and unmatched topics, and of other ``inputs``."""
+    """Return the configurations for the input, results, late, rejected and unmatched topics and further ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)
@@ -100,8 +100,8 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
     """Return the configuration of the control topic, through which runners coordinate moves of an application's units.
 
     It has a single partition, so that all readers see the records in the same order. The records are needed only for
-    seconds, but kept for a day so that an operator can investigate a move. They have the broker's append time, so the
-    length of a pause is measured by a single clock.
+    seconds, but kept for a day so that an operator can investigate a move. Their timestamps are the broker's append
+    times, so the length of a pause is measured by a single clock.
     """
     return TopicSpec(
         f"{application}.control",
@@ -204,7 +204,7 @@ class _Request:
             self.failed = error
 
     def poll(self) -> None:
-        """Let the Kafka client call its error callback. It does not do so while a request waits for its response."""
+        """Let the Kafka client call its error callback, which it does not do while it waits for a response."""
         if self._admin is not None:
             self._admin.poll(0)
 
@@ -229,7 +229,7 @@ def is_passing(error: KafkaException) -> bool:
 
 
 def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
-    """Return, by name, the `TopicFacts` of those topics in ``names`` that exist."""
+    """Return the `TopicFacts` of the topics in ``names``, by name. Topics that do not exist are left out."""
     facts = {}
     for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S).items():
         try:

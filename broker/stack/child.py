@@ -1,6 +1,6 @@
 """Starts and stops a single long-running child process, which is identified by its pid file.
 
-The pid file contains the process id and the start time of the process. If another process later reuses the id, it is
+The pid file contains both the process id and the start time of the process. A later process with the same id is
 therefore never mistaken for the child and killed. The child runs in its own session, so Ctrl-C in the terminal reaches
 only the launcher, which then stops its children in order.
 

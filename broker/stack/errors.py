@@ -13,7 +13,7 @@ class StackError(Exception):
 
 
 class MissingPartsError(StackError):
-    """The stack needs programs that are missing on this machine. The message lists them, and how to install each."""
+    """Raised if programs that the stack needs are missing. The message lists them and says how to install each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)

@@ -193,7 +193,7 @@ def _wait_for_all(works: Sequence[Future[None]]) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as text to show to the user. If it is inside the current folder, the text is relative to that."""
+    """Return a path as text to show to the user. A path inside the current folder is shown relative to that folder."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

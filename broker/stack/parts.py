@@ -76,7 +76,7 @@ class Parts:
         """Set this event to cancel every running download."""
 
     def java(self) -> str | None:
-        """Return the path of the java command in ``$JAVA_HOME``, else of the one on the path, else None."""
+        """Return the path of the java command, from ``$JAVA_HOME`` or else from the path, or None if there is none."""
         home = os.environ.get("JAVA_HOME")
         if home and os.access(Path(home) / "bin" / "java", os.X_OK):
             return str(Path(home) / "bin" / "java")
@@ -333,7 +333,7 @@ def _java_version(java: str) -> int | None:
 
 
 def check_hashes(folder: Path, sums: Path) -> None:
-    """Verify the hashes of all files in ``folder`` against the file ``sums``, which has the format of sha256sum.
+    """Verify the hashes of all files in ``folder`` against the file ``sums``, which is in sha256sum's format.
 
     Raises `StackError` if a file differs, is missing or is not listed.
     """

@@ -84,7 +84,7 @@ class Server(ABC):
 
     @property
     def port(self) -> int:
-        """The port on which the server accepts clients. It is chosen at the first start."""
+        """The port on which the server accepts clients. It is chosen the first time the server starts."""
         return self._ports()["port"]
 
     @property
@@ -226,8 +226,8 @@ class Kafka(Server):
     def is_ready(self) -> bool:
         if is_free(self.port):
             return False
-        # Import the package only here, so that the stack's other commands work without it. `Parts.problem_kafka`
-        # reports if it is missing.
+        # Import the package only here, so that the stack's other commands work without it. If the package is missing,
+        # `Parts.problem_kafka` reports it.
         from confluent_kafka import KafkaException  # noqa: PLC0415 - see above
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
 

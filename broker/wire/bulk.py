@@ -1,7 +1,7 @@
 """Reads data records and writes results in batches, as columns of bytes instead of one object per record.
 
-**Reading** handles only *plain* records. A plain record has each of the five fields exactly once and no others, in any
-order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
+**Reading** handles only *plain* records. A plain record contains each of the five fields exactly once and no others, in
+any order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
 braces, and its event time consists of digits. The connector and most other producers write such records. Other records
 are not necessarily invalid: they are read by `records`, which alone decides what is valid. For plain records, both
 modules return the same values.
@@ -51,7 +51,7 @@ _MISSING = -1
 class Fields(NamedTuple):
     """The fields of n plain records, or of the sides of n results, as strings without quotes.
 
-    For sides, which have no thing, ``thing`` has empty strings.
+    Sides have no thing, so their ``thing`` column contains empty strings.
     """
 
     thing: StringColumn
@@ -62,7 +62,11 @@ class Fields(NamedTuple):
 
 
 class PlainRecords(NamedTuple):
-    """n plain records, as columns. ``time`` has the event times in the configured unit, ``time_digits`` their text."""
+    """n plain records, as columns.
+
+    ``time`` contains the event times in the configured unit, and ``time_digits`` the digits from which they were
+    parsed.
+    """
 
     thing: StringColumn
     quantity: StringColumn
@@ -87,8 +91,8 @@ def read_plain(values: StringColumn) -> PlainRecords | None:
 def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | None:
     """Find the fields of plain records or, if not ``with_thing``, of sides of results.
 
-    Return None if any record is not plain. Times and results are not parsed: it is only checked that they consist of
-    characters that can occur in numbers.
+    Return None if any record is not plain. This function does not parse times and results; it only checks that they
+    consist of characters that can occur in numbers.
     """
     spans = np.empty((2 * len(_FIELDS), len(values)), dtype=np.int64)
     wanted = _ALL_BITS if with_thing else _ALL_BITS - _THING_BIT
@@ -102,7 +106,7 @@ def find_fields(values: StringColumn, *, with_thing: bool = True) -> Fields | No
 def encode_sides(
     quantity: StringColumn, time: StringColumn, result: StringColumn, identity: StringColumn
 ) -> StringColumn:
-    """Return the `records.Side` of each of n records as JSON.
+    """Encode each of n records as a `records.Side` in JSON.
 
     ``time`` and ``result`` hold JSON numbers; ``quantity`` and ``identity`` hold escaped strings without quotes.
     """
@@ -119,8 +123,8 @@ class JoinedColumns(NamedTuple):
     """The fields of n results (see `records.Joined`) as JSON.
 
     ``time``, ``left_position`` and ``right_position`` are columns that remain to be concatenated (see `glue`).
-    ``sides`` has the left and the right records, or is None for compact results. The ordinals, from which ties are
-    written, are int64.
+    ``sides`` contains the left and the right records, or is None for compact results. The ordinals (int64) are the
+    source of the ties in the results.
     """
 
     thing: StringColumn
@@ -196,7 +200,7 @@ def encode_rows(columns: RowColumns, align: str, unit: int) -> StringColumn:
 
 
 def position_pieces(seq: Ints, *, has_rows: bool) -> Pieces:
-    """Return columns that, concatenated by `glue`, are the `records.position_text` of n positions."""
+    """Return the columns that `glue` concatenates into the `records.position_text` of n positions."""
     return [seq >> ROW_BITS, b".", seq & (1 << ROW_BITS) - 1] if has_rows else [seq]
 
 
@@ -234,7 +238,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _number_end(data: Bytes, at: int, stop: int) -> int:
-    """Return the end of the characters from ``at`` on that can occur in numbers. A later check parses the number."""
+    """Return the end of the characters, from ``at``, that can occur in numbers. A later check parses the number."""
     while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
         at += 1
     return at
@@ -306,9 +310,10 @@ def _read_record(data: Bytes, at: int, stop: int, row: int, spans: Ints) -> int:
 def _learn_layout(begin: int, stop: int, spans: Ints, layout: Ints) -> None:
     """Store the layout of the record between ``begin`` and ``stop``, so that `_read_alike` can recognise similar ones.
 
-    ``layout`` gets a row for each field, in the order in which they occur, and a row for the end of the record. A row
-    contains the index of the field (`_MISSING` for the end), and where the bytes that precede the field's value begin
-    and end. ``spans`` contains where each field's value begins and ends, or 0 for a field that is absent.
+    The layout has one row for each field, in the order in which they occur, and one row for the end of the record. A
+    row consists of the index of the field (`_MISSING` for the end) and the positions where the bytes before the field's
+    value begin and end. ``spans`` contains the positions where each field's value begins and ends, or 0 for absent
+    fields.
     """
     at, count = begin, 0
     while True:
@@ -328,7 +333,7 @@ def _learn_layout(begin: int, stop: int, spans: Ints, layout: Ints) -> None:
 
 @compiled()
 def _read_alike(data: Bytes, at: int, stop: int, row: int, layout: Ints, spans: Ints) -> bool:
-    """If a record has the given layout, store where its fields' values begin and end. Return whether it has."""
+    """Return whether a record has the given layout. If it does, store where each field's value begins and ends."""
     if stop - at > _RECORD_LENGTH_MAX:
         return False
     address, count = data.ctypes.data, 0

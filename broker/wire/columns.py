@@ -49,15 +49,15 @@ class StringColumn:
         return self.end - self.start
 
     def take(self, which: Ints) -> StringColumn:
-        """Return a column of the strings at the given indices. The bytes of the strings are not copied."""
+        """Return a column with the strings at the given indices, without copying their bytes."""
         return StringColumn(self.data, self.start.take(which), self.end.take(which))
 
     def where(self, chosen: NDArray[np.bool_]) -> StringColumn:
-        """Return a column in which the strings of rows where ``chosen`` is false are replaced by empty strings."""
+        """Return the column with empty strings in the rows where ``chosen`` is false."""
         return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> StringColumn:
-        """Return a column whose ``data`` is exactly these strings, concatenated. This may be the column itself."""
+        """Return a column with the same strings, whose ``data`` contains nothing else. It may be the column itself."""
         is_packed = (
             len(self) > 0
             and self.start[0] == 0
@@ -138,9 +138,9 @@ class StringColumn:
         return number, first[:count]
 
     def integers(self) -> Ints | None:
-        """Parse the strings as integers. Return None if any string is not one.
+        """Parse the strings as integers. Return None if any of them is not an integer.
 
-        An integer has at most 18 digits, without leading zeros, and may begin with a minus sign.
+        An integer can have at most 18 digits, without leading zeros, and may begin with a minus sign.
         """
         found = np.empty(len(self), dtype=np.int64)
         return found if _read_integers(self.data, self.start, self.end, found) else None
@@ -172,8 +172,8 @@ def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
 class _Piece(NamedTuple):
     """A column to be passed to `_glue`.
 
-    ``row`` is the column's row in the table of pieces, and ``size`` the maximum number of bytes that the column takes.
-    ``arrays`` are those whose addresses ``row`` contains; they must not be freed before the call.
+    ``row`` is the column's row in the table of pieces, and ``size`` the maximum total number of bytes of its strings.
+    ``arrays`` are the arrays whose addresses are in ``row``; they must not be freed before the call.
     """
 
     row: tuple[int, int, int, int]
@@ -239,9 +239,9 @@ def _write_integer(value: int, digits: Bytes) -> int:
 def _glue(pieces: Ints, data: Bytes, start: Ints, end: Ints) -> int:
     """Write the concatenated strings to ``data``, and their positions to ``start`` and ``end``.
 
-    Return the number of bytes written. ``pieces`` has a row for each column, which begins with the column's kind. This
-    is followed, for a constant, by the address and number of its bytes; for strings, by the addresses of the bytes, the
-    starts and the ends; for integers, by the address of the values.
+    Return the number of bytes written. ``pieces`` contains one row per column. The row begins with the column's kind.
+    For a constant, the address and number of its bytes follow; for strings, the addresses of the bytes, the starts and
+    the ends; for integers, the address of the values.
     """
     target = data.ctypes.data
     digits = np.empty(_DIGITS_MAX, dtype=np.uint8)

@@ -26,15 +26,15 @@ _DIGITS_MAX: Final = 15
 
 _DECIMALS_MAX: Final = 18
 _POWERS: Final = np.array([10.0**power for power in range(_DECIMALS_MAX + 1)])
-"""Powers of ten. Doubles represent them exactly, which holds up to the 22nd power."""
+"""Powers of ten, all of which a double represents exactly; this is true up to 10^22."""
 
 _ENCODED_WITHOUT_EXPONENT_MIN: Final = 1e-3
 """Doubles from this value up to, but not including, 10^15 are encoded without an exponent."""
 
 _UNREAD, _ENCODED, _INTEGER, _REWRITTEN = range(4)
-"""How `_read_numbers` classifies a number: it was not parsed and needs a complete parser; its double is encoded as the
-same text; it is an integer, whose double is encoded as the same text followed by ``.0``; or its double is encoded as a
-different text."""
+"""The classes that `_read_numbers` assigns to numbers. A number of the first class was not parsed and needs a complete
+parser. For the other classes, the number's double is encoded as the same text, as the same text followed by ``.0`` (the
+number is an integer), or as a different text."""
 
 _numbers = msgspec.json.Decoder(list[float])
 

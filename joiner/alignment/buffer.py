@@ -11,26 +11,32 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from joiner.alignment.pending_rows import PendingRows
-from joiner.alignment.relations import HELD_COLUMNS, Answers, Input, RelationBuffer, relation_of
+from joiner.alignment.driver_rows import DRIVER, DriverRows
+from joiner.alignment.grid import Grid
+from joiner.alignment.grid_rows import GridRows
+from joiner.alignment.relations import Input
 from joiner.alignment.rules import ColumnRule
 from joiner.core import snapshot
-from joiner.core.arguments import check_duration, check_identity, check_records, check_rising, check_watermarks
+from joiner.core.arguments import (
+    WATERMARK_SCOPES,
+    check_duration,
+    check_identity,
+    check_records,
+    check_rising,
+    check_watermarks,
+)
 from joiner.core.compiled import compile_declared
-from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from joiner.alignment.driver_rows import StepRows
     from joiner.core.arguments import Records
-    from joiner.core.engine import Step
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
-
-DRIVER: Final = "driver"
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,12 @@ class AlignedRows:
     """The result of one step. Arrays have shape (n,), with a different n for each group below.
 
     Attributes:
-        seq, key, ts_ns: the driver records whose rows came out, ordered by (key, time, position); int64.
+        seq, key, ts_ns: the driver records whose rows came out, ordered by (key, time, position); int64. Of a grid, the
+            numbers of the ticks instead of positions: key and number are the identity of a row.
         values: by column, the value in each of these rows; float64, NaN where it is missing.
         is_missing: by column, where the value is missing; bool. (A stream may contain NaN itself.)
         dropped_seq: driver records whose rows were left out, because a column with ``on_missing="drop"`` has no value.
+            Empty for a grid.
         late_seq: by stream (``"driver"``, or the name of a column), records below the frontier of their stream.
         duplicate_seq: by stream, records with the key, time and identity of an earlier one.
 
@@ -67,13 +75,14 @@ class AlignedRows:
 
 
 class AlignBuffer:
-    """Aligns streams incrementally: one row for each driver record, as soon as all of its columns are certain.
+    """Aligns streams incrementally: one row for each driver record or tick, as soon as all of its columns are certain.
 
     A row is final. A stream that is silent holds up only the rows of its own keys, until a record or a watermark
     shows how far it has come.
 
     Args:
         columns: the rule of each column, by name.
+        grid: the times of rows, instead of those of a driver's records. There are no driver records then.
         lateness_ns: how far a driver record may be behind the largest time of its key before it is late.
         watermark_scope: as in `LocalStreamBuffer`, for all streams.
 
@@ -92,18 +101,24 @@ class AlignBuffer:
     """
 
     def __init__(
-        self, columns: Mapping[str, ColumnRule], *, lateness_ns: int = 0, watermark_scope: str = "key"
+        self,
+        columns: Mapping[str, ColumnRule],
+        *,
+        grid: Grid | None = None,
+        lateness_ns: int = 0,
+        watermark_scope: str = "key",
     ) -> None:
         _check_mapping("columns", columns)
         _check_rules(columns)
         self._rules = dict(columns)
+        self._grid = grid
         self._options = {"lateness_ns": check_duration("lateness_ns", lateness_ns), "watermark_scope": watermark_scope}
-        self._relations = [
-            (name, relation_of(direction, rule.tolerance_ns, (lateness_ns, rule.lateness_ns), watermark_scope))
-            for name, rule in self._rules.items()
-            for direction in rule.directions
-        ]
-        self._pending = PendingRows(list(self._rules.values()))
+        self._rows: DriverRows | GridRows
+        if grid is None:
+            self._rows = DriverRows(self._rules, lateness_ns=lateness_ns, watermark_scope=watermark_scope)
+        else:
+            _check_grid(grid, lateness_ns, watermark_scope)
+            self._rows = GridRows(self._rules, grid, watermark_scope=watermark_scope)
         self._positions = {name: _Positions() for name in (DRIVER, *self._rules)}
         self._closed = False
 
@@ -124,7 +139,7 @@ class AlignBuffer:
             column_watermarks: the same, by name.
 
         Raises:
-            ArgumentError: naming the argument and the index. The buffer is unchanged.
+            ArgumentError: naming the argument and the index; or too many ticks of a grid. The buffer is unchanged.
 
         """
         return self._step(driver, columns or {}, driver_watermarks, column_watermarks or {}, ends=False)
@@ -143,65 +158,40 @@ class AlignBuffer:
         return self._step(driver, columns or {}, None, {}, ends=True)
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column."""
-        return len(self._pending)
+        """Return the number of rows that wait for a column. The ticks of a grid are not held, and so do not count."""
+        return len(self._rows)
 
     def __repr__(self) -> str:
         rules = ", ".join(f"{name}: {rule.rule}" for name, rule in self._rules.items())
         return f"<AlignBuffer({rules}) rows={len(self)} records={self.held()}{' closed' if self._closed else ''}>"
 
     def held(self) -> int:
-        """Return the number of records of columns that are held. A ``"linear"`` column holds a record up to twice."""
-        return sum(relation.held() for _, relation in self._relations)
+        """Return the number of records of columns that are held.
 
-    def held_by_stream(self) -> dict[str, int]:
-        """Return, by stream, the number of rows that wait and of records held, as `len` and `held` count them."""
-        counts = dict.fromkeys((DRIVER, *self._rules), 0)
-        for name, relation in self._relations:
-            counts[name] += relation.held()
-        return counts | {DRIVER: len(self)}
+        With a driver that is a stream, a ``"linear"`` column holds a record up to twice.
+        """
+        return self._rows.held()
 
-    def held_ts(self, stream: str) -> Ints:
-        """Return the times in ns of the rows that wait (``"driver"``) or of a column's records, shape (n,)."""
-        if stream == DRIVER:
-            return self._pending.ts()
-        return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
-
-    def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with records, ascending, and how many each has in all buffers together; shape (k,) each."""
-        parts = [relation.held_by_key() for _, relation in self._relations]
-        keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
-        counts = np.zeros(len(keys), dtype=np.int64)
-        np.add.at(counts, number, np.concatenate([counts for _, counts in parts]))
-        return keys, counts
-
-    def known_keys(self) -> Ints:
-        """Return the keys, ascending, that have records or a frontier of their own, as `LocalStreamBuffer` does."""
-        return np.unique(np.concatenate([relation.known_keys() for _, relation in self._relations]))
-
-    def frontier_ns(self, keys: Sequence[int] | Ints) -> dict[str, Ints]:
-        """Return the frontiers of each stream for ``keys``, as `LocalStreamBuffer.frontier_ns` does."""
-        found = {DRIVER: self._relations[0][1].frontier_ns(keys)[0]}
-        return found | {name: relation.frontier_ns(keys)[1] for name, relation in self._relations}
+    @property
+    def driver_rows(self) -> DriverRows:
+        """The rows of the driver, to ask what they hold. Raises `ArgumentError` for a grid."""
+        if not isinstance(self._rows, DriverRows):
+            message = "a grid has no driver"
+            raise ArgumentError(message)
+        return self._rows
 
     def snapshot(self) -> bytes:
         """Serialize the options and the whole state for `restore`."""
-        table = self._pending.rows()
+        of_rows, columns = self._rows.save()
         header: dict[str, Any] = {
             "kind": _KIND,
             "columns": {name: asdict(rule) for name, rule in self._rules.items()},
+            "grid": None if self._grid is None else asdict(self._grid),
             "options": self._options,
             "positions": {name: asdict(one) for name, one in self._positions.items()},
             "closed": self._closed,
-            "pending": len(table),
         }
-        columns = {f"pending.{number}": column for number, column in enumerate(table)}
-        for number, (_, relation) in enumerate(self._relations):
-            packed, held = relation.save()
-            columns[f"{number}.buffer"] = _as_column(packed)
-            columns |= {f"{number}.{column}": values for column, values in enumerate(held)}
-            header[f"{number}.bytes"] = len(packed)
-        return snapshot.pack(header, columns)
+        return snapshot.pack(header | of_rows, columns)
 
     @classmethod
     def restore(cls, data: bytes) -> Self:
@@ -210,18 +200,10 @@ class AlignBuffer:
         Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot.
         """
         header, columns = snapshot.unpack(data, _KIND)
-        restored = cls({name: ColumnRule(**rule) for name, rule in header["columns"].items()}, **header["options"])
-        restored._pending.load(np.stack([columns[f"pending.{number}"] for number in range(header["pending"])]))
-        restored._relations = [
-            (
-                name,
-                RelationBuffer(
-                    LocalStreamBuffer.restore(_as_bytes(columns[f"{number}.buffer"], header[f"{number}.bytes"])),
-                    np.stack([columns[f"{number}.{column}"] for column in range(HELD_COLUMNS)]),
-                ),
-            )
-            for number, (name, _) in enumerate(restored._relations)
-        ]
+        rules = {name: ColumnRule(**rule) for name, rule in header["columns"].items()}
+        grid = None if header["grid"] is None else Grid(**header["grid"])
+        restored = cls(rules, grid=grid, **header["options"])
+        restored._rows.load(header, columns)
         restored._positions = {name: _Positions(**one) for name, one in header["positions"].items()}
         restored._closed = header["closed"]
         return restored
@@ -243,32 +225,22 @@ class AlignBuffer:
             if unknown := [name for name in given if name not in self._rules]:
                 message = f"{what}: there is no column {unknown[0]!r}; there are {', '.join(map(repr, self._rules))}"
                 raise ArgumentError(message)
-        inputs = {DRIVER: Input(driver, driver_watermarks)}
+        if self._grid is not None and (driver is not None or driver_watermarks is not None):
+            message = "driver: a buffer with a grid takes no records or watermarks of a driver"
+            raise ArgumentError(message)
+        checked = {DRIVER: self._positions[DRIVER].check(DRIVER, driver, driver_watermarks)}
         values: dict[str, Floats] = {}
         for name in self._rules:
-            records, values[name] = _pair_of(name, columns.get(name, (None, _NO_VALUES)))
-            inputs[name] = Input(records, column_watermarks.get(name))
-        checked = {name: self._positions[name].check(name, given) for name, given in inputs.items()}
-        values = {name: _check_values(name, values[name], checked[name][0]) for name in self._rules}
-        # From here on, nothing raises.
+            records, of_records = _pair_of(name, columns.get(name, (None, _NO_VALUES)))
+            checked[name] = self._positions[name].check(name, records, column_watermarks.get(name))
+            values[name] = _check_values(name, of_records, checked[name][0].records)
+        found = self._rows.push({name: given for name, (given, _) in checked.items()}, values, ends=ends)
         self._positions = {name: positions for name, (_, positions) in checked.items()}
         self._closed = ends
-        answers, steps = [], {}
-        for name, relation in self._relations:
-            answer, steps[name] = relation.push(inputs[DRIVER], inputs[name], values[name].view(np.int64), ends=ends)
-            answers.append(answer)
-        return self._rows(checked[DRIVER][0], answers, steps)
+        return self._aligned(found)
 
-    def _rows(self, driver: Records, answers: list[Answers], steps: Mapping[str, Step]) -> AlignedRows:
-        of_driver = next(iter(steps.values()))
-        late_seq = {DRIVER: of_driver.left_late_seq} | {name: step.right_late_seq for name, step in steps.items()}
-        duplicates = {name: step.right_duplicate_seq for name, step in steps.items()}
-        duplicate_seq = {DRIVER: of_driver.left_duplicate_seq} | duplicates
-        if len(driver.seq):
-            left_out = np.concatenate((late_seq[DRIVER], duplicate_seq[DRIVER]))
-            accepted = driver.without(driver.seq.searchsorted(left_out))
-            self._pending.add(accepted.key, accepted.ts, accepted.seq)
-        rows = self._pending.answer(answers)
+    def _aligned(self, found: StepRows) -> AlignedRows:
+        rows = found.rows
         drops = np.array([rule.on_missing == "drop" for rule in self._rules.values()])
         is_dropped = rows.is_missing[drops].any(axis=0)
         at = (~is_dropped).nonzero()[0]
@@ -278,9 +250,9 @@ class AlignBuffer:
             rows.ts[at],
             {name: rows.values[column][at] for column, name in enumerate(self._rules)},
             {name: rows.is_missing[column][at] for column, name in enumerate(self._rules)},
-            np.sort(rows.seq[is_dropped]),
-            late_seq,
-            duplicate_seq,
+            np.sort(rows.seq[is_dropped]) if self._grid is None else _NO_POSITIONS,
+            found.late_seq,
+            found.duplicate_seq,
         )
 
 
@@ -291,12 +263,13 @@ class _Positions:
     last_seq: int | None = None
     has_identities: bool | None = None
 
-    def check(self, name: str, given: Input) -> tuple[Records, _Positions]:
-        """Validate the next input of the stream ``name``. Return its records, and what is known after them."""
-        records = check_records(name, given.records)
-        watermarks = check_watermarks(f"{name} watermarks", given.watermarks)
-        last_seq = check_rising(name, records, watermarks, self.last_seq)
-        return records, _Positions(last_seq, check_identity(f"{name}: identities", records, self.has_identities))
+    def check(
+        self, name: str, records: Sequence[object] | None, watermarks: Sequence[object] | None
+    ) -> tuple[Input, _Positions]:
+        """Validate the next input of the stream ``name``. Return it, and what is known after it."""
+        found = Input(check_records(name, records), check_watermarks(f"{name} watermarks", watermarks))
+        last_seq = check_rising(name, *found, self.last_seq)
+        return found, _Positions(last_seq, check_identity(f"{name}: identities", found.records, self.has_identities))
 
 
 def _check_mapping(what: str, given: object) -> None:
@@ -322,6 +295,18 @@ def _check_rules(columns: Mapping[Any, Any]) -> None:
             raise ArgumentError(message)
 
 
+def _check_grid(grid: object, lateness_ns: int, watermark_scope: str) -> None:
+    if not isinstance(grid, Grid):
+        message = f"grid must be a Grid, not {type(grid).__qualname__}"
+        raise ArgumentError(message)
+    if lateness_ns:
+        message = "lateness_ns is an option of a driver that is a stream; with a grid, each column has its own"
+        raise ArgumentError(message)
+    if watermark_scope not in WATERMARK_SCOPES:
+        message = f"watermark_scope must be one of {', '.join(map(repr, WATERMARK_SCOPES))}, not {watermark_scope!r}"
+        raise ArgumentError(message)
+
+
 def _pair_of(name: str, given: Any) -> tuple[Any, Any]:
     """Return the records and the values of a column's input."""
     pair = 2
@@ -345,15 +330,6 @@ def _check_values(name: str, values: object, records: Records) -> Floats:
 
 _KIND: Final = "AlignBuffer"
 _NO_VALUES: Final = np.empty(0, dtype=np.float64)
-
-
-def _as_column(data: bytes) -> Ints:
-    """Return bytes as int64, padded with zeros."""
-    return np.frombuffer(data + bytes(-len(data) % 8), dtype="<i8")
-
-
-def _as_bytes(column: Ints, size: int) -> bytes:
-    return column.astype("<i8").tobytes()[:size]
-
+_NO_POSITIONS: Final = np.empty(0, dtype=np.int64)
 
 compile_declared()

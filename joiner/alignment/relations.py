@@ -10,9 +10,9 @@ from joiner.alignment.position_table import PositionTable
 from joiner.core.engine import LocalStreamBuffer, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
+
+    from joiner.core.arguments import Records, Watermarks
 
     Ints = NDArray[np.int64]
 
@@ -24,10 +24,10 @@ TS: Final = 1
 
 
 class Input(NamedTuple):
-    """The records and watermarks of one stream for a step, as `LocalStreamBuffer.push` takes them."""
+    """The records and watermarks of one stream for a step, validated."""
 
-    records: Sequence[object] | None = None
-    watermarks: Sequence[object] | None = None
+    records: Records
+    watermarks: Watermarks
 
 
 class Answers(NamedTuple):
@@ -61,18 +61,9 @@ class RelationBuffer:
 
         ``ends``: both streams end with these records; there are no watermarks then.
         """
-        if column.records is not None and len(values):
-            _, ts, seq, *_ = column.records
-            self._held.append(np.stack([np.asarray(seq), np.asarray(ts), values]))
-        if ends:
-            step = self._buffer.close(left=driver.records, right=column.records)
-        else:
-            step = self._buffer.push(
-                left=driver.records,
-                right=column.records,
-                left_watermarks=driver.watermarks,
-                right_watermarks=column.watermarks,
-            )
+        if len(values):
+            self._held.append(np.stack([column.records.seq, column.records.ts, values]))
+        step = self._buffer.step((driver.records, column.records), (driver.watermarks, column.watermarks), ends=ends)
         _, ts, value = self._held.take(self._held.find(step.right_seq))
         gone = np.concatenate((step.right_late_seq, step.right_duplicate_seq, step.right_released_seq))
         self._held.remove(self._held.find(gone))
@@ -95,7 +86,7 @@ class RelationBuffer:
         """See `LocalStreamBuffer.known_keys`."""
         return self._buffer.known_keys()
 
-    def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
+    def frontier_ns(self, keys: Ints) -> tuple[Ints, Ints]:
         """Return the frontiers of the driver and of the column, as `LocalStreamBuffer.frontier_ns` does."""
         return self._buffer.frontier_ns(keys)
 

@@ -12,8 +12,10 @@ from joiner.core.arguments import check_duration
 from joiner.core.errors import ArgumentError
 
 RULES: Final = ("previous", "next", "nearest", "linear")
-ON_MISSING: Final = ("null", "drop")
+PREVIOUS, NEXT, NEAREST, LINEAR = range(4)
+"""The index of each rule, for compiled loops."""
 
+ON_MISSING: Final = ("null", "drop")
 
 _DIRECTIONS: Final = {
     "previous": ("backward",),

@@ -4,8 +4,8 @@ A function may have side effects, so it is called as rarely as possible: once wi
 fails, once with a single pair. Built-in functions are not called.
 
 Failing for made-up pairs proves little, because a function may reject a machine that it does not know. A function is
-therefore refused only for an error that every pair would cause: it does not accept two sides, uses a name that does not
-exist, or does not return a column of numbers. Any other exception only causes a warning.
+therefore refused only for an error that would occur with any pair: it does not accept two arguments, uses an undefined
+name, or does not return a column of numbers. Any other exception only causes a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.settings import SettingsError
 from joiner.functions import BUILT_IN, Columns, JoinFunction, UnusableValuesError, call_function, place_of, reason_of
 
 MADE_UP: Final = "made-up"
-"""The thing of every made-up pair and the prefix of its event ids, by which a joining function can recognise it."""
+"""The thing in all made-up pairs and the prefix of their event ids, so that a joining function can recognise them."""
 
 _TIME_NS: Final = 1_577_836_800 * 10**9
 """2020-01-01T00:00:00Z."""
@@ -31,8 +31,8 @@ _REASON_LENGTH_MAX: Final = 300
 def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFunction]) -> list[str]:
     """Call each joining function with made-up pairs. Return a warning for each that failed but may still work.
 
-    ``names``: the name of each join's function in the settings, by join. ``functions``: the functions, by join. Raises
-    `SettingsError` listing every function that cannot work.
+    ``names``: maps each join to the name of its function in the settings. ``functions``: maps each join to its
+    function. Raises `SettingsError` listing every function that cannot work.
     """
     mistakes, warnings = [], []
     # A function that several joins share is probed only once.
@@ -95,7 +95,7 @@ def _fails_for_all(error: BaseException) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Return a one-line description of the exception and of the place where it was raised."""
+    """Describe on one line the exception and where it was raised."""
     what = " ".join(reason_of(error)[:_REASON_LENGTH_MAX].split()).rstrip(": ")
     place = place_of(error)
     return f"{place}: {what}" if place else what

@@ -148,7 +148,7 @@ def _site(text: str) -> str:
 
 
 class _FormerFlag(argparse.Action):
-    """Accepts a flag under its former name, and prints a warning with its current name."""
+    """Accepts a flag under its former name, and prints a warning that gives the current name."""
 
     def __call__(
         self,
@@ -166,7 +166,7 @@ class _FormerFlag(argparse.Action):
 def _units(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: give unit numbers, such as 0,3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: separate unit numbers by commas, as in 0,3")
     return [int(number) for number in numbers]
 
 
@@ -186,7 +186,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         prog="joiner",
-        description="Joins each record with its neighbours in the other stream, Kafka to Kafka, exactly once.",
+        description="Joins each record with its neighbours in the other stream, from Kafka to Kafka, exactly once.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""``joiner move``: orders a move of units to another site, reports each step, and reads the outcome from checkpoints.
+"""``joiner move``: orders units to be moved to another site, reports each step, and reads the outcome from checkpoints.
 
 If this program dies, nothing is lost: its order expires, and units that have already been released are claimed by the
 target or reclaimed by the source.
@@ -31,7 +31,7 @@ _CHECK_INTERVAL_S: Final = 1.0
 """How often to read the checkpoints of units that may be between two owners."""
 
 _RECLAIM_TIMEOUT_S: Final = RECLAIM_AFTER_S + 15.0
-"""How long to wait for a released unit to be claimed: enough for the source to reclaim it, including a replay."""
+"""How long to wait for a released unit to be claimed. Long enough for the source to reclaim it, including a replay."""
 
 _REPORT_TIMEOUT_S: Final = 5.0
 """How long to wait for a unit's owner to report a step."""
@@ -73,7 +73,7 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
 def carry_out(
     settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, report: Callable[[str], None]
 ) -> Order:
-    """Write an order to move the units to the site ``to``, and wait until the outcome of every unit is known.
+    """Write an order to move the units to the site ``to``, and wait until the outcome is known for every unit.
 
     The units must belong to other sites. ``report``: called with a line of text for each step. Raises KafkaException
     and `broker.kafka.topics.TopicError`.
@@ -97,7 +97,7 @@ def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
 
 
 class _Move:
-    """Carries out one order to move units, from its first request until the outcome of every unit is known."""
+    """Carries out one order to move units, from its first request until the outcome is known for every unit."""
 
     def __init__(
         self, readers: Readers, to: str, units: list[int], timeout_s: float, report: Callable[[str], None]
@@ -142,7 +142,7 @@ class _Move:
                 self._report_step(unit)
 
     def _check_underway(self, now_s: float) -> None:
-        """Read the checkpoints of units that may be between two owners, in case the process that reports has died."""
+        """Read the checkpoints of units that may be between two owners, in case the reporting process has died."""
         for unit in self._order.underway:
             try:
                 checkpoint = read_checkpoint(self._readers, unit)
@@ -152,7 +152,7 @@ class _Move:
                 self._report_step(unit)
 
     def _finish(self, unit: int, checkpoint: Checkpoint, now_s: float) -> bool:
-        """Set the outcome of a unit's move if its checkpoint or the elapsed time decides it. Return whether it does."""
+        """Set a unit's outcome if its checkpoint or the elapsed time determines it. Return whether it is now set."""
         order, one = self._order, self._order.units[unit]
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:

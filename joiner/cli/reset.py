@@ -31,9 +31,9 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         return 0
     if not confirmed:
         print(
-            f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. Its "
-            f"next start begins at application.start = {settings.application.start!r} and writes all results again, "
-            f"with the same ids. Results already in the topic {settings.topics.out} are kept. "
+            f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. On "
+            f"its next start, it begins at application.start = {settings.application.start!r} and writes all results "
+            f"again, with the same ids. Results already in the topic {settings.topics.out} are kept. "
             "Stop its processes first, then repeat the command with --yes."
         )
         return 2

@@ -1,7 +1,8 @@
 """``joiner status``: shows how far each unit of an application has progressed, and which process owns it.
 
-The values come from the checkpoints and are as of each unit's last commit, whose age is shown. The lag is computed from
-the ends of the input logs. The state of a unit's owner is shown as far as it is known (see `presence`).
+The values come from the checkpoints, so they describe each unit at its last commit, whose age is shown. The lag is the
+number of records between the consumed offsets and the current ends of the input logs. Whether a unit's owner is still
+running is shown where this can be determined (see `presence`).
 
 `current_status` returns the same values as an object, which a notebook displays as tables.
 """
@@ -20,7 +21,7 @@ import msgspec
 from confluent_kafka import Consumer
 
 from broker.kafka.topics import topic_facts
-from joiner.alignment.buffer import DRIVER
+from joiner.alignment.driver_rows import DRIVER
 from joiner.runtime.clock import Clock, SystemClock
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range, make_admin
@@ -47,7 +48,7 @@ _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60,
 class JoinStatus(msgspec.Struct, frozen=True):
     """The status of a join in one unit: totals (None if not yet counted per join), held records, frontiers in ns.
 
-    ``frontier_*``: the lowest and the highest frontier of any key on that side.
+    ``frontier_*``: the lowest and the highest frontier among the keys on that side.
     """
 
     pairs: int | None
@@ -76,10 +77,10 @@ class AlignStatus(msgspec.Struct, frozen=True):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """The status of a unit as of its last commit.
+    """The status of a unit at its last commit.
 
-    ``pairs``: those for which the joining function succeeded. ``failed``: those for which it failed. ``lag``: the
-    number of input records not consumed yet.
+    ``pairs``: the number of pairs for which the joining function succeeded. ``failed``: the number for which it failed.
+    ``lag``: the number of input records that have not been consumed yet.
     """
 
     unit: int
@@ -103,7 +104,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The status of an application. ``units``: by number, None for a unit that has never run.
+    """The status of an application. ``units``: one summary per unit, None for a unit that has never run.
 
     ``at``: when the status was read, ISO 8601 in UTC. ``processes``: the units of each process, by site and instance.
     ``not_served``: for each unit that a runner cannot serve, a line of text with the reason.
@@ -221,7 +222,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
 
 
 def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: bool) -> JoinStatus:
-    """Return the status of a join in one unit. If it is the unit's only join, the unit's totals are also its totals."""
+    """Return the status of a join in one unit. A unit's only join has the same totals as the unit."""
     prefix = "" if is_only else f"{name}:"
     pairs, late, duplicates, unmatched = (counts.get(f"{prefix}{what}") for what in _COUNTED if what != FAILED)
     # The checkpoint has no count of failed pairs until a pair has failed.
@@ -285,7 +286,7 @@ def _headings(status: Status) -> list[str]:
 
 
 def _tables(status: Status) -> list[_Table]:
-    """Return a table of the units and, if any unit has run, tables of their joins and aligns, and of the frontiers."""
+    """Return the tables to show: the units and, if any unit has run, their joins and aligns, and the frontiers."""
     header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
     tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
     if joins := _joins(status):

@@ -38,7 +38,7 @@ UNMATCHED: Final = ("none", *SIDES, "both")
 
 
 class NeighbourSpec(NamedTuple):
-    """Which neighbours each record of one side looks for. ``nearest``: only the nearer of the two."""
+    """Which neighbours each record of one side looks for. ``nearest``: whether it looks only for the nearer one."""
 
     prev: bool
     next: bool
@@ -101,18 +101,18 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. Without one, the largest uint64, which exceeds the distance between any two times."""
+        """The tolerance in ns. The default is the largest uint64, which exceeds the distance between any two times."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
     def neighbour_specs(self) -> tuple[NeighbourSpec, NeighbourSpec]:
-        """Which neighbours left records look for, and which neighbours right records look for."""
+        """For each side (left, right), the neighbours that its records look for."""
         spec = _DIRECTIONS[self.direction]
         return (_NO_NEIGHBOUR if self.driver == "right" else spec), (_NO_NEIGHBOUR if self.driver == "left" else spec)
 
     @property
     def emits_unmatched(self) -> tuple[bool, bool]:
-        """Whether unmatched records of the left and of the right stream are emitted."""
+        """For each side (left, right), whether its unmatched records are emitted."""
         return self.emit_unmatched in {"left", "both"}, self.emit_unmatched in {"right", "both"}
 
     def changed(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Options:
 
     @classmethod
     def from_json(cls, header: dict[str, Any]) -> Self:
-        """Create options from a header that `to_json` wrote. Other members of the header are ignored."""
+        """Create options from a header that `to_json` wrote. Other fields in the header are ignored."""
         return cls(
             tolerance_ns=header["tolerance_ns"],
             lateness_ns=tuple(header["lateness_ns"]),
@@ -147,8 +147,8 @@ class Options:
 class Records(NamedTuple):
     """Records of one stream in log order: keys, event times in ns, log positions and identities, shape (n,) each.
 
-    Two records of a stream with the same key, time and identity are one event, delivered twice. ``identity`` is None if
-    the source has no identities, in which case no record is a duplicate.
+    Two records in a stream with the same key, time and identity represent one event that was delivered twice.
+    ``identity`` is None if the source does not provide identities; then no record is treated as a duplicate.
     """
 
     key: Ints
@@ -177,7 +177,8 @@ class Watermarks(NamedTuple):
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
     """Validate ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, int64 arrays of shape (n,).
 
-    None means no records. ``name``: the argument, for messages. Raises `ArgumentError` naming the column and the index.
+    None means no records. ``name``: the name of the argument, for error messages. Raises `ArgumentError` naming the
+    column and the index.
     """
     if columns is None:
         return _NO_RECORDS
@@ -191,8 +192,8 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
 def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
     """Validate ``(keys, ts_ns, seq)``, int64 arrays of shape (n,), in which a key may be `ALL_KEYS`.
 
-    None means no watermarks. ``name``: the argument, for messages. Raises `ArgumentError` naming the column and the
-    index.
+    None means no watermarks. ``name``: the name of the argument, for error messages. Raises `ArgumentError` naming the
+    column and the index.
     """
     if columns is None:
         return _NO_WATERMARKS
@@ -205,7 +206,7 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
     """Check that the log positions of a side's records and watermarks are strictly increasing. Return the last one.
 
-    ``last_seq``: the last position of the previous batches. Raises `ArgumentError` naming the column and the index.
+    ``last_seq``: the last position in the previous batches. Raises `ArgumentError` naming the column and the index.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
@@ -240,7 +241,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in messages."""
+    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in error messages."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None
@@ -305,7 +306,7 @@ def _check_range(name: str, values: Ints, low: int, high: int, hint: str) -> Non
 
 @compiled(COUNT, GIVEN, COUNT, COUNT)
 def _find_outside(values: Ints, low: int, high: int) -> int:
-    """Return the index of the first value outside the range, or the length if all are inside."""
+    """Return the index of the first value outside the range, or the array's length if there is none."""
     for at in range(len(values)):
         if not low <= values[at] <= high:
             return at
@@ -321,7 +322,7 @@ def _check_rising_within(name: str, seq: Ints) -> None:
 
 @compiled(COUNT, GIVEN)
 def _find_not_rising(values: Ints) -> int:
-    """Return the index of the first value not greater than the one before it, or the length if there is none."""
+    """Return the index of the first value not greater than its predecessor, or the array's length if there is none."""
     for at in range(1, len(values)):
         if values[at] <= values[at - 1]:
             return at

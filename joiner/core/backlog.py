@@ -1,10 +1,10 @@
-"""Stores the held records of both sides. Most records of a side that runs ahead of the other are in its backlog.
+"""Stores the held records of both sides. If one side runs ahead of the other, most of its records are in its backlog.
 
-A record can move to the backlog once it is later than the other side's frontier and all records of the other side with
-its key, and no record of its own side can arrive before it. For each key, the first such record and the last ones stay
-in the table. The first is the next neighbour of any record that the other side sends, and the last ones may be the
-previous neighbours of records that arrive next. All records in between have the same neighbours as the first, so no
-step needs to evaluate them, and the cost of a step does not depend on the size of the backlog.
+A record can move to the backlog if it is later than the other side's frontier and later than every record with its key
+on the other side, and if no earlier record can still arrive on its own side. For each key, the first such record and
+the last ones stay in the table. The first is the next neighbour of any record that the other side sends, and the last
+ones may be the previous neighbours of records that arrive next. All records in between have the same neighbours as the
+first, so no step needs to evaluate them, and the cost of a step does not depend on the size of the backlog.
 
 The backlog consists of runs sorted by key, time and position. Small runs are merged into larger ones, so the number of
 runs is logarithmic in the number of records.
@@ -53,13 +53,13 @@ _BOTH_WAYS: Final = ((_LEFT, _RIGHT), (_RIGHT, _LEFT))
 def is_backlog(kept: int, touched: int) -> bool:
     """Return whether a step keeps far more records than it touches, and should therefore move some to the backlog.
 
-    ``kept``: the number of records that remain held. ``touched``: the number of new records plus the number of keys.
+    ``kept``: the number of records that the step keeps. ``touched``: the number of new records plus the number of keys.
     """
     return kept > _FEW_RECORDS + _RECORDS_PER_TOUCHED * touched
 
 
 class HeldRecords:
-    """The records of both sides, each in a table (`RecordStore`) or in the backlog."""
+    """The held records of both sides. Each record is either in a table (`RecordStore`) or in the backlog."""
 
     def __init__(self) -> None:
         self._tables = RecordStore(), RecordStore()
@@ -84,12 +84,12 @@ class HeldRecords:
         return np.union1d(*self.keys_by_side())
 
     def keys_by_side(self) -> tuple[Ints, Ints]:
-        """Return the keys that have left records and those that have right records, ascending."""
+        """Return the keys with records on the left side and the keys with records on the right side, both ascending."""
         # A key that has a backlog also has records in the table.
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records both sides together hold for each of the ascending ``keys``, shape (k,)."""
+        """Return how many records the two sides hold in total for each of ``keys`` (ascending), shape (k,)."""
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 
@@ -114,7 +114,7 @@ class HeldRecords:
         since: Sequence[int],
         has_identities: Sequence[bool | None],
     ) -> tuple[tuple[Side, Side], tuple[Ints, Ints]]:
-        """Merge the new records with those held for ``keys``. Return both sides without duplicates, and the duplicates.
+        """Merge the new records with those held for ``keys``. Return the sides without duplicates, and the duplicates.
 
         ``keys`` are ascending, and ``frontiers`` already take the new records into account. ``since``: for each side,
         the last log position before the step. ``has_identities``: for each side, whether its records have identities.
@@ -142,10 +142,10 @@ class HeldRecords:
     def put(
         self, keys: Ints, sides: tuple[Side, Side], kept: tuple[Ints, Ints], frontiers: Ints, *, has_backlog: bool
     ) -> None:
-        """Replace the held records of ``keys`` with the records in ``sides``, except those that are no longer needed.
+        """Replace the records held for ``keys`` with the records in ``sides`` that are still needed.
 
-        ``kept``: for each side, the index of each key's first record to keep, shape (k,). ``frontiers``: those of
-        ``keys``, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
+        ``kept``: for each side, the index of the first record to keep for each key, shape (k,). ``frontiers``: the
+        frontiers of each key, shape (2, k), ns. ``has_backlog``: whether to move records to the backlog.
         """
         for own, other in _BOTH_WAYS:
             side, first = sides[own], kept[own]
@@ -154,7 +154,7 @@ class HeldRecords:
             self._tables[own].put(keys, side, first)
 
     def _places_of(self, keys: Ints) -> Ints:
-        """Return an array that maps each of ``keys`` to its index in ``keys``. Entries of other keys are undefined."""
+        """Return an array that maps each of ``keys`` to its index in ``keys``. Entries for other keys are undefined."""
         if len(keys) and len(self._place) <= keys[-1]:
             self._place = np.empty(2 * int(keys[-1]) + 1, dtype=np.int64)
         self._place[keys] = np.arange(len(keys))
@@ -173,7 +173,7 @@ class Backlog:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records the backlog holds for each of the ascending ``keys``, shape (k,)."""
+        """Return how many records the backlog holds for each of ``keys`` (ascending), shape (k,)."""
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
             # Skip keys without records: their numbers may have been reused for other keys.
@@ -203,10 +203,10 @@ class Backlog:
         return _concatenate(parts)
 
     def put(self, side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> tuple[Side, Ints]:
-        """Move as many records as possible to the backlog. Return the side without them, and its ``kept``.
+        """Move as many records as possible to the backlog. Return the rest of the side, and ``kept`` adjusted to it.
 
-        ``kept``: the index of each key's first record to keep, shape (k,). ``frontier``, ``other_frontier``: those of
-        this side and of the other side for the step's keys, shape (k,), ns.
+        ``kept``: the index of the first record to keep for each key, shape (k,). ``frontier``, ``other_frontier``: each
+        key's frontier on this side and on the other side, shape (k,), ns.
         """
         moves = _can_move(side, kept, other, frontier, other_frontier).view(bool)
         if not moves.any():
@@ -231,9 +231,9 @@ class Backlog:
 
 @compiled(FLAGS, SIDE, INTS, SIDE, INTS, INTS)
 def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontier: Ints) -> Flags:
-    """Return for each of the n records of ``side`` whether it can move to the backlog, shape (n,).
+    """Return whether each record of ``side`` can move to the backlog, shape (n,).
 
-    ``kept``: the index of each key's first record to keep, shape (k,). Records before it cannot move.
+    ``kept``: the index of the first record to keep for each key, shape (k,). Records before it cannot move.
     """
     ts = side.rows[TS]
     found = np.zeros(len(ts), dtype=np.uint8)
@@ -278,7 +278,7 @@ class _Run:
         return self.of(rows.take(rows[KEY].argsort(kind="stable"), axis=1))
 
     def compacted(self) -> _Run:
-        """Return a copy without the removed records if these make up at least half of this run, else the run itself."""
+        """Return a copy without the removed records if at least half of the run was removed, else the run itself."""
         return self if 2 * self.live > self.rows.shape[1] else self.of(self._live_rows())
 
     def take(self, keys: Ints, until: Ints, first: Ints) -> Ints:
@@ -299,7 +299,7 @@ class _Run:
         return self.rows_of(start, behind)
 
     def rows_of(self, start: Ints, end: Ints) -> Ints:
-        """Return the records in the segments of the run from the indices ``start`` to the indices ``end``."""
+        """Return the records in all segments of the run that begin at the indices ``start`` and end at ``end``."""
         return self.rows.take(_indices(start, end), axis=1)
 
     def _live_rows(self) -> Ints:
@@ -308,7 +308,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Return for each segment of the table, in which times ascend, the first index with a time after ``until``."""
+    """Return for each time-ordered segment of the table the first index with a time after ``until``."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")

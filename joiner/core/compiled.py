@@ -46,8 +46,8 @@ def named(known: type, *of: Any) -> Any:
     return _types.NamedTuple(of, known) if len(set(of)) > 1 else _types.NamedUniTuple(of[0], len(of), known)
 
 
-# A hash of the package that is part of each loop's name. numba recompiles a loop when its own file changes, but not
-# when the file of a loop that it calls changes.
+# A hash of the package's source files, which becomes part of each loop's name. numba recompiles a loop when its own
+# file changes, but not when the file of a loop that it calls changes.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()
@@ -64,8 +64,8 @@ _declared: Final[list[tuple[Any, Any]]] = []
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
     """Register a loop to be compiled by `compile_declared`, with its return and parameter types.
 
-    A loop without types is compiled when a caller is. Loops release the GIL and do not check array bounds, so every
-    index must be valid.
+    A loop declared without types is compiled together with its first caller. Loops release the GIL and do not check
+    array bounds, so every index must be valid.
     """
 
     def declare(loop: _Loop) -> _Loop:
@@ -120,7 +120,7 @@ def distinct(one: Ints, other: Ints, more: Ints) -> Ints:
 
 @compiled()
 def gap(later: int, earlier: int) -> np.uint64:
-    """Return ``later - earlier`` in ns. Exact for all int64 times, provided that ``later`` is not below ``earlier``."""
+    """Return ``later - earlier`` in ns. Exact for all int64 times if ``later`` is not less than ``earlier``."""
     return np.uint64(later - earlier)
 
 

@@ -53,9 +53,9 @@ class Step:
             right time and position).
         left_ordinal, right_ordinal: the index of each of these records among the records of its stream with the same
             key and time, counted from 0.
-        left_late_seq, right_late_seq: records below the frontier of their stream when they arrived, ascending.
-        left_duplicate_seq, right_duplicate_seq: records with the key, time and identity of an earlier record of their
-            stream, ascending.
+        left_late_seq, right_late_seq: records that were below their stream's frontier when they arrived, ascending.
+        left_duplicate_seq, right_duplicate_seq: records with the same key, time and identity as an earlier record in
+            their stream, ascending.
         left_released_seq, right_released_seq: records that the buffer no longer holds, in no particular order. Later
             steps do not refer to them.
         left_unmatched_seq, right_unmatched_seq: records that are in no pair and can no longer be paired, ascending.
@@ -164,8 +164,8 @@ class LocalStreamBuffer:
 
         Args:
             left: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,): non-negative keys, event times in ns since the
-                epoch, log positions. If a fourth array contains identities, a record with the key, time and identity
-                of an earlier record of its side is a duplicate: it is reported and not joined.
+                epoch, log positions. An optional fourth array contains identities. A record with the same key, time and
+                identity as an earlier record of its side is a duplicate, which is reported and not joined.
             right: the same for the right side.
             left_watermarks: ``(keys, ts_ns, seq)``, int64 arrays of shape (n,). A watermark promises that no record of
                 its key, or of any key (`ALL_KEYS`), will follow with a time below its own.
@@ -183,7 +183,7 @@ class LocalStreamBuffer:
             check_watermarks("left_watermarks", left_watermarks),
             check_watermarks("right_watermarks", right_watermarks),
         )
-        return self._step(records, watermarks)
+        return self.step(records, watermarks)
 
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
         """Consume the last records and end both streams. All relations become certain, and the buffer is emptied.
@@ -193,9 +193,33 @@ class LocalStreamBuffer:
         """
         self._check_open("close")
         records = check_records("left", left), check_records("right", right)
-        step = self._step(records, (check_watermarks("left_watermarks", None),) * 2, ends=True)
-        self._closed = True
-        return step
+        return self.step(records, (check_watermarks("left_watermarks", None),) * 2, ends=True)
+
+    def step(
+        self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
+    ) -> Step:
+        """Do what `push` does or, if the streams end, `close`, with validated records and watermarks (left, right).
+
+        For a stream that goes to several buffers, and is validated once. Raises `ArgumentError` if it does not rise.
+        """
+        last_seq = [
+            check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
+        ]
+        self._has_identities = check_identities(records, self._has_identities)
+        # From here on, nothing raises.
+        since = [NEVER if last is None else last for last in self._last_seq]
+        self._last_seq, self._closed = last_seq, ends
+        keys = self._touched_keys(records, watermarks, all_held=ends)
+        before = self._frontiers.at(keys)
+        late = [self._frontiers.advance(side, records[side], watermarks[side]) for side in (_LEFT, _RIGHT)]
+        if ends:
+            self._frontiers.end()
+        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
+        accepted = records[_LEFT].without(late[_LEFT]), records[_RIGHT].without(late[_RIGHT])
+        now = self._frontiers.at(keys)
+        sides, duplicate_seq = self._held.merge(keys, accepted, self._frontiers, since, self._has_identities)
+        touched = len(keys) + sum(len(batch.key) for batch in accepted)
+        return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
     def __len__(self) -> int:
         """Return the total number of records held on both sides."""
@@ -207,25 +231,25 @@ class LocalStreamBuffer:
         return f"<LocalStreamBuffer({options}) records={len(self)} keys={len(self._held.keys())}{closed}>"
 
     def held_seq(self) -> tuple[Ints, Ints]:
-        """Return the log positions of the held left records and of the held right records, ascending, shape (n,)."""
+        """Return the log positions of the records held on the left and on the right, each ascending, shape (n,)."""
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with held records, ascending, and the number of held records of each, shape (k,) each."""
+        """Return the keys for which records are held, ascending, and how many are held for each, both of shape (k,)."""
         keys = self._held.keys()
         return keys, self._held.count(keys)
 
     def known_keys(self) -> Ints:
-        """Return the keys, ascending, that have held records or whose own frontier is above the one for all keys.
+        """Return, in ascending order, the keys that have held records or a frontier above the one shared by all keys.
 
-        Any other key is in the same state as one that was never used, so its number can be assigned to a new key.
+        Any other key is in the same state as a key that was never used, so its number can be assigned to a new key.
         """
         return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
-        """Return the frontiers of the left and of the right stream for ``keys``, in ns, shape (k,) each.
+        """Return the left and the right stream's frontier for each of ``keys``, in ns, shape (k,) each.
 
-        A key that has had no record and no watermark has the smallest int64 as its frontier.
+        For a key that has had no records or watermarks yet, the frontier is the smallest int64.
         """
         asked = np.asarray(keys, dtype=np.int64)
         if len(asked):
@@ -270,29 +294,6 @@ class LocalStreamBuffer:
         if self._closed:
             message = f"{call} after close: both streams have ended"
             raise ArgumentError(message)
-
-    def _step(
-        self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
-    ) -> Step:
-        """Consume the records and watermarks of both sides. ``ends``: whether both streams end with them."""
-        last_seq = [
-            check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
-        ]
-        self._has_identities = check_identities(records, self._has_identities)
-        # From here on, nothing raises.
-        since = [NEVER if last is None else last for last in self._last_seq]
-        self._last_seq = last_seq
-        keys = self._touched_keys(records, watermarks, all_held=ends)
-        before = self._frontiers.at(keys)
-        late = [self._frontiers.advance(side, records[side], watermarks[side]) for side in (_LEFT, _RIGHT)]
-        if ends:
-            self._frontiers.end()
-        late_seq = records[_LEFT].seq[late[_LEFT]], records[_RIGHT].seq[late[_RIGHT]]
-        accepted = records[_LEFT].without(late[_LEFT]), records[_RIGHT].without(late[_RIGHT])
-        now = self._frontiers.at(keys)
-        sides, duplicate_seq = self._held.merge(keys, accepted, self._frontiers, since, self._has_identities)
-        touched = len(keys) + sum(len(batch.key) for batch in accepted)
-        return self._evaluate(keys, sides, before, now, late_seq + duplicate_seq, touched=touched, ends=ends)
 
     def _touched_keys(self, records: Sequence[Records], watermarks: Sequence[Watermarks], *, all_held: bool) -> Ints:
         """Return the keys that a batch can affect, ascending. ``all_held``: include every key that has records."""

@@ -59,7 +59,7 @@ def evaluate(
     emits_unmatched: tuple[bool, bool],
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> Evaluation:
-    """Find the new pairs, unmatched records and evictable records among all records of a step's k keys.
+    """Find the new pairs, unmatched records and evictable records among all records with one of a step's k keys.
 
     ``before``, ``now``: the frontiers before and after the step, shape (2, k), ns. ``specs``, ``emits_unmatched``:
     (left, right). ``tolerance``: ns. ``ends``: whether both streams have ended.

@@ -16,33 +16,35 @@ from joiner.core.arguments import ALL_KEYS, Records, Watermarks
 from joiner.core.compiled import COUNT, FLAG, GIVEN, INTS, compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key that has had no record and no watermark: below every valid time."""
+"""The frontier of a key that has had no records or watermarks yet: below every valid time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
 """The frontier of a stream that has ended: above every valid time."""
 
 
 class Frontiers:
-    """The frontiers of both streams in ns: ``by_key``, shape (2, keys), and ``of_all`` for all keys, shape (2, 1)."""
+    """The frontiers of s streams in ns: ``by_key``, shape (s, keys), and ``of_all``, for all keys, shape (s, 1)."""
 
-    def __init__(self, lateness_ns: tuple[int, int], *, by_partition: bool = False) -> None:
-        """``lateness_ns``: (left, right). ``by_partition``: whether a record advances the frontier of all keys."""
+    def __init__(self, lateness_ns: Sequence[int], *, by_partition: bool = False) -> None:
+        """``lateness_ns``: of each stream. ``by_partition``: whether a record advances the frontier of all keys."""
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
-        self.by_key: Ints = np.empty((2, 0), dtype=np.int64)
-        self.of_all: Ints = np.full((2, 1), NEVER)
+        self.by_key: Ints = np.empty((len(lateness_ns), 0), dtype=np.int64)
+        self.of_all: Ints = np.full((len(lateness_ns), 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """Return both frontiers of each key, shape (2, k), ns. Keys must be below the count last passed to `grow`."""
+        """Return the frontiers of each key, shape (s, k), ns. Keys must be below the count last passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
-        """Return the later of each key's frontier and its latest time in ``new``, by side, shape (2, k), ns.
+        """Return the larger of each key's frontier and its latest time in ``new``, by stream, shape (s, k), ns.
 
         ``keys`` are ascending.
         """
@@ -52,14 +54,15 @@ class Frontiers:
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys whose own frontier is above the one for all keys on at least one side, ascending."""
+        """Return the keys that have, in at least one stream, a frontier above the one shared by all keys, ascending."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:
         """Allocate state for all keys below ``keys``. The capacity at least doubles, so calls are cheap on average."""
         have = self.by_key.shape[1]
         if keys > have:
-            self.by_key = np.hstack([self.by_key, np.full((2, max(keys - have, have)), NEVER)])
+            more = np.full((len(self.by_key), max(keys - have, have)), NEVER)
+            self.by_key = np.hstack([self.by_key, more])
 
     def concerns_all(self, records: Records, watermarks: Watermarks) -> bool:
         """Return whether a batch may advance the frontiers of keys that have no records or watermarks in it."""
@@ -68,7 +71,7 @@ class Frontiers:
         )
 
     def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
-        """Advance the frontiers of a side (0 left, 1 right) by a batch. Return the indices of its late records.
+        """Advance the frontiers of a stream (0 left, 1 right) by a batch. Return the indices of its late records.
 
         Each key must be below the count last passed to `grow`.
         """
@@ -78,7 +81,7 @@ class Frontiers:
         )
 
     def end(self) -> None:
-        """Advance all frontiers to `FOREVER`: both streams have ended."""
+        """Advance all frontiers to `FOREVER`: all streams have ended."""
         self.of_all[:] = FOREVER
 
 
@@ -99,8 +102,8 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
 
     Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
     ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
-    int64 of shape (m,). Times are in ns. The log positions of the records increase, and so do those of the watermarks.
-    Returns the indices of the late records, int64, ascending.
+    int64 of shape (m,). Times are in ns. Log positions increase within the records and within the watermarks. Returns
+    the indices of the late records, int64, ascending.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):

@@ -67,9 +67,9 @@ HERE: Final = 8
 class NeighbourView(NamedTuple):
     """What determines a record's relations: its time, its present neighbours and the other side's frontier.
 
-    ``before``, ``now``: that frontier before and after the step. All times are in ns. ``is_old``, ``is_next_old``:
-    whether the record, or its next neighbour, was present before the step. ``is_done``: whether the record's next or
-    nearest neighbour became certain in an earlier step and has been evicted.
+    ``before``, ``now``: the other side's frontier before and after the step. All times are in ns. ``is_old``,
+    ``is_next_old``: whether the record, or its next neighbour, was present before the step. ``is_done``: whether the
+    record's next or nearest neighbour became certain in an earlier step and has been evicted.
     """
 
     ts: int
@@ -86,7 +86,7 @@ class NeighbourView(NamedTuple):
 
 @compiled()
 def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec) -> Relations:
-    """Return the relations of the records of side ``own`` to those of side ``other``.
+    """Return how the records on side ``own`` are related to the records on side ``other``.
 
     ``before``, ``now``: the frontiers of the other side before and after the step, shape (k,), ns. ``spec``: which
     neighbours the records look for.
@@ -229,7 +229,7 @@ def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) 
 
 @compiled()
 def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
-    """Return the combined flags of the relations of record ``i`` to ``partner``."""
+    """Return the combined flags of those relations of record ``i`` whose neighbour is ``partner``."""
     of_prev = known[PREV, i] if at[PREV, i] == partner else 0
     of_next = known[NEXT, i] if at[NEXT, i] == partner else 0
     return of_prev | of_next

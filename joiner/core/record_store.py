@@ -1,8 +1,8 @@
 """Stores one side's records as a table with an index by key.
 
-A step reads the records of the keys that it touches, and writes back those that are still needed. The table works like
-a log: records are always appended, and a full table is compacted. The cost of a step therefore depends only on the keys
-that it touches, not on how many other keys have records.
+A step reads the records of the keys that it touches, and writes back the records that are still needed. The table works
+like a log: records are always appended, and a full table is compacted. The cost of a step therefore depends only on the
+keys that it touches, not on how many other keys have records.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DONE: Final = 1
 EMITTED: Final = 2
 """Flag: the record has been emitted, either in a pair or as unmatched."""
 ORDINAL: Final = 2
-"""How many bits to shift the notes right to get the ordinal: the record's index among those with its key and time."""
+"""The notes, shifted right by this many bits, are the ordinal: the record's index among those with its key and time."""
 
 _ROOM_RECORDS_MIN: Final = 1024
 """The smallest capacity of the table."""
 
 
 def table_of(key: Ints, ts: Ints, seq: Ints, identity: Ints | None) -> Ints:
-    """Create a table of new records from their columns, with notes of 0."""
+    """Create a table of new records from their columns. All notes are 0."""
     table = np.empty((_COLUMNS, len(key)), dtype=np.int64)
     table[KEY], table[TS], table[SEQ] = key, ts, seq
     table[IDENTITY] = 0 if identity is None else identity
@@ -60,7 +60,7 @@ def _is_in_time_order(table: Ints) -> bool:
 
 
 class Side(NamedTuple):
-    """The records of one side for the k keys of a step, sorted by (key, time, log position).
+    """One side's records for the k keys of a step, sorted by (key, time, log position).
 
     ``rows``: a table of n records. ``begin``: the index of the first record of each key, followed by n, shape (k + 1,).
     ``since``: the last log position before the step. Records with a larger position are new.
@@ -71,9 +71,9 @@ class Side(NamedTuple):
     since: int
 
     def without(self, which: NDArray[np.bool_]) -> tuple[Side, Ints]:
-        """Return the side without the records in the mask ``which``, and how many were removed before each index.
+        """Return the side without the records selected by ``which``, and how many were removed before each index.
 
-        ``which`` has shape (n,), and the numbers have shape (n + 1,).
+        The mask ``which`` has shape (n,), and the counts have shape (n + 1,).
         """
         removed = np.append(0, np.cumsum(which))
         rows = self.rows.compress(~which, axis=1)
@@ -84,7 +84,7 @@ SIDE: Final = named(Side, TABLE, INTS, COUNT)
 
 
 class RecordStore:
-    """The held records of one side, indexed by key, except those in the backlog."""
+    """One side's held records, indexed by key, except the records in the backlog."""
 
     def __init__(self) -> None:
         self._table = np.empty((_COLUMNS, _ROOM_RECORDS_MIN), dtype=np.int64)
@@ -111,18 +111,19 @@ class RecordStore:
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
-        """Return the records of ``keys`` merged with those in ``more``, and whether a key has records with equal times.
+        """Return the records of ``keys`` merged with the records in ``more``, and whether a key has equal times.
 
-        ``keys`` are ascending, and the table ``more`` is sorted by time. Of records with equal times, those in ``more``
-        come last. ``place``: for each key, its index in ``keys``. ``since``: the last log position before the step.
+        ``keys`` are ascending, and the table ``more`` is sorted by time. Where times are equal, the records from
+        ``more`` come last. ``place``: for each key, its index in ``keys``. ``since``: the last log position before the
+        step.
         """
         rows, begin, has_equal = _merge(self._table, self._start, self._count, keys, place, more)
         return Side(rows, begin, since), has_equal
 
     def put(self, keys: Ints, side: Side, kept: Ints) -> None:
-        """Replace the held records of ``keys`` with the records in ``side`` that are still needed.
+        """Replace the records held for ``keys`` with the records in ``side`` that are still needed.
 
-        ``kept``: for each key, the index of the first of its records to keep, shape (k,).
+        ``kept``: for each key, the index of its first record to keep, shape (k,).
         """
         self._live -= _forget(self._count, keys)
         room = side.rows.shape[1]
@@ -144,7 +145,7 @@ class RecordStore:
 
 @compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
 def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
-    """Merge as `RecordStore.merge` does. Return the merged rows, where each key begins, and whether times are equal.
+    """Merge as `RecordStore.merge` does. Return the merged rows, where each key begins, and whether times repeat.
 
     The indices at which keys begin have shape (k + 1,); the last one is the number of rows.
     """
@@ -203,7 +204,7 @@ def _forget(count: Ints, keys: Ints) -> int:
 
 @compiled(COUNT, TABLE, COUNT, INTS, INTS, INTS, TABLE, INTS, INTS)
 def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: Ints, first: Ints, end: Ints) -> int:
-    """Append each key's ``rows`` from ``first`` to ``end`` to the table. Return how much of the table is then used."""
+    """Append each key's ``rows`` from ``first`` to ``end`` to the table. Return the length of the table's used part."""
     for k in range(len(keys)):
         start[keys[k]], count[keys[k]] = used, end[k] - first[k]
         for at in range(first[k], end[k]):
@@ -214,10 +215,10 @@ def _append(table: Ints, used: int, start: Ints, count: Ints, keys: Ints, rows: 
 
 @compiled(types.void, SIDE)
 def number(side: Side) -> None:
-    """Assign each new record its ordinal, that is, its index among the records with the same key and time.
+    """Assign each new record its ordinal: its index among the records with the same key and time.
 
-    A record is held until the frontier of its own side has passed its time. So when a new record arrives, all earlier
-    records with its key and time are still held, and its ordinal is one more than that of the record before it.
+    A record is held until its side's frontier has passed its time. So when a new record arrives, all earlier records
+    with its key and time are still held, and its ordinal is one more than that of the record before it.
     """
     rows, begin = side.rows, side.begin
     for k in range(len(begin) - 1):
@@ -237,7 +238,7 @@ def without_duplicates(side: Side) -> tuple[Side, Ints]:
 
 @compiled(FLAGS, SIDE)
 def _find_duplicates(side: Side) -> NDArray[np.uint8]:
-    """Return for each record whether it has the key, time and identity of an earlier one, shape (n,)."""
+    """Return for each record whether an earlier one has the same key, time and identity, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
     duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):

@@ -33,11 +33,12 @@ def evict(
     tolerance: np.uint64,
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return each key's first left and first right record to keep, and the log positions of the evicted records.
+    """Return the first record to keep for each key on each side, and the log positions of the evicted records.
 
-    The records to keep are given by their indices, shape (k,) each. The positions are in two arrays, left and right.
-    ``frontiers``: shape (2, k), ns. ``ends``: whether both streams have ended; then no record is kept. Sets `DONE` in
-    the notes of kept records whose certain neighbour is evicted.
+    The result consists of four arrays: the indices of the first left and the first right records to keep, shape (k,)
+    each, and the log positions of the evicted left and right records. ``frontiers``: shape (2, k), ns. ``ends``:
+    whether both streams have ended; then no record is kept. Sets `DONE` in the notes of kept records whose certain
+    neighbour is evicted.
     """
     if ends:
         lefts, rights = left.begin[1:], right.begin[1:]
@@ -122,7 +123,7 @@ def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, sp
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """Return the log positions of the evicted records: those of each key before the index ``kept``."""
+    """Return the log positions of the evicted records, which are all records of a key before its index in ``kept``."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

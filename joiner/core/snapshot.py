@@ -1,12 +1,12 @@
-"""Serializes int64 columns: the format of a buffer's snapshot and of the columns that are stored with it.
+"""Serializes int64 columns. Snapshots of buffers, and of other columns stored with a buffer, use this format.
 
 Layout: magic, format version (uint16), header length (uint32), header (JSON: the options, and the encoding of each
 column), the columns, CRC-32 of all preceding bytes. Other format versions and damaged bytes are rejected.
 
 A column is delta-encoded: the differences between consecutive entries are divided by their greatest common divisor,
 stored in the smallest integer type that holds them, and compressed with zlib. Times and positions increase in similar
-steps, so they compress well. A column whose differences need eight bytes, such as a column of hashes, is stored as it
-is, because compressing it would be slow and save little.
+steps, so they compress well. A column whose differences need eight bytes, such as a column of hashes, is stored
+unchanged, because compressing it would be slow and save little.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any]
     at = _PREFIX.size + header_length
     header = json.loads(bytes(body[_PREFIX.size : at]))
     if (found := header["options"].get("kind", "LocalStreamBuffer")) != kind:
-        message = f"the snapshot is of another kind of buffer: {found}, not {kind}"
+        message = f"the snapshot was taken from another kind of buffer: {found}, not {kind}"
         raise SnapshotError(message)
     columns = {}
     for name, form in header["columns"].items():

@@ -1,4 +1,4 @@
-"""Finds unmatched records: those that are in no pair and can no longer be paired.
+"""Finds unmatched records, which are in no pair and can no longer be paired.
 
 Let F be the frontier of the other side. A record x can still be paired if, within the tolerance, at least one of these
 conditions holds:
@@ -8,7 +8,8 @@ conditions holds:
                        or s may arrive at x.ts (with ``nearest``, just before x.ts), and x is the first record after it
     pending record     a record y of the other side is present, its relation is open, and x is its candidate
 
-Considering a single future record at the best time is enough, because further records can only compete with it.
+It is enough to consider a single future record at the most favourable time, because any further record could only
+compete with it.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ def find_unmatched(
 def _may_become_neighbour(
     before: int, ts: int, behind: int, until: int, spec: NeighbourSpec, tolerance: np.uint64
 ) -> bool:
-    """Return whether a record at ``ts`` may become the neighbour of a future record of the other side.
+    """Return whether a record at ``ts`` may become the neighbour of a future record on the other side.
 
-    ``before``, ``behind``: the times of the records before and after it on its own side. ``until``: the frontier of the
-    other side. Times are in ns.
+    ``before``, ``behind``: the times of the records before and after it on its own side. ``until``: the other side's
+    frontier. Times are in ns.
     """
     arrives = max(until, ts)
     as_prev = spec.prev and behind > arrives
@@ -90,7 +91,7 @@ def _may_become_neighbour(
 
 @compiled()
 def _find_candidates(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
-    """Return for each of the n records whether it is the candidate of an open relation of the other side."""
+    """Return for each of the n records whether it is the candidate of an open relation on the other side."""
     ts, others = own.rows[TS], other.rows[TS]
     partners, known = of_other
     found = np.zeros(len(ts), dtype=np.uint8)

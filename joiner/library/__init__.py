@@ -1,1 +1,1 @@
-"""The join as a Python library: `join` joins two whole tables, `RecordJoin` joins records as they arrive one by one."""
+"""The join as a Python library: `join` joins two whole tables; `RecordJoin` joins records one by one as they arrive."""

@@ -6,7 +6,7 @@ docs/alignment.md defines the rows; `AlignBuffer` gives the same ones for stream
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from joiner.alignment.interpolation import interpolate
 from joiner.alignment.rules import ColumnRule
 from joiner.alignment.tables import TimeOrder, distances, in_time_order, nearest_of, next_of, order_of, previous_of
 from joiner.core.errors import ArgumentError
+from joiner.library.grid import TableGrid, rows_of_grid
 from joiner.library.sides import Side, column_names, keys_of
 from joiner.library.tables.kind import NO_ROW, Kind
 from joiner.library.tables.reading import read_like, read_table
@@ -64,7 +65,8 @@ def column(
         period: with ``"linear"``, after which the values repeat, such as 360 for angles in degrees.
         on_missing: whether a row without a value has a ``"null"`` in this column, or is left out (``"drop"``).
         time: the time column of ``table``, if it has another name than in the driver.
-        by: the key columns of ``table``, if they have other names than in the driver.
+        by: the key columns of ``table``, if they have other names than in the driver. ``()`` means that the table has
+            no keys: its rows count for every key of the driver.
 
     Raises:
         ArgumentError: naming the option and its permitted values.
@@ -78,11 +80,14 @@ def column(
 def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str | Sequence[str] = ()) -> Any:
     """Return the rows of ``driver``, each with the values of other tables at its time.
 
+    The driver is a table, or regular times: see `grid`.
+
     Rows may be in any order. If rows of a table have equal times, the one further down counts as later.
 
     Args:
         driver: a table of any kind that `join` accepts. The result has its kind, its columns, its rows in their order
-            and, in pandas, its index.
+            and, in pandas, its index. Of a `grid`, the result has the kind of the first column's table, and a row for
+            each key and tick, ordered by both, with the columns ``time`` and ``by``.
         columns: by name, the columns to add; see `column`.
         time: the time column. It contains integers in any unit, or datetimes.
         by: the key columns. By default all rows have the same key.
@@ -103,7 +108,7 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     """
     keys = column_names("by", by)
     _check_columns(columns)
-    kind, table = read_table("driver", driver)
+    kind, table, sides = _read(driver, columns, time, keys)
     side = Side("driver", table, time, keys)
     side.check_columns(kind)
     names = kind.names(table)
@@ -112,17 +117,9 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     stamps = side.times(kind)
     order = order_of(stamps.ns)
     is_kept = np.ones(len(stamps.ns), dtype=bool)
-    # A stream can be read only once, and may be the table of several columns.
-    read = {id(driver): table}
     parts = []
     for name, one in columns.items():
-        if not isinstance(one, TableColumn):
-            raise ArgumentError(f"columns[{name!r}] must be a column(...), not {type(one).__qualname__}")
-        where = f"columns[{name!r}]"
-        if id(one.table) not in read:
-            read[id(one.table)] = read_like("driver", driver, where, one.table)
-        of_column = Side(where, read[id(one.table)], one.time or time, keys if one.by is None else one.by)
-        found = _found(kind, side, stamps, order, of_column, name, one)
+        found = _found(kind, side, stamps, order, sides[name], name, one)
         parts.append((found.at, [name]))
         if one.rule.on_missing == "drop":
             is_kept &= ~found.is_missing
@@ -140,6 +137,42 @@ def _check_columns(columns: object) -> None:
         )
     if not columns:
         raise ArgumentError("columns must contain at least one column")
+    for name, one in columns.items():
+        if not isinstance(one, TableColumn):
+            raise ArgumentError(f"columns[{name!r}] must be a column(...), not {type(one).__qualname__}")
+
+
+def _read(
+    driver: Any, columns: Mapping[str, TableColumn], time: str, keys: list[str]
+) -> tuple[Kind, Any, dict[str, Side]]:
+    """Read the tables, in the kind of the driver or, if that is a grid, of the first column's table.
+
+    Returns the kind, the driver's table, and the sides of the columns.
+    """
+    where, first = "driver", driver
+    if isinstance(driver, TableGrid):
+        name, one = next(iter(columns.items()))
+        where, first = f"columns[{name!r}]", one.table
+    kind, table = read_table(where, first)
+    # A stream can be read only once, and may be the table of several columns.
+    read, sides = {id(first): table}, {}
+    for name, one in columns.items():
+        if id(one.table) not in read:
+            read[id(one.table)] = read_like(where, first, f"columns[{name!r}]", one.table)
+        by = keys if one.by is None else one.by
+        sides[name] = side = Side(f"columns[{name!r}]", read[id(one.table)], one.time or time, by)
+        if len(by) not in {0, len(keys)}:
+            raise ArgumentError(
+                f"{side.name}: by must name {len(keys)} columns, as for the driver, or none, not {by!r}"
+            )
+    if not isinstance(driver, TableGrid):
+        return kind, table, sides
+    with_keys = [side for side in sides.values() if len(side.by) == len(keys)]
+    if not with_keys:
+        raise ArgumentError(f"columns: no table has the key {keys[0]!r}, so there is no key that could have ticks")
+    for side in with_keys:
+        side.check_columns(kind)
+    return kind, rows_of_grid(kind, driver, with_keys, time, keys), sides
 
 
 class _Found(NamedTuple):
@@ -153,8 +186,6 @@ def _found(
     kind: Kind, driver: Side, stamps: Times, order: Ints | None, side: Side, name: str, one: TableColumn
 ) -> _Found:
     """Find the values of the column ``name`` at the driver's rows, whose times are ``stamps``, in this order."""
-    if len(side.by) != len(driver.by):
-        raise ArgumentError(f"{side.name}: by must name {len(driver.by)} columns, as for the driver, not {side.by!r}")
     side.check_columns(kind)
     value = _value_column(kind.names(side.table), side, name, one.value)
     others = side.times(kind)
@@ -163,7 +194,9 @@ def _found(
     tolerance = None
     if one.tolerance is not None:
         tolerance = np.uint64(duration_of(f"{side.name}: tolerance", one.tolerance, stamps.what))
-    keys = keys_of(kind, [driver, side], [len(stamps.ns), len(others.ns)])
+    # The rows of a table without keys count for every key.
+    of_driver = driver if side.by else replace(driver, by=[])
+    keys = keys_of(kind, [of_driver, side], [len(stamps.ns), len(others.ns)])
     times = stamps.ns, others.ns
     orders = in_time_order(keys[0], times[0], order), in_time_order(keys[1], times[1], order_of(times[1]))
     if one.rule.rule == "linear":

@@ -113,7 +113,9 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         side.check_columns(kind)
     stamps = [side.times(kind) for side in sides]
     if stamps[0].what != stamps[1].what:
-        raise ArgumentError(f"time: left has {stamps[0].what}, but right has {stamps[1].what}; convert one of them")
+        raise ArgumentError(
+            f"time: left contains {stamps[0].what}, but right contains {stamps[1].what}; convert one of them"
+        )
     keys = keys_of(kind, sides, [len(at.ns) for at in stamps])
     make_buffer = partial(
         LocalStreamBuffer,
@@ -169,7 +171,7 @@ def _keys_by_side(
 def _join_parts(
     make_buffer: Callable[[], LocalStreamBuffer], keys: tuple[Ints, Ints], times: tuple[Ints, Ints]
 ) -> tuple[Ints, ...]:
-    """Join all records. Return the positions of the two records of each pair, and of the unmatched on either side."""
+    """Join all records. Return the positions of both records in each pair, and of each side's unmatched records."""
     found = []
     for left, right in _parts(keys, times):
         step = make_buffer().close(left=left, right=right)

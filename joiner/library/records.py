@@ -35,7 +35,7 @@ _ADVICE: Final = {
     True: "tolerance and lateness are durations, so times must be datetimes; or pass integers in the unit of the times",
     False: "tolerance and lateness are integers, so times must be integers; or pass durations, such as '10 seconds'",
 }
-"""Messages for a time whose type does not match tolerance and lateness. Key: whether those are durations."""
+"""Error messages for a time that does not match tolerance and lateness, by whether these are durations."""
 _VERSION: Final = 1
 """The version of the snapshots."""
 
@@ -154,8 +154,9 @@ class RecordJoin(Generic[Left, Right, Result]):
     def snapshot(self) -> dict[str, Any]:
         """Return a snapshot for `restore`: the options and the whole state, including the records and keys being held.
 
-        All other values in it are of built-in types. The records are not copied, so serialize the snapshot before any
-        of them is modified, using a serializer that supports their type, for example `pickle`.
+        Apart from records and keys, the snapshot contains only values of built-in types. The records are not copied:
+        serialize the snapshot before any record is modified, with a serializer that supports their type, for example
+        `pickle`.
         """
         return {
             "version": _VERSION,
@@ -279,7 +280,7 @@ def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bo
 
     Return whether the arguments are durations (True) or integers (False); None if neither is set.
 
-    Raises `ArgumentError` if ``options`` already contains one of them, or if durations and integers are mixed.
+    Raises `ArgumentError` if ``options`` already contains either option, or if durations and integers are mixed.
     """
     by_side = lateness if isinstance(lateness, tuple | list) else (lateness,)
     given = {"tolerance": (tolerance,), "lateness": tuple(by_side)}

@@ -1,4 +1,4 @@
-"""`Side`: one of the two tables of a join, with its time and key columns."""
+"""`Side`: one of the two tables to join, with its time and key columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A table to join, its time column and its key columns. ``name``: the argument it was passed as, for messages."""
+    """A table to join, its time column and its key columns. ``name``: the argument name, for error messages."""
 
     name: str
     table: Any
@@ -66,6 +66,13 @@ def column_names(option: str, names: Any) -> list[str]:
 
 def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Ints]:
     """Map the keys of the left and right rows to small integers. ``counts``: the number of rows in each table."""
+    check_key_types(kind, sides)
+    codes = kind.codes(*key_tables(kind, sides)) if sides[0].by else np.zeros(sum(counts), dtype=np.int64)
+    return codes[: counts[0]], codes[counts[0] :]
+
+
+def check_key_types(kind: Kind, sides: list[Side]) -> None:
+    """Raise `ArgumentError` if the key columns of the left and the right table differ in type."""
     left, right = sides
     for names in zip(left.by, right.by, strict=True):
         types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]
@@ -74,11 +81,9 @@ def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Int
                 f"by: {left.name}[{names[0]!r}] contains {types[0]}, but {right.name}[{names[1]!r}] contains "
                 f"{types[1]}; cast one of them"
             )
-    codes = kind.codes(*key_tables(kind, sides)) if left.by else np.zeros(sum(counts), dtype=np.int64)
-    return codes[: counts[0]], codes[counts[0] :]
 
 
 def key_tables(kind: Kind, sides: list[Side]) -> tuple[Any, Any]:
-    """Return two tables with the key columns of each side, both using the column names of the left side."""
+    """Return each side's key columns as a table. Both tables use the left side's column names."""
     left, right = (kind.select(side.table, side.by, sides[0].by) for side in sides)
     return left, right

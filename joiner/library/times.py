@@ -27,7 +27,7 @@ NAIVE: Final = "datetimes without a time zone"
 class Times:
     """Event times, shape (n,), of the type ``what``: `INTEGERS`, `AWARE` or `NAIVE`.
 
-    ``ns`` contains datetimes in ns since 1970, but integers in the unit in which the caller passed them.
+    ``ns``: datetimes as ns since 1970, or integers exactly as the caller passed them, in any unit.
     """
 
     ns: Ints
@@ -62,6 +62,12 @@ def _find_outside(values: Array) -> Ints:
         return np.empty(0, dtype=np.int64)
     days = values.astype("datetime64[D]")
     return np.flatnonzero((days < low) | (days > high))
+
+
+def unit_ns(values: Array) -> int:
+    """Return the unit of datetimes in ns."""
+    unit, units = np.datetime_data(values.dtype)
+    return units * _NS_PER[unit]
 
 
 def time_of(name: str, value: Any) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""The records of the control topic ``<application>.control``: messages between the order, source and target of a move.
+"""The records of the control topic ``<application>.control``: the messages by which moves are ordered and carried out.
 
 These messages speed up a move and show its progress, but correctness does not depend on them. Only the checkpoint names
 a unit's owner, so a message that is lost or read twice causes at most a delay. Readers can therefore start at the end
@@ -49,7 +49,7 @@ class Ready(_OfUnit, frozen=True, kw_only=True):
 
 
 class Released(_OfUnit, frozen=True, kw_only=True):
-    """The source has committed its last transaction for the unit, which now has no owner and is reserved for ``to``."""
+    """The source has committed its last transaction for the unit. It now has no owner, and is reserved for ``to``."""
 
 
 class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
@@ -89,8 +89,8 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     """Reports, for ``joiner status``, that the runner ``instance`` cannot serve a unit. Not part of any move.
 
     ``why`` is empty once the runner can serve the unit again, or the unit is assigned to another runner. ``lasts_ms``:
-    how long the unit had not been served when the report was written. ``retry_ms``: the time from the report until the
-    next retry, or None if no retry is planned. See `ownership.unit_reports`.
+    for how long the unit had not been served when the report was written. ``retry_ms``: the time from the report until
+    the next retry, or None if no retry is planned. See `ownership.unit_reports`.
     """
 
     format: int = FORMAT_VERSION

@@ -2,7 +2,7 @@
 
 The state topic has one compacted partition per unit, written under the unit's ``transactional.id``, with these keys:
 
-    <unit>/progress           `Checkpoint`, written in every transaction of the unit; alone authoritative
+    <unit>/progress           `Checkpoint`, written in every transaction of the unit; the only authority
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
     <unit>/unsettled          `Checkpoint` up to which results may have been written. The only record written outside
@@ -63,9 +63,9 @@ class OnTheWay(NamedTuple):
 
 
 class JoinSummary(msgspec.Struct, frozen=True):
-    """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. A restore does not use it.
+    """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. Not used by a restore.
 
-    ``frontier_*``: the lowest and the highest frontier among the keys of that side, in ns. None until the side has
+    ``frontier_*``: the lowest and the highest frontier among the keys on that side, in ns. None until the side has
     received a record.
     """
 
@@ -99,7 +99,7 @@ class FirstRecord(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The offsets a unit has consumed, and its owner.
+    """How far a unit has consumed its input, and who owns the unit.
 
     ``offsets`` is the vector C: for each input topic, the offset of the next record to consume. ``start`` is the vector
     at which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
@@ -150,7 +150,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Describes a complete snapshot. ``serial`` increases with each one; ``offsets`` is the vector C0 it was taken at.
+    """Describes a complete snapshot, taken at the vector C0 = ``offsets``. ``serial`` increases with each snapshot.
 
     ``result_ends``: for each result topic, an offset at or before all output of the unit since C0. Older releases did
     not write it.
@@ -183,7 +183,7 @@ def checkpoint_key(unit: int) -> str:
 
 
 def dangling_key(unit: int) -> str:
-    """Return the key, in the state topic, of the note that the unit has dangling transactions yet to be resolved."""
+    """Return the key in the state topic under which a unit's unresolved dangling transactions are noted."""
     return f"{unit}/unsettled"
 
 
@@ -267,12 +267,12 @@ class StateLog:
         return sorted(found, key=lambda manifest: -manifest.serial)
 
     def without_newest_snapshot(self) -> StateLog:
-        """Return this log without its newest snapshot, so that a replay starts from the one before."""
+        """Return this log without its newest snapshot, so that a replay starts from the previous one."""
         gone = {manifest_key(self.unit, manifest.slot) for manifest in self.manifests()[:1]}
         return replace(self, values={key: value for key, value in self.values.items() if key not in gone})
 
     def chunks_in(self, slot: int) -> int:
-        """Return the number of chunks in a slot, including those that belong to no manifest."""
+        """Return the number of chunks in a slot, including chunks that no manifest describes."""
         prefix = f"{self.unit}/{slot}/"
         return sum(key.startswith(prefix) and not key.endswith("/manifest") for key in self.values)
 

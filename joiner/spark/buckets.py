@@ -23,8 +23,8 @@ PACKED: Final = "bucket int, side tinyint, packed binary"
 """The schema of the operator's input: each row is a packed table of rows from one bucket and one side."""
 
 _PACKED_ROWS_MAX: Final = 200_000
-"""Number of rows that a worker collects before packing them, tens of megabytes. Fewer rows would mean many small
-tables."""
+"""Number of rows that a worker collects before it packs them: tens of megabytes. A smaller number would produce many
+small tables."""
 
 _JOINED_ROWS_MAX: Final = 50_000
 """Maximum number of result rows in one packed table: a few megabytes, about the size of Spark's own batches."""

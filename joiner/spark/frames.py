@@ -45,19 +45,20 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
             joins, a row with a null in its key matches nothing. A row without a time matches nothing either.
         time: the event-time column, as one name or (left, right). Its values are timestamps with or without time zone,
             dates, or integers in any unit.
-        order: the columns that order rows with equal keys and times, ascending, with nulls first. A frame that lacks
-            some of them uses the others. All its remaining columns follow.
+        order: the columns by which rows with equal keys and times are ordered, ascending, with nulls first. Columns
+            that a frame lacks are skipped. A frame's remaining columns follow in the order they have in the frame.
         tolerance: the maximum distance in time between the two rows of a pair; None means no limit. Must be an integer
             if the times are integers, otherwise a duration (``"10 seconds"``, `datetime.timedelta`).
         direction: which neighbours a row looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``, or
             ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose rows look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join.
-        lateness: for streams, how far a row may be behind the largest time that earlier micro-batches had for its side
-            and key; a row further behind is late. One value or (left, right). If None, only watermarks make rows late.
+        lateness: for streams, how far a row may be behind the largest time of its side and key in earlier
+            micro-batches; a row further behind is late. One value or (left, right). If None, only watermarks make rows
+            late.
         emit_unmatched: ``"none"``, or the side whose rows are also emitted if they are in no pair, with nulls for the
             other side: ``"left"``, ``"right"`` or ``"both"``. A stream emits them once no further input can match them.
-        suffixes: for left and right, what to append to the names of columns that both frames have.
+        suffixes: the suffixes (left, right) for column names that occur in both frames.
         buckets: the number of groups into which the keys are divided, each with its own state. The default is
             ``spark.sql.shuffle.partitions``. The number must not change while a checkpoint is in use.
         name: the name of this join in the ``observedMetrics`` of a streaming query's progress reports. The metrics
@@ -86,7 +87,7 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
-    """Return the frame with a first column that groups its rows by bucket, and its own columns as ``c0``, ``c1``, …"""
+    """Return the frame with a new first column that groups its rows by bucket, and its columns renamed to ``c0``, …"""
     rules = request.rules
     side = rules.sides[at]
     placed = frame.toDF(*side.schema.names)

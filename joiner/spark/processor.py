@@ -77,12 +77,12 @@ def processor(rules: Rules) -> StatefulProcessor:
 class Steps:
     """Processes the buckets of a Spark task that have new rows or an expired timer.
 
-    The watermark of a micro-batch is applied after its rows. The rows are compared with the frontiers that earlier
-    micro-batches have left, so the new watermark makes a row late only if the row is below it.
+    The rows of a micro-batch are compared with the frontiers that earlier micro-batches have left. Its watermark is
+    applied after that, so it cannot make a row of the same micro-batch late.
     """
 
     def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
-        """``handle`` and ``state`` belong to the processor. Spark binds them to a bucket before each call for it."""
+        """``handle`` and ``state`` belong to the processor. Before each call, Spark binds them to a bucket."""
         self._rules, self._handle, self._state = rules, handle, state
         self._uses_watermark = any(rules.has_watermark)
         self._done: set[Any] = set()

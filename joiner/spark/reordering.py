@@ -114,7 +114,7 @@ class Rules:
 
 @dataclass
 class _Held:
-    """The rows of one side that are not final yet or can still become part of a pair.
+    """One side's rows that are not final yet or can still become part of a pair.
 
     All columns have one entry per row, shape (n,). ``seq``: the position of the row in the stream of final rows, or
     `_NOT_FINAL`.
@@ -179,8 +179,8 @@ class ReorderedJoin:
         """Process the rows of a micro-batch, then the watermark. ``ends``: whether both streams have ended.
 
         Rows below the frontiers of the previous step are late. Rows of the same micro-batch cannot make each other
-        late, because they have no order. Raises `ArgumentError` if rows have other columns than declared, or invalid
-        times.
+        late, because they have no order. Raises `ArgumentError` if rows do not have the declared columns, or have
+        invalid times.
         """
         declared = [
             side.schema.empty_table() if table is None else arrow.as_declared(table, side)
@@ -217,8 +217,8 @@ class ReorderedJoin:
     def _hold(self, tables: list[pa.Table]) -> tuple[tuple[int, int], list[Ints]]:
         """Add the new rows that are not late to the held rows.
 
-        Return the number of late rows on each side, and the frontiers that the new rows of each side imply, by key
-        number.
+        Return the number of late rows on each side, and for each side the frontiers that follow from its new rows, by
+        key number.
         """
         numbers = np.split(self._numbered(tables), [tables[0].num_rows])
         late, own = [], []
@@ -235,7 +235,7 @@ class ReorderedJoin:
         return (late[0], late[1]), own
 
     def _numbered(self, tables: list[pa.Table]) -> Ints:
-        """Return the key number of each row of both tables. New keys get the smallest numbers that are free."""
+        """Return a key number for every row of both tables. New keys get the smallest numbers that are free."""
         new = [arrow.keys_of(table, side) for table, side in zip(tables, self._rules.sides, strict=True)]
         if not self._rules.sides[0].by:
             self._numbers = np.zeros(1, dtype=np.int64)
@@ -280,7 +280,7 @@ class ReorderedJoin:
         )
 
     def _incomplete(self, tables: list[pa.Table]) -> pa.Table:
-        """Return the rows that have no key or no time, for those sides whose unmatched rows are emitted."""
+        """Return the rows without a key or a time, for each side whose unmatched rows are emitted."""
         left, right = (
             np.arange(table.num_rows if self._rules.emits_unmatched(at) else 0) for at, table in enumerate(tables)
         )
@@ -317,7 +317,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken under other rules."""
+        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken with other rules."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])

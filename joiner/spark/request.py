@@ -42,7 +42,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `neighbour_join`, as given and not yet validated."""
+    """The arguments of `neighbour_join`, as the caller passed them, not yet validated."""
 
     by: str | Sequence[str]
     time: str | tuple[str, str]
@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """The validated arguments. ``types``: the column types of both sides, after each key was cast to a common type."""
+    """The validated arguments. ``types``: the column types of both sides, with the keys cast to common types."""
 
     rules: Rules
     types: tuple[list[spark.DataType], list[spark.DataType]]
@@ -152,7 +152,7 @@ class _Unit:
         return cls(not isinstance(kind, _INTEGERS))
 
     def of_sides(self, value: object) -> tuple[int | None, int | None]:
-        """Return the lateness of the left and the right side. None means that the side has no lateness."""
+        """Return the lateness for the left and the right side. None means that only watermarks make rows late."""
         sides = list(value) if isinstance(value, (tuple, list)) else [value, value]
         if len(sides) != len(_NAMES):
             raise AnalysisException(f"lateness must be one duration or (left, right), not {value!r}")
@@ -202,8 +202,8 @@ def _check_times(frames: list[_Frame], at: list[int]) -> None:
                 "timestamp_ntz, a date or an integer"
             )
     if _Unit.of(kinds[0]) != _Unit.of(kinds[1]) or (_Unit.of(kinds[0]).is_datetime and kinds[0] != kinds[1]):
-        shown = ", right has ".join(kind.simpleString() for kind in kinds)
-        raise AnalysisException(f"time: left has {shown}; cast one of them so that the types match")
+        shown = ", but right is of type ".join(kind.simpleString() for kind in kinds)
+        raise AnalysisException(f"time: left is of type {shown}; cast one of them so that the types match")
 
 
 def _with_equal_keys(frames: list[_Frame], keys: list[list[int]]) -> list[_Frame]:
@@ -276,7 +276,7 @@ def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, 
 
 
 def _order(order: str | Sequence[str] | None, frames: list[_Frame]) -> list[tuple[int, ...]]:
-    """Return, for each side, the positions of its columns, beginning with those named in ``order``."""
+    """Return the column positions for each side, beginning with the columns named in ``order``."""
     names = [] if order is None else [order] if isinstance(order, str) else list(order)
     for name in names:
         if not any(frame.places(name) for frame in frames):

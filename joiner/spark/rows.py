@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""Stands in for a row index where an unmatched row has no partner."""
+"""Takes the place of a row index where an unmatched row has no partner."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def times(table: pa.Table, side: Side) -> Ints:
     """Return the event times of the rows, int64 of shape (n,).
 
     Dates and timestamps are converted to microseconds since the epoch, UTC; integers are left as they are. Raises
-    `ArgumentError` if an integer is outside the range that the buffer supports. Spark timestamps never are.
+    `ArgumentError` if an integer is outside the range that the buffer supports. Spark timestamps are always inside it.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):
@@ -186,7 +186,7 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def beside(tables: tuple[pa.Table, pa.Table], sides: tuple[Side, Side], left: Ints, right: Ints) -> pa.Table:
-    """Combine rows of two tables into wider rows: the key, then the other columns of the left row and of the right row.
+    """Combine rows of two tables into wider rows: the key, then the left row's other columns, then the right row's.
 
     ``left`` and ``right``: the indices of the rows to combine, shape (n,). `NO_ROW` yields nulls instead of a row. The
     key is taken from the left row if there is one, otherwise from the right row.

@@ -33,7 +33,7 @@ _TESTS: Final = {
         "tests/property/test_laws.py",
         "tests/property/test_pandas.py",
     ),
-    ALIGNMENT: ("tests/property/test_alignment.py",),
+    ALIGNMENT: ("tests/property/test_alignment.py", "tests/property/test_alignment_grid.py"),
 }
 _PLAIN: Final = ("-W", "ignore::RuntimeWarning")
 """Without compilation, numpy warns if a difference of times overflows int64; that is intended (`core.compiled.gap`)."""

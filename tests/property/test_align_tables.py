@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner import AlignBuffer, ColumnRule, align, column
+from joiner import AlignBuffer, ColumnRule, Grid, align, column, grid
 from joiner.alignment.rules import RULES
 from joiner.check.model import aligned
 from joiner.check.model.oracle import Rec
@@ -82,6 +82,18 @@ def columns_of(kind: Any, others: list[Table], chosen: list[Any]) -> dict[str, A
     }
 
 
+def rules_of(chosen: list[Any]) -> dict[str, ColumnRule]:
+    return {
+        f"c{number}": ColumnRule(
+            rule=rule,
+            tolerance_ns=tolerance,
+            period=360.0 if is_angle and rule == "linear" else None,
+            on_missing=on_missing,
+        )
+        for number, (rule, tolerance, is_angle, on_missing) in enumerate(chosen)
+    }
+
+
 def as_lists(table: Any, name: str) -> list[float | None]:
     if isinstance(table, pd.DataFrame):
         return [None if math.isnan(value) else value for value in table[name].tolist()]
@@ -113,17 +125,7 @@ def test_rows_are_those_of_the_buffer_to_the_last_bit(driver: Table, given_colum
     driver["place"] = np.arange(len(driver["at"]))
     found = align(driver, columns_of(same, others, chosen), time="at", by="machine")
     ordered = [{name: of[name][np.argsort(of["at"], kind="stable")] for name in of} for of in (driver, *others)]
-    buffer = AlignBuffer(
-        {
-            f"c{number}": ColumnRule(
-                rule=rule,
-                tolerance_ns=tolerance,
-                period=360.0 if is_angle and rule == "linear" else None,
-                on_missing=on_missing,
-            )
-            for number, (rule, tolerance, is_angle, on_missing) in enumerate(chosen)
-        }
-    )
+    buffer = AlignBuffer(rules_of(chosen))
 
     def records(of: Table) -> tuple[Any, ...]:
         return of["machine"], of["at"], np.arange(len(of["at"]))
@@ -138,6 +140,39 @@ def test_rows_are_those_of_the_buffer_to_the_last_bit(driver: Table, given_colum
         name = f"c{number}"
         assert np.ma.getmaskarray(found[name]).tolist() == rows.is_missing[name][at].tolist()
         assert found[name].filled(np.nan).tobytes() == rows.values[name][at].tobytes()
+
+
+@given(
+    st.lists(st.tuples(tables("value"), rules), min_size=1, max_size=3),
+    st.integers(1, 6),
+    st.integers(-20, 20),
+    st.none() | st.integers(0, 9),
+)
+def test_rows_of_a_grid_are_those_of_the_buffer_to_the_last_bit(
+    given_columns: list[tuple[Table, Any]], every: int, origin: int, max_gap: int | None
+) -> None:
+    others, chosen = [table for table, _ in given_columns], [rule for _, rule in given_columns]
+    of_table = grid(every, origin=origin, max_gap=max_gap)
+    found = align(of_table, columns_of(same, others, chosen), time="at", by="machine")
+    buffer = AlignBuffer(rules_of(chosen), grid=Grid(every_ns=every, origin_ns=origin, max_gap_ns=max_gap))
+    rows = buffer.close(columns={f"c{number}": in_order(of) for number, of in enumerate(others)})
+    # A table has its keys in the order in which they first appear.
+    keys = np.concatenate([of["machine"] for of in others])
+    assert found["machine"].tolist() == [
+        key for key in dict.fromkeys(keys.tolist()) for _ in range((rows.key == key).sum())
+    ]
+    at = np.argsort(found["machine"], kind="stable")
+    assert found["machine"][at].tolist() == rows.key.tolist()
+    assert found["at"][at].tolist() == rows.ts_ns.tolist()
+    for name in rows.values:
+        assert np.ma.getmaskarray(found[name])[at].tolist() == rows.is_missing[name].tolist()
+        assert found[name].filled(np.nan)[at].tobytes() == rows.values[name].tobytes()
+
+
+def in_order(of: Table) -> tuple[Any, ...]:
+    """Return a table as the records and values of a stream, in time order."""
+    order = np.argsort(of["at"], kind="stable")
+    return (of["machine"][order], of["at"][order], np.arange(len(order))), of["value"][order]
 
 
 def many(seed: int, rows: int, begin_ns: int = 1_600_000_000_000_000_000) -> pd.DataFrame:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner.alignment.buffer import DRIVER, AlignBuffer, AlignedRows
+from joiner.alignment.buffer import AlignBuffer, AlignedRows
+from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.rules import RULES, ColumnRule
 from joiner.check.model import aligned, oracle
 from joiner.check.model import expected as fast
@@ -65,8 +66,8 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(driver, found, draw(st.integers(0, 6)), draw(st.sampled_from(WATERMARK_SCOPES)), cuts)
 
 
-def buffer_of(case: Case) -> AlignBuffer:
-    rules = {
+def rules_of(columns_of_case: list[aligned.Column]) -> dict[str, ColumnRule]:
+    return {
         f"c{number}": ColumnRule(
             rule=one.rule,
             tolerance_ns=one.tolerance_ns,
@@ -74,9 +75,12 @@ def buffer_of(case: Case) -> AlignBuffer:
             on_missing=one.on_missing,
             lateness_ns=one.lateness_ns,
         )
-        for number, one in enumerate(case.columns)
+        for number, one in enumerate(columns_of_case)
     }
-    return AlignBuffer(rules, lateness_ns=case.lateness_ns, watermark_scope=case.watermark_scope)
+
+
+def buffer_of(case: Case) -> AlignBuffer:
+    return AlignBuffer(rules_of(case.columns), lateness_ns=case.lateness_ns, watermark_scope=case.watermark_scope)
 
 
 def push(buffer: AlignBuffer, case: Case, begin: list[int], end: list[int]) -> AlignedRows:
@@ -117,10 +121,10 @@ def assert_equal(found: dict[int, tuple[float | None, ...]], wanted: dict[int, t
         for value, expected in zip(row, wanted[seq], strict=True):
             assert (value is None) == (expected is None)
             # The definition computes with fractions, the product with floats. Angles may differ by a whole turn.
-            assert value is None or expected is None or _is_close(value, expected)
+            assert value is None or expected is None or is_close(value, expected)
 
 
-def _is_close(value: float, expected: float) -> bool:
+def is_close(value: float, expected: float) -> bool:
     return math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9) or abs(abs(value - expected) - 360.0) < 1e-6
 
 

@@ -20,8 +20,8 @@ from tests.simulation.world import SimulatedProcess, World
 
 UNITS = 2
 BATCHES = 40
-WAITS, WAIT_S = 200, 0.1
-"""The number and duration of the waits of the slow commit, which takes as long as half of the batches."""
+SLOW_S, WAIT_S = 20.0, 0.02
+"""How long the slow commit takes, and in which steps: half of the batches arrive in the meantime."""
 
 
 class Slow:
@@ -86,7 +86,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Slow:
     def slowly(producer: Any) -> None:
         if producer._unit == 0 and history.batches >= BATCHES // 4 and not history.others:  # noqa: SLF001 - which one it is
             history.others.append(history.offset(1))
-            for _ in range(WAITS):
+            until_s = history.world.clock_s + SLOW_S
+            while history.world.clock_s < until_s:
                 history.world.link.pass_time(WAIT_S)
             history.others.append(history.offset(1))
         commit(producer)

@@ -59,9 +59,9 @@ def test_an_argument_that_cannot_be_used_is_named(spark: SparkSession, options: 
         (
             "key string, at timestamp",
             "key string, at timestamp_ntz",
-            "left has timestamp, right has timestamp_ntz",
+            "left is of type timestamp, but right is of type timestamp_ntz",
         ),
-        ("key string, at date", "key string, at int", "left has date, right has int; cast one"),
+        ("key string, at date", "key string, at int", "left is of type date, but right is of type int; cast one"),
         ("key array<int>, at int", "key array<int>, at int", "is array<int>, which is not supported"),
         ("key string collate UTF8_LCASE, at int", "key string collate UTF8_LCASE, at int", "not supported as a key"),
         ("key string, KEY string, at int", "key string, at int", "left has 2 columns named 'key'; rename or drop one"),

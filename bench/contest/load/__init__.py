@@ -1,1 +1,1 @@
-"""Loads a contender at a given rate, and measures how late its results arrive."""
+"""Sends records to a contender at a given rate, and measures the latency of its results."""

@@ -1,11 +1,11 @@
 """Measures the latency of results at increasing rates, up to saturation, after the contender has warmed up.
 
 The latency of a result is the time from when its later record was *due* until the committed result reaches a consumer
-(see `bench.contest.load.sender`). A record without a result by the end of the step counts as later than all others.
-Sender, contender and consumer are processes on one machine and share its clock. The first third of each step does not
-count. The CPU time that the contender, Kafka and the measuring programs use is recorded as well.
+(see `bench.contest.load.sender`). A result that is missing at the end of the step counts as slower than all others.
+Sender, contender and consumer are processes on one machine and share its clock. The first third of each step is not
+counted. The CPU time that the contender, Kafka and the measuring programs use is recorded as well.
 
-A contender is saturated at the first rate that it cannot keep up with. No higher rate is measured.
+A contender is saturated at the first rate that it cannot keep up with. Higher rates are not measured.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _GROWTH: Final = 0.2
 """A contender keeps up if its latency grows by less than this, in seconds per second."""
 _DRAIN_S: Final = 3.0
 _SENDER_BEHIND_MS: Final = 100.0
-"""If the sender is further behind its schedule than this at the end of a step, the sender limits the rate."""
+"""If the sender is further behind its schedule than this at the end of a step, the sender is the bottleneck rather than
+the contender."""
 
 
 class Load:
@@ -110,7 +111,7 @@ def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: flo
 
 
 def steady_load(arena: Arena, contender: Contender, rate: int, seconds: float) -> dict[str, Any]:
-    """Measure one rate for a long time. Return the figures of the worst minute, and a summary of each minute."""
+    """Measure one rate for a long time. Return the figures for the worst minute, and a summary of each minute."""
     parts: list[dict[str, Any]] = []
     with under_load(arena, contender, rate) as (load, receiver):
         for _ in range(max(1, round(seconds / _PART_S))):
@@ -137,7 +138,7 @@ def drain_s(waits_ms: int, rate: int) -> float:
 
 
 class Counted(NamedTuple):
-    """The part of a step whose records count: when it begins and ends (in ns), and how many results are expected."""
+    """The part of a step that is measured: when it begins and ends (in ns), and how many results it should produce."""
 
     first_ns: int
     last_ns: int
@@ -158,7 +159,7 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
     counted = Counted(first_ns, last_ns, load.schedule.count_between(first_ns, last_ns))
     arrived = receiver.receive(seconds)
     cores = np.subtract(load.cpu_s(), used_s) / (time.monotonic() - began_s)
-    # Parsed only now, so that parsing does not delay receiving.
+    # Parse the results only after the step, so that parsing does not delay their arrival.
     times_ns = arrivals(arrived + receiver.receive(listen_s))
     reported = load.set_rate(rate)
     return judged_step(times_ns, counted, seconds) | {
@@ -175,8 +176,8 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
 def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -> dict[str, Any]:
     """Return the figures of a step.
 
-    ``times_ns`` has a row for each result: when it arrived, and when its later record was due (int64, shape (n, 2)). A
-    result that was written twice counts once, at its first arrival. Records without a result count as later than all
+    ``times_ns`` contains, for each result, when it arrived and when its later record was due (int64, shape (n, 2)). A
+    result that was written twice is counted once, at its first arrival. A missing result counts as slower than all
     others.
     """
     is_counted = (times_ns[:, 1] > counted.first_ns) & (times_ns[:, 1] <= counted.last_ns)
@@ -198,22 +199,23 @@ def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -
 
 
 _MISSING: Final = 0.01
-"""A contender does not keep up if a larger share of the records than this has no result."""
+"""A contender does not keep up if the share of records without a result exceeds this."""
 
 
 _EXACT: Final = 1e-6
-"""Subtracted from a rank before it is rounded up, so that a floating-point error cannot raise a whole number."""
+"""Subtracted from a rank before it is rounded up, so that a floating-point error cannot push a whole number up by
+one."""
 
 
 def quantiles_ms(took_ms: NDArray[np.float64], missing: int = 0) -> list[float | None] | None:
     """Return p50, p99 and p99.9 in ms, or None if there are no results.
 
-    The ``missing`` results count as later than all others. A quantile that falls on one of them is None.
+    The ``missing`` results count as slower than all others. A quantile that falls on one of them is None.
     """
     if not len(took_ms):
         return None
     every = np.concatenate([np.sort(took_ms), np.full(missing, np.inf)])
-    # By rank, because a latency cannot be interpolated with that of a missing result.
+    # Take the quantile by rank: interpolation is impossible if one of the two neighbouring results is missing.
     ranks = [min(len(every) - 1, int(np.ceil(quantile * len(every) / 100 - _EXACT)) - 1) for quantile in QUANTILES]
     return [float(every[rank]) if np.isfinite(every[rank]) else None for rank in ranks]
 

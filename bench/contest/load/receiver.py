@@ -1,4 +1,4 @@
-"""Receives a contender's results with their arrival times. It uses little CPU time, as both share a machine."""
+"""Receives a contender's results and their arrival times, using little CPU time, which the contender needs itself."""
 
 from __future__ import annotations
 

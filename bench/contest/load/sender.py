@@ -6,7 +6,7 @@ due meanwhile are sent late with their own times, so the delay counts towards th
 is left out. (A stamp taken when a record is sent would hide the delay; this is known as "coordinated omission".)
 
 ``python -m bench.contest.load.sender BOOTSTRAP TOPIC`` reads rates from standard input, one per line; 0 stops. After
-each rate it writes a JSON line: how many records it sent, how late the latest of them was, and how far it is behind
+each rate it writes a JSON line: how many records it sent, the greatest delay of any of them, and how far it is behind
 schedule.
 """
 
@@ -61,7 +61,7 @@ class Schedule:
         return self.began_ns + np.rint(place * (1e9 / self.rate)).astype(np.int64)
 
     def behind_ms(self, sent: int, now_ns: int) -> float:
-        """Return how long ago the first record that has not been sent was due, in ms; 0 if none is due."""
+        """Return how long the oldest unsent record has been overdue, in ms; 0 if none is due."""
         return max(0.0, (now_ns - int(self.due_ns(sent, sent + 1)[0])) / 1e6)
 
     def count_between(self, first_ns: int, last_ns: int) -> int:
@@ -100,7 +100,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def writer_of(producer: Producer, topics: list[str]) -> Callable[[int, Ints], None]:
-    """Return a function that sends consecutive records, given the number of the first record and the ids of all."""
+    """Return a function that sends consecutive records, given the first record's number and the ids of all records."""
     records = Records()
     if len(topics) == 1:
         try:

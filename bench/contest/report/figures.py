@@ -14,7 +14,7 @@ from bench.contest.plan import BASES, KINDS
 
 NONE: Final = "-"
 ROUGH_S: Final = 3.0
-"""A rate measured over a shorter time than this is marked as approximate, because that time has too few batches."""
+"""A rate measured over a shorter time than this is marked as approximate, because it is based on too few batches."""
 CUT_OFF: Final = "cut off"
 STUCK: Final = "went quiet early"
 VERDICTS: Final = {
@@ -33,7 +33,7 @@ Shown = Callable[[float], str]
 
 
 def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
-    """Return the content of each result file and its measurements, judged and in the order of the contenders."""
+    """Return the contents of all result files, and the judged measurements of each kind, sorted by contender."""
     found = {kind: read(results, kind) for kind in KINDS}
     order = {name: number for number, name in enumerate([*CONTENDERS, engine.NAME])}
 
@@ -45,7 +45,9 @@ def read_figures(results: Path) -> tuple[Found, dict[str, list[Found]]]:
 
 
 def judged(one: Found) -> Found:
-    """Return a measurement with the verdict ``withheld``, and without figures that an unfinished run cannot support.
+    """Judge a measurement. Clear the figures that it cannot support.
+
+    ``withheld`` is set to the reason why the run is not compared for completeness, or to an empty string if it is.
 
     Whether the run has finished depends on which results it found, not on how many.
     """
@@ -59,7 +61,8 @@ def judged(one: Found) -> Found:
 def is_through(one: Found) -> bool:
     """Return whether a run has read its input to the end.
 
-    A run without ``is_quiet`` was recorded by an earlier version; then only its results show whether it has finished.
+    A run without ``is_quiet`` was recorded by an earlier version; whether it finished can be told only from its
+    results.
     """
     if "is_quiet" in one:
         return bool(one["is_through"])

@@ -1,4 +1,4 @@
-"""Builds the tables of the latency at each rate, at saturation and under steady load, and of recovery after a kill."""
+"""Builds the tables for latency (at each rate, at saturation and under steady load) and for recovery after a kill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.harness.report import table
 
 
 def latency(measurements: list[Found]) -> list[str]:
-    """Return a table of the latency at each rate, and a table of the rates at which the contenders are saturated."""
+    """Return a table of the latency at each rate, and a table of the rates that saturate the contenders."""
     rows = []
     for (rate, name), runs in sorted(by(measurements, "rate", "contender").items(), key=lambda item: item[0][0]):
         rows.append(
@@ -28,7 +28,7 @@ def latency(measurements: list[Found]) -> list[str]:
 
 
 def _quantile(runs: list[Found], number: int) -> str:
-    """Return a quantile of the latency in all runs. It is "never" where it falls on a record without a result."""
+    """Return a latency quantile over all runs, with "never" where it falls on a record without a result."""
     found = [one["ms"][number] for one in runs if one["ms"]]
     if None in found:
         return "never" if len(found) == 1 else f"never in {found.count(None)} of {len(found)} runs"
@@ -95,7 +95,7 @@ def recovery(measurements: list[Found]) -> list[str]:
 
 
 def found_share(runs: list[Found]) -> str:
-    """Return which share of the neighbours a contender found, or why the share is not known."""
+    """Return the share of neighbours that a contender found, or the reason why the share is unknown."""
     found = values(runs, "complete")
     if found:
         return f"{percent(min(found))} found"

@@ -22,7 +22,7 @@ _ROUGH: Final = f"A rate with ~ is approximate: its steady part lasted less than
 
 
 def write_report(results: Path, page: Path, plots: Path) -> None:
-    """Write the plots, and replace the part of the page that is between its markers."""
+    """Write the plots, and replace the part of the page between the markers."""
     found, figures = read_figures(results)
     drawn = {name: _relative(path, page) for name, path in draw(figures, plots).items()}
     text = page.read_text() if page.is_file() else _NEW_PAGE
@@ -31,17 +31,17 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def not_shown(text: str, drawn: dict[str, str]) -> dict[str, str]:
-    """Return the plots that are not already shown in the part of the page that is outside its markers."""
+    """Return the plots that the page does not already show outside the markers."""
     before, _, rest = text.partition(BEGIN)
     own = before + rest.partition(END)[2]
     return {name: path for name, path in drawn.items() if f"]({path})" not in own}
 
 
 def with_figures(text: str, lines: list[str], name: str) -> str:
-    """Return the text of a page, in which the part between its markers is replaced by ``lines``."""
+    """Return the text of a page, with the part between its markers replaced by ``lines``."""
     before, _, rest = text.partition(BEGIN)
     if not rest or END not in rest:
-        raise ValueError(f"{name} has no place for the figures; add a line {BEGIN!r} and, below it, a line {END!r}")
+        raise ValueError(f"{name} has no markers for the figures; add a line {BEGIN!r} and, below it, a line {END!r}")
     return "\n".join([f"{before}{BEGIN}", *lines, f"{END}{rest.partition(END)[2]}"])
 
 

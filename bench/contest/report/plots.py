@@ -69,7 +69,7 @@ def _shares(measurements: list[Found]) -> list[Share]:
 
 
 def _line(groups: Mapping[Any, list[Found]], name: str, scale: float = 1.0) -> Line:
-    """Return a line with a point for each group of runs that have the figure ``name``."""
+    """Return a line with a point for each group of runs for which the figure ``name`` was recorded."""
     points = [(float(place), [value * scale for value in values(runs, name)]) for place, runs in groups.items()]
     return sorted(((place, found) for place, found in points if found), key=lambda point: point[0])
 

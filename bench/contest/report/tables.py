@@ -1,4 +1,4 @@
-"""Builds the tables of the throughput, its costs, the contenders' states, and the other workloads."""
+"""Builds the tables for throughput, its costs, the contenders' states, and the other workloads."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def costs(measurements: list[Found]) -> list[str]:
 
 
 def eur_per_billion(one: Found) -> float:
-    """Return the price, in euros, of the CPU time that a billion records take in the contender and in Kafka."""
+    """Return the price, in euros, of the CPU time that the contender and Kafka spend on a billion records."""
     cpu_s = float(one["cpu_s_per_million"] + one["kafka_cpu_s_per_million"])
     return cpu_s * 1000 / 3600 * PRICE_EUR
 
 
 def states(measurements: list[Found]) -> list[str]:
-    """Return a table of the size of each contender's state, sampled at the same input positions for all."""
+    """Return a table of the contenders' state sizes, sampled at the same input positions for every contender."""
     rows = []
     for (name,), runs in by(measurements, "contender").items():
         found = [one["state"] for one in runs if one.get("state", {}).get("positions")]

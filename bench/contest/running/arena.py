@@ -22,7 +22,7 @@ from joiner.runtime.kafka.clients import make_admin
 
 
 class FailedError(Exception):
-    """A contender has failed: it has exited or has written no results. The message has the details."""
+    """Raised if a contender exits or writes no results. The message gives the details."""
 
 
 @dataclass

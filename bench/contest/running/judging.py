@@ -1,12 +1,12 @@
-"""Judges the output of a run: how far it got in its input, what it found up to there, how fast, and at what cost.
+"""Judges a run by its output: how much of the input it processed, what it found there, how fast, and at what cost.
 
 A run has finished if its results show that it has read its input to the end: in each partition they contain the last
 pair that the contender can find, and either no neighbour is missing, or the run has gone quiet. The number of results
 proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
 part of the input that it processed, and not compared for completeness.
 
-Rates are those of the steady part of a run, which begins after a fifth of its results and ends with the last one, by
-the broker's clock. This excludes the start-up by the same rule for all contenders.
+Rates are measured over the steady part of a run, which begins after a fifth of its results and ends with the last one,
+according to the broker's clock. This rule excludes start-up in the same way for all contenders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENOUGH: Final = 0.15
 def judge(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> dict[str, Any]:
-    """Return the rates and costs of a run, and the comparison of its results with the expected ones."""
+    """Return the rates and costs of a run, and how its results compare with the expected results."""
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")
@@ -75,7 +75,7 @@ def judge(
 def processed_of(
     results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
 ) -> int | None:
-    """Return how many of the first results show how far an unfinished run got, or None if the run has finished.
+    """Return the number of leading results by which an unfinished run is judged, or None if the run has finished.
 
     The batch that was in progress when the run was stopped is incomplete. The results written just before the stop are
     therefore left out: all those written within 1.2 times the longest pause in the run's progress.
@@ -107,7 +107,7 @@ def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
 
 
 def _longest_pause_s(results: Results) -> float:
-    """Return the longest time, in s, during which no result contained a later row than the results before it."""
+    """Return the longest time without progress, in s, in which no result contained a row later than all rows before."""
     reach = np.maximum.accumulate(np.maximum(results.left, results.right))
     at_s = results.at_s[np.flatnonzero(np.diff(reach, prepend=-1))]
     return float(np.diff(at_s).max(initial=0.0))

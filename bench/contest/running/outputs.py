@@ -37,7 +37,7 @@ class Results:
 
     @property
     def is_joined(self) -> bool:
-        """Whether these are pairs, and not records that were passed through."""
+        """Whether the results are pairs rather than passed-through records."""
         return not np.array_equal(self.left, self.right)
 
     def first(self, until_s: float) -> Results:
@@ -86,7 +86,7 @@ def read_results(job: Job) -> Results:
 
 
 def read_tail(job: Job) -> tuple[Ints, Ints]:
-    """Return the left and the right rows of the last results in each partition."""
+    """Return the left and right rows of the last results in each partition."""
     pairs, _ = _read(job, _TAIL)
     return pairs[:, 0], pairs[:, 1]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload for a contender to join, with a window of ``width_ms`` and on ``cores`` cores (0: all cores)."""
+    """A workload for a contender to join, the width of its window, and the number of cores to use (0: all cores)."""
 
     contender: Contender
     workload: str
@@ -54,7 +54,7 @@ def throughput(arena: Arena, task: Task) -> dict[str, Any]:
 
 
 def recovery(arena: Arena, task: Task) -> dict[str, Any]:
-    """Kill a contender's processes at a third of the results, restart them, and time the next new result."""
+    """Kill a contender's processes after a third of the results, restart them, and time the first new result."""
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
         watch = Watch(arena, job, task.limits, _end_of(expected, window))

@@ -48,7 +48,7 @@ class Watch:
         self._shows_end = shows_end
 
     def until_ended(self, tree: Tree, results: int | None = None, already: int = 0) -> None:
-        """Wait until the input was read, no more results arrive, a limit is reached, or there are ``results`` results.
+        """Wait until the whole input is read, no more results arrive, a limit is reached, or ``results`` results exist.
 
         ``already`` is the number of results from an earlier run, which are not counted. A run is not ended merely
         because it has as many results as expected, since some may be wrong, nor because it is quiet for a moment, since
@@ -78,7 +78,7 @@ class Watch:
         return self.is_quiet or is_late
 
     def _is_at_end_or_stuck(self, progress: _Progress, quiet_s: float) -> bool:
-        """Return whether the last results show that the input was read to its end, or the run has come to a halt.
+        """Return whether the last results show that the input has been read to its end, or the run has come to a halt.
 
         An engine that is never idle, because it keeps checkpointing or aligning its sources, is given more time.
         """
@@ -119,7 +119,7 @@ class _Progress:
         self.longest_s = 0.0
         """The longest pause between two results so far."""
         self.looked_at = -1
-        """The number of results there were when the last ones were read to see whether the run is at its end."""
+        """The number of results when the last of them were read to check whether the run had reached its end."""
         self.is_at_end = False
         """Whether they showed the end of the input."""
 

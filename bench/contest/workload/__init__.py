@@ -1,1 +1,1 @@
-"""The input that all contenders are given, and the results that are expected of them."""
+"""The input given to all contenders, and the results expected from them."""

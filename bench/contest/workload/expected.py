@@ -26,7 +26,7 @@ NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Window:
-    """Which pairs a join can find: those at most ``width_ms`` apart or, with ``is_grid``, in one window of a grid.
+    """Which pairs a join can find: those at most ``width_ms`` apart or, with ``is_grid``, in the same window of a grid.
 
     Width 0 means no window. ``waits_ms`` is how far event time must advance before a pair is emitted; so the pairs in
     the last ``waits_ms`` of a workload are not expected.

@@ -1,7 +1,7 @@
 """Generates the contest's seeded data as columns, and writes it to Kafka once for all contenders.
 
-A workload is a log of rows. A row has a thing, a side (0: speed, the left stream; 1: torque, the right stream) and a
-time. In messages, the id of a record is its row number, so that each result identifies its rows.
+A workload is a log of rows. A row consists of a thing, a side (0: speed, the left stream; 1: torque, the right stream)
+and a time. In messages, the id of a record is its row number, so that each result identifies its rows.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Workload:
 
 
 def message(thing: str, side: int, time_ms: int, identity: int, padding: int = 0) -> bytes:
-    """Return a record as JSON bytes, with a member of ``padding`` bytes that no contender reads."""
+    """Return a record as JSON bytes, with ``padding`` extra bytes in a field that no contender reads."""
     more = f', "note": "{"x" * padding}"' if padding else ""
     return (
         f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
@@ -122,8 +122,8 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
 def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1, **more: Any) -> Workload:
     """Make rows that are a millisecond apart and cycle through the things.
 
-    Each thing sends one speed, then ``ratio`` torques, then one speed again, and so on. If there are few records, there
-    are fewer things, so that each still has enough rows.
+    Each thing sends one speed, then ``ratio`` torques, then one speed again, and so on. A small workload uses fewer
+    things, so that each still has enough rows.
     """
     del seed
     things = min(things, records // 2)
@@ -135,7 +135,7 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
 
 
 def bursts(name: str, records: int, seed: int) -> Workload:
-    """Make bursts of 5,000 rows, a minute apart. By turns, a quarter of the things sends no torque for minutes."""
+    """Make bursts of 5,000 rows, a minute apart. At any time, a quarter of the things send no torque for minutes."""
     del seed
     at = np.arange(records * 5 // 4)
     thing, side = at % 8, at // 8 % 2
@@ -209,7 +209,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 
 
 def like_nexmark(name: str, records: int, seed: int, *, streams: nexmark.Streams) -> Workload:
-    """Make two streams by the rules of the Nexmark generator. Rows with the same id belong to one thing.
+    """Make two streams that follow the rules of the Nexmark generator. Rows with the same id belong to one thing.
 
     The query is not one of Nexmark's but the neighbour join. The first stream has a single row for each id, which is
     therefore a neighbour of every row of the second stream with that id. The things come and go, so the watermark scope

@@ -1,4 +1,4 @@
-"""Generates streams by the rules of the Nexmark generator, but for another query: they are only *like* Nexmark.
+"""Generates streams that follow the rules of the Nexmark generator, for a query that is not one of Nexmark's.
 
 The rules and their constants are those of the generator's default configuration
 (https://github.com/nexmark/nexmark, `nexmark-flink/src/main/java/com/github/nexmark/flink/generator`), reimplemented
@@ -38,7 +38,7 @@ HOT: Final = 100
 """One id in this many is hot."""
 HOT_AUCTION_RATIO: Final = 2
 HOT_SELLER_RATIO: Final = 4
-"""The hot auction or seller is chosen in all but one of this many cases."""
+"""The hot auction or seller is chosen in all but one in this many cases."""
 IN_FLIGHT: Final = 100
 ACTIVE: Final = 1_000
 LEAD: Final = 10
@@ -50,7 +50,7 @@ of each row, and a description of the streams."""
 
 
 def auctions_and_bids(records: int, draw: np.random.Generator) -> tuple[Ints, Ints, Ints, str]:
-    """Return auctions (left) and bids (right), with the number of the auction as id."""
+    """Return auctions (left) and bids (right), identified by the auction's number."""
     event = _events(records, AUCTIONS + BIDS, PERSONS)
     newest = last_auction(event)
     is_bid = event % EPOCH >= PERSONS + AUCTIONS
@@ -63,7 +63,7 @@ def auctions_and_bids(records: int, draw: np.random.Generator) -> tuple[Ints, In
 
 
 def persons_and_auctions(records: int, draw: np.random.Generator) -> tuple[Ints, Ints, Ints, str]:
-    """Return persons (left) and auctions (right), with the number of the person or seller as id."""
+    """Return persons (left) and auctions (right), identified by the number of the person or seller."""
     event = _events(records, PERSONS + AUCTIONS, 0)
     newest = last_person(event)
     is_auction = event % EPOCH >= PERSONS
@@ -88,6 +88,6 @@ def last_person(event: Ints) -> Ints:
 
 
 def _events(records: int, per_epoch: int, skipped: int) -> Ints:
-    """Return the numbers of the events that are kept: in each epoch, ``per_epoch`` after the first ``skipped``."""
+    """Return the numbers of the events to keep: in each epoch, the first ``per_epoch`` after ``skipped`` others."""
     row = np.arange(records)
     return row // per_epoch * EPOCH + skipped + row % per_epoch

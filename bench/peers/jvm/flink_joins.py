@@ -1,14 +1,14 @@
-"""A peer of the joiner: the neighbour join, exactly once, as users can write it with Flink's DataStream API.
+"""An exactly-once neighbour join, as users would write it with Flink's DataStream API, for comparison with the joiner.
 
 A ``KeyedProcessFunction`` (``flink/ByHand.java``) keeps a state for each thing. With ``--order timers``, it handles
 disorder: a record waits until the watermark has reached its time, and a record that arrives after that is ignored.
 ``--order arrival`` is faster, but assumes that the records of each thing are in order. If a lateness is given, timers
 are always used.
 
-Where they apply, the settings are those of the interval join: the parallel garbage collector with a heap of 4 GB,
-object reuse, state in memory, a checkpoint every second, and lz4. In addition, the program has serializers of its own
-for records and states, and runs one task per core. With timers, the sources are aligned in event time, because the
-state must hold all records by which one source is ahead of the slowest.
+Where applicable, the settings are those of the interval join: the parallel garbage collector with a heap of 4 GB,
+object reuse, state in memory, a checkpoint every second, and lz4. In addition, the program uses its own serializers for
+records and states, and runs one task per core. With timers, the sources are aligned in event time, because the state
+must hold every record by which a source is ahead of the slowest one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
 }
 
 _OPENS: Final = [
-    # The packages that Flink's own start script opens in Java 17.
+    # The packages that Flink's own start script opens on Java 17.
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.net", "java.io", "java.nio", "java.text", "java.time", "java.util")
 ]
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def arguments(options: argparse.Namespace) -> list[str]:
-    """Return the arguments of the Java program. Later variants override earlier ones."""
+    """Return the command-line arguments for the Java program. If variants conflict, the last one wins."""
     state = state_of(options)
     order = "timers" if options.lateness_ms else options.order
     settings = SETTINGS | {

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 HEAP: Final = ("-Xms2g", "-Xmx4g", "-XX:+UseParallelGC")
-"""JVM options of the Java peers. With the defaults, garbage collection of a small heap takes up much of two cores."""
+"""JVM options for the Java peers. With the defaults, the heap is small, and collecting it keeps two cores busy much of
+the time."""
 
 
 def make_parser(about: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:
-    """Return a parser for the arguments that all Java peers share. ``variants`` are the names for ``--variant``."""
+    """Return a parser for the arguments that all Java peers share. ``--variant`` accepts the values in ``variants``."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")

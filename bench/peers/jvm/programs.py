@@ -1,7 +1,7 @@
 """Compiles the Java peers when they are first used, and finds the jars that they need at run time.
 
-The compiled classes are kept next to the environments of the other peers, and are compiled again when a source or a jar
-changes. This requires a Java compiler (``javac``).
+The compiled classes are stored next to the environments of the other peers. They are recompiled when a source file or a
+jar changes. This requires a Java compiler (``javac``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 def command(engine: str, folder: Path, say: Say) -> list[str]:
-    """Return the arguments with which Python starts the script of an engine: the script's file and a class path.
+    """Return the arguments for Python that start an engine's script: the script's file and a class path.
 
     ``engine`` is ``streams``, ``flink`` or ``spark``. Raises `StackError` if a jar or the compiler is missing.
     """
@@ -84,7 +84,7 @@ def _spark(folder: Path, say: Say) -> list[str]:
 
 
 def pyspark_jars() -> Path:
-    """Return the folder with the jars of the installed Spark."""
+    """Return the folder that contains the jars of the installed Spark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise StackError("pyspark is missing; install the extra 'spark'")

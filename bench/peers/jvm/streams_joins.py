@@ -2,9 +2,9 @@
 
 - ``window``: the windowed join of the Kafka Streams DSL. Both sides come from one topic, so they are read in log order.
   The join writes every pair within the window, and no pair whose records are further apart than that.
-- ``neighbours``: the neighbour join implemented by hand, as a processor that keeps a state per thing
-  (``streams/ByHand.java``). Without a lateness it assumes that the records of each thing arrive in order; with one, it
-  holds each record for that long.
+- ``neighbours``: the neighbour join implemented by hand, as a processor with a separate state for each thing
+  (``streams/ByHand.java``). Without a lateness, it assumes that the records of each thing arrive in order. If a
+  lateness is set, it holds each record for that long.
 
 The settings are exactly-once processing (v2) with one thread per core; one commit per second, because every commit ends
 one transaction per thread; Kafka's default of a thousand records per poll and buffer, because larger values were

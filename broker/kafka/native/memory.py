@@ -1,6 +1,6 @@
 """Compiled loops that read and write librdkafka's message structures in memory.
 
-A message is an ``rd_kafka_message_t`` (rdkafka.h). Its members have the offsets below on every 64-bit platform.
+A message is an ``rd_kafka_message_t`` (rdkafka.h). Its fields are at the offsets below on every 64-bit platform.
 """
 
 from __future__ import annotations
@@ -64,6 +64,6 @@ def gather(address: Ints, start: Ints, end: Ints, data: Bytes) -> None:
 
 @compiled(types.void, INTS)
 def destroy(messages: Ints) -> None:
-    """Destroy the messages at the given addresses, which gives their memory back to librdkafka."""
+    """Destroy the messages at the given addresses, so that librdkafka can reuse their memory."""
     for message in messages:
         _destroy(message)

@@ -32,7 +32,7 @@ _NO_ERROR = 0
 class Fetched(NamedTuple):
     """n messages of one partition, in offset order.
 
-    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if no value is.
+    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if none of them is.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event of a partition: an error, or that the reader has reached the end of the log, at ``offset``."""
+    """Not a message but an event: an error in a partition, or that the end of its log was reached, at ``offset``."""
 
     error: KafkaError
     topic: str
@@ -63,7 +63,7 @@ class NativeReader:
     def __init__(self, consumer: Consumer, count_max: int) -> None:
         """Prepare to read; no partition is read until it is added. Raises `Unavailable`.
 
-        ``count_max``: the maximum number of messages that a call of `read` can return.
+        ``count_max``: the maximum number of messages that a call to `read` can return.
         """
         self._memory, self._library = load_loops(), library()
         self._handle = handle_of(consumer)

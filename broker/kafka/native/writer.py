@@ -60,7 +60,7 @@ class NativeWriter:
 
     @staticmethod
     def _refer(messages: Ints, column: StringColumn, rows: slice, member: int) -> None:
-        """Store the address and length of each string of a column in the key or value member of its message."""
+        """Store each string's address and length in the key or value field of the message in the same row."""
         messages[:, member] = column.start[rows] + column.data.ctypes.data
         messages[:, member + 1] = column.end[rows] - column.start[rows]
 

@@ -1,6 +1,6 @@
 """Checks the limits of an Arrow IPC stream before any part of the stream is decoded.
 
-A small compressed message could expand to gigabytes. But its expanded size can be computed without decoding it: the
+A small compressed message could expand to gigabytes. Its expanded size can be computed without decoding it: the
 metadata contain the number of rows and the size of each buffer, and each compressed buffer begins with its uncompressed
 size. This module reads only the few metadata fields (flatbuffers) that it needs. pyarrow verifies the rest when it
 decodes the stream.
@@ -135,7 +135,7 @@ def with_plain_types(value: bytes) -> bytes:
 
 
 def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
-    """Return the number of rows in an Arrow message (0 for a dictionary) and its size in bytes when decompressed."""
+    """Return the number of rows in an Arrow message (0 for a dictionary) and its decompressed size in bytes."""
     at = metadata.member(metadata.root, 1)
     kind, batch = metadata.number("<B", at) if at else 0, metadata.target(metadata.root, 2)
     if kind not in {_DICTIONARY, _BATCH}:
@@ -166,7 +166,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
 
 
 def _expanded(body: memoryview, offset: int, length: int) -> int:
-    """Return the size in bytes that a buffer of a compressed batch has when decompressed."""
+    """Return the decompressed size, in bytes, of a buffer in a compressed batch."""
     if not 0 <= length <= len(body) or not 0 <= offset <= len(body) - length:
         raise Unreadable(_BROKEN)
     if not length:

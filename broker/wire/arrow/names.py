@@ -1,7 +1,7 @@
 """Limits the total size of a message's strings when each row has its own copy.
 
-A dictionary holds each string only once, no matter how many rows and batches of a message refer to it. Whoever reads
-the rows, however, needs a copy of the string for each row, in dead letters, points and ids.
+A dictionary holds each string only once, no matter how many rows and batches of a message refer to it. Code that
+processes the rows, however, copies the string for each row, into dead letters, points and ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NameSizes:
     def add(self, dictionary: Any, number: Ints) -> None:
         """Add rows, given as their indices into ``dictionary`` (-1 for a null).
 
-        Raises `Unreadable` if the strings of all rows added so far take more than `EXPANDED_BYTES_MAX` bytes.
+        Raises `Unreadable` if the strings of all rows added so far total more than `EXPANDED_BYTES_MAX` bytes.
         """
         # As an upper bound for the size of each string, use the total size of the dictionary, which is known. If that
         # is too large, use the size of the largest string, which has to be computed.
@@ -46,7 +46,7 @@ class NameSizes:
         self._size += sum(_size_of(*part) for part in self._parts)
         self._bound, self._parts = self._size, []
         if self._size > EXPANDED_BYTES_MAX:
-            reason = f"the names in all rows of the message take more than {EXPANDED_BYTES_MAX} bytes"
+            reason = f"the names in all rows of the message total more than {EXPANDED_BYTES_MAX} bytes"
             raise Unreadable(reason)
 
 
@@ -78,7 +78,7 @@ def indices_of(column: Any) -> Ints:
 def check_names(table: Any) -> None:
     """Check the size of the strings in each dictionary column of a table, counting a string once for each row.
 
-    Raises `Unreadable` if a column's strings take more than `EXPANDED_BYTES_MAX` bytes.
+    Raises `Unreadable` if a column's strings total more than `EXPANDED_BYTES_MAX` bytes.
     """
     for column in table.columns:
         if not pa.types.is_dictionary(column.type) or not pa.types.is_string(column.type.value_type):

@@ -48,11 +48,11 @@ _ROWS_MAX: Final = 12_000
 """The maximum number of rows in a message. It ensures that indices into the message's dictionaries fit into int16."""
 
 _NAMES_BYTES: Final = 32 * 1024
-"""If the names of all things together take at most this many bytes, each message of a batch contains all of them.
-Otherwise each message contains only the names that occur in it."""
+"""If the names of all things total at most this many bytes, each message in a batch contains all of them. Otherwise,
+each message contains only the names that it uses."""
 
 _SPAN_MAX: Final = 256
-"""If the range of the offsets is at most this long, the dictionary contains every offset in the range, even those that
+"""If the offsets span a range no longer than this, the dictionary contains every offset in the range, even those that
 do not occur."""
 
 _UNIT: Final = b"unit"
@@ -216,7 +216,7 @@ def _encode(schema: Any, arrays: list[Any]) -> bytes:
 
 
 class Results(NamedTuple):
-    """The n results of a message, with a list for each field.
+    """The n results in a message, with one list per field.
 
     ``time_ns`` is rounded down to whole nanoseconds, and ``half`` says whether half a nanosecond was cut off.
     ``value`` holds numbers, or pairs of numbers if the join keeps both values. ``left`` and ``right`` are the positions
@@ -290,7 +290,7 @@ def _positions(offsets: list[int], rows: list[int] | None) -> list[str]:
 
 
 def select_results(value: bytes, rows: Sequence[int]) -> bytes:
-    """Return a copy of a message of results that contains only the given rows."""
+    """Return a copy of a results message that contains only the given rows."""
     with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
         batch = reader.read_next_batch().take(pa.array(rows, pa.int64()))
     return _encode(batch.schema, batch.columns)

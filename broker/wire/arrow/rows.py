@@ -32,15 +32,16 @@ _REQUIRED: Final = ("thing", "quantity", "phenomenonTime", "result")
 _COLUMNS: Final = (*_REQUIRED, "id")
 
 _ROW_NAME_BYTES: Final = 256
-"""If a dictionary takes more bytes per row of a batch than this, only the names that occur in the batch are read."""
+"""If a dictionary is larger than this many bytes per row of a batch, only the names that occur in the batch are
+read."""
 
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class Labels(NamedTuple):
-    """A column of n strings. ``names`` has each distinct string once; ``number`` has each row's index into it.
+    """A column of n strings. ``names`` contains each distinct string once; ``number`` is each row's index into it.
 
-    The index is -1 if the row is null.
+    The index of a null is -1.
     """
 
     names: list[str | None]
@@ -55,9 +56,9 @@ class Labels(NamedTuple):
 class ArrowRows(NamedTuple):
     """n consecutive rows of a message, as columns of shape (n,). ``first`` is the number of the first row.
 
-    ``ts_ns`` has the times (int64 nanoseconds), or 0 where a time is invalid. ``result`` is float64. ``id`` is None if
-    no row has an id; otherwise it is empty for rows without one. ``valid`` says which rows are valid records. ``batch``
-    has the same rows as an Arrow record batch.
+    ``ts_ns`` contains the times (int64 nanoseconds), with 0 for each invalid time. ``result`` is float64. ``id`` is
+    None if no row has an id; otherwise, it contains an empty string for each row without one. ``valid`` says which rows
+    are valid records. ``batch`` contains the same rows as an Arrow record batch.
     """
 
     first: int
@@ -81,7 +82,7 @@ class ArrowRows(NamedTuple):
         return shown | {"phenomenonTime": _time_number(time) if time.is_valid else None}
 
     def as_json(self, row: int, time_unit: str) -> bytes:
-        """Return a row as a JSON record for a dead letter, in which numbers that JSON does not allow are strings."""
+        """Return a row as a JSON record for a dead letter. Numbers that JSON does not allow are written as strings."""
         shown = self.fields(row)
         raw = self.batch.column("phenomenonTime")[row]
         if raw.is_valid:
@@ -99,7 +100,7 @@ class ArrowRows(NamedTuple):
         for name in ("thing", "quantity", "id"):
             text = shown.get(name)
             if text is not None and not 1 <= len(text) <= NAME_LENGTH_MAX:
-                return f"{name} has {len(text)} characters, but must have between 1 and {NAME_LENGTH_MAX}"
+                return f"{name} is {len(text)} characters long, but must have between 1 and {NAME_LENGTH_MAX}"
         if "\0" in shown["quantity"]:
             return "quantity contains a NUL character"
         if not math.isfinite(shown["result"]):
@@ -181,7 +182,7 @@ def _read_batch(batch: Any, first: int, time_unit: str, sizes: dict[str, NameSiz
 def _labels(column: Any, sizes: NameSizes) -> Labels:
     """Convert a string column to `Labels`.
 
-    Raises `Unreadable` if the strings would take too much memory with a copy for each row.
+    Raises `Unreadable` if the strings, with a separate copy for each row, would take too much memory.
     """
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -209,7 +210,7 @@ def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
 
 
 def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
-    """Convert a column of times to nanoseconds, with 0 for invalid times. Return it, and which times are valid."""
+    """Convert a column of times to nanoseconds, with 0 for invalid times. Return the times, and which are valid."""
     values, valid = _numbers(column, np.dtype(np.int64))
     unit_ns = UNIT_NS[column.type.unit if pa.types.is_timestamp(column.type) else time_unit]
     low, high = -(-TIME_MIN_NS // unit_ns), TIME_MAX_NS // unit_ns
@@ -224,8 +225,8 @@ def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
 def _texts(column: Any, sizes: NameSizes) -> tuple[StringColumn, Bools]:
     """Return the strings of the id column, with empty strings for nulls, and which rows are valid.
 
-    A null is valid, because a record need not have an id. Raises `Unreadable` if the strings would take too much
-    memory with a copy for each row.
+    A null is valid, because a record need not have an id. Raises `Unreadable` if the strings, with a separate copy for
+    each row, would take too much memory.
     """
     if pa.types.is_dictionary(column.type):
         sizes.add(column.dictionary, indices_of(column))
@@ -261,7 +262,7 @@ def _time_number(value: Any) -> int:
 
 
 def encode_records(records: Sequence[Record], times_ns: Sequence[int], time_unit: str) -> bytes:
-    """Encode records, whose times in ns are ``times_ns``, as one message.
+    """Encode records as one message. ``times_ns`` contains their times in ns.
 
     The message contains the times as integers in ``time_unit``, or as timestamps in ns if a time is not a whole number
     of ``time_unit``.

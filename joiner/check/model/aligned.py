@@ -1,7 +1,8 @@
 """Aligned rows in their simplest form: for each driver record, look for its neighbours in each column's stream.
 
 This is the definition in docs/alignment.md as executable code, built on that of the join (`joiner.check.model.oracle`).
-Given the entries read from each stream, it computes exactly the rows that must have come out by then.
+Given the entries read from each stream, it computes exactly the rows that must have come out by then. The ticks of a
+grid are records of a driver.
 """
 
 from __future__ import annotations
@@ -79,6 +80,36 @@ def align(
 
 def _with_value(column: Column, record: Rec | None) -> Neighbour | None:
     return None if record is None else Neighbour(record.ts, column.values[record.seq])
+
+
+class Grid(NamedTuple):
+    """Ticks at ``origin_ns + tick * every_ns`` for every integer ``tick``, except in gaps above ``max_gap_ns``."""
+
+    every_ns: int
+    origin_ns: int = 0
+    max_gap_ns: int | None = None
+
+
+def align_grid(
+    grid: Grid, columns: Sequence[Column], *, watermark_scope: str = "key", closed: bool = False
+) -> dict[tuple[int, int], Row]:
+    """Return the rows of a grid that must have come out, by key and tick. The arguments are those of `align`."""
+    rows: dict[tuple[int, int], Row] = {}
+    streams = [oracle.Stream(one.entries, one.lateness_ns, watermark_scope=watermark_scope) for one in columns]
+    for key in {record.key for stream in streams for record in stream.accepted}:
+        times = sorted(record.ts for stream in streams for record in stream.accepted if record.key == key)
+        reached = oracle.ENDED if closed else min(stream.frontier(key) for stream in streams)
+        first, last = -((grid.origin_ns - times[0]) // grid.every_ns), (times[-1] - grid.origin_ns) // grid.every_ns
+        ticks = [oracle.Rec(key, grid.origin_ns + tick * grid.every_ns, tick) for tick in range(first, last + 1)]
+        driver = [tick for tick in ticks if tick.ts <= reached and not _is_in_gap(tick.ts, times, grid.max_gap_ns)]
+        found, _ = align(driver, columns, watermark_scope=watermark_scope, closed=closed)
+        rows |= {(key, tick): row for tick, row in found.items()}
+    return rows
+
+
+def _is_in_gap(ts: int, times: list[int], max_gap_ns: int | None) -> bool:
+    before, after = max(one for one in times if one <= ts), min(one for one in times if one >= ts)
+    return max_gap_ns is not None and after - before > max_gap_ns
 
 
 def _neighbours(

@@ -1,4 +1,4 @@
-"""The table operations of `join` for mappings of column names to numpy arrays."""
+"""The table operations that `join` needs, for mappings of column names to numpy arrays."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ class Arrays(Kind):
 
     def of_floats(self, name: str, values: Array, is_missing: Array) -> dict[str, Any]:
         return {name: np.ma.masked_array(values, mask=is_missing)}
+
+    def of_times(self, name: str, times: Ints, like: Mapping[str, Any], column: str) -> dict[str, Any]:
+        dtype = np.asarray(like[column]).dtype
+        return {name: times.view("datetime64[ns]").astype(dtype) if dtype.kind == "M" else times}
 
 
 def _array(column: Any) -> Any:

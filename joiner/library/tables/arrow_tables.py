@@ -1,4 +1,4 @@
-"""The table operations of `join` for Arrow tables, and the conversion of other tables to Arrow.
+"""The table operations that `join` needs, for Arrow tables, and the conversion of other tables to Arrow.
 
 Needs pyarrow, which is installed with the extra ``arrow``.
 """
@@ -38,7 +38,7 @@ class ArrowTables(Kind):
         self._arrow = pyarrow()
 
     def from_stream(self, name: str, table: Any) -> Any:
-        """Read all of an object that has ``__arrow_c_stream__`` into a table. ``name``: its name, for messages."""
+        """Read an object that has ``__arrow_c_stream__`` into a table. ``name``: the argument name, for messages."""
         try:
             reader = self._arrow.RecordBatchReader.from_stream(table)
         except self._arrow.ArrowInvalid as error:
@@ -96,6 +96,12 @@ class ArrowTables(Kind):
 
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
         return self._arrow.table({name: self._arrow.array(values, mask=is_missing)})
+
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        found, kind = self._arrow.array(times), like[column].type
+        if self._arrow.types.is_temporal(kind):
+            found = found.cast(self._arrow.timestamp("ns", getattr(kind, "tz", None))).cast(kind)
+        return self._arrow.table({name: found})
 
     def _without_views(self, table: Any) -> Any:
         """Convert string and binary view columns to plain ones, because pyarrow cannot take rows from views."""

@@ -1,4 +1,4 @@
-"""`Kind`: the operations that every kind of table provides for `join`. Those that few kinds need have a default."""
+"""`Kind`: the operations that every kind of table provides for `join`. Operations that few kinds need have defaults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Kind(Protocol):
         ...
 
     def codes(self, left: Any, right: Any) -> Ints:
-        """Return a number for each row of ``left``, then of ``right``. Equal rows have the same number; shape (n,)."""
+        """Return a number for each row of ``left``, then of ``right``, shape (n,). Equal rows get equal numbers."""
         ...
 
     def take(self, table: Any, names: list[str], rows: Ints, *, may_lack: bool) -> Any:
@@ -51,7 +51,7 @@ class Kind(Protocol):
         ...
 
     def stacked(self, left: Any, right: Any) -> Any:
-        """Append the rows of ``right`` to those of ``left``. Both tables have the same column names."""
+        """Append the rows of ``right`` to the rows of ``left``. Both tables have the same column names."""
         ...
 
     def nullable(self, table: Any) -> Any:
@@ -59,11 +59,18 @@ class Kind(Protocol):
         return table
 
     def beside(self, parts: list[tuple[Any, list[str]]]) -> Any:
-        """Combine the columns of tables of equal length. ``parts``: each table, with new names for its columns."""
+        """Put the columns of equally long tables side by side. ``parts``: each table, with new column names."""
         ...
 
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
         """Return a table with one float64 column, shape (n,). Values are missing where ``is_missing`` is true."""
+        ...
+
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        """Return a table of one column: times in ns (UTC), shape (n,), in the type of a column of ``like``.
+
+        If that contains integers, the times are integers in the same unit, and stay int64.
+        """
         ...
 
     def with_labels(self, joined: Any, _table: Any, _rows: Ints) -> Any:

@@ -1,4 +1,4 @@
-"""Maps keys to integers, for the kinds of tables whose library has no such operation of its own."""
+"""Maps keys to integers, for kinds of tables whose library does not provide this operation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _WIDEST_BYTES: Final = 8
-"""The size in bytes of the widest integer types in numpy."""
+"""The size in bytes of numpy's widest integer types."""
 
 
 def numbered_rows(columns: Iterable[Array]) -> Ints:
-    """Return a number for each row of ``columns``, shape (n,) each. Equal rows have the same number; shape (n,)."""
+    """Return one number per row, shape (n,). Equal rows have the same number. ``columns``: arrays of shape (n,)."""
     codes: Ints = np.zeros(0, dtype=np.int64)
     for column in columns:
         of_one = numbered(column)

@@ -1,4 +1,4 @@
-"""The table operations of `join` for pandas DataFrames. pandas is imported only when a caller passes a DataFrame."""
+"""The table operations that `join` needs, for pandas DataFrames. pandas is imported only when a caller passes one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _INFERRED: Final = {"string": "strings", "integer": "integers"}
-"""The key type for a type inferred by pandas. Contains only types that columns of several dtypes can store."""
+"""Maps the type that pandas infers for a column to a key type. Lists only types that more than one dtype can store."""
 
 _NULLABLE: Final = {"b": "boolean", "i": "Int{}", "u": "UInt{}"}
 """The pandas dtypes that can hold missing values, by numpy dtype kind. ``{}`` stands for the width in bits."""
@@ -106,6 +106,14 @@ class PandasFrames(Kind):
 
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
         return self._pandas.DataFrame({name: np.where(is_missing, np.nan, values)}, copy=False)
+
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        values, has_zone = self.column(like, column)
+        if values.dtype.kind != "M":
+            return self._pandas.DataFrame({name: times}, copy=False)
+        found = self._pandas.Series(times.view("datetime64[ns]"))
+        found = found.dt.tz_localize("UTC") if has_zone else found
+        return self._pandas.DataFrame({name: found.astype(like[column].dtype)}, copy=False)
 
     def with_labels(self, joined: Any, table: Any, rows: Ints) -> Any:
         joined.index = table.index.take(rows)

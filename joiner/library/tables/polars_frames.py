@@ -1,4 +1,4 @@
-"""The table operations of `join` for polars DataFrames. polars is imported only when a caller passes a DataFrame."""
+"""The table operations that `join` needs, for polars DataFrames. polars is imported only when a caller passes one."""
 
 from __future__ import annotations
 
@@ -83,6 +83,12 @@ class PolarsFrames(Kind):
     def of_floats(self, name: str, values: Array, is_missing: Array) -> Any:
         column = self._polars.Series(name, values)
         return column.set(self._polars.Series(is_missing), None).to_frame()
+
+    def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
+        found, dtype = self._polars.Series(name, times), like[column].dtype
+        if dtype.is_temporal():
+            found = found.cast(self._polars.Datetime("ns", getattr(dtype, "time_zone", None))).cast(dtype)
+        return found.to_frame()
 
     def _is_text(self, dtype: Any) -> bool:
         return isinstance(dtype, self._polars.String | self._polars.Categorical | self._polars.Enum)

@@ -51,8 +51,8 @@ def _kind_of(name: str, table: Any) -> type[Arrays | ArrowTables | PandasFrames 
     if hasattr(table, "__arrow_c_stream__") and not _is_of(table, "pandas", "Series"):
         return ArrowTables
     raise ArgumentError(
-        f"{name} is {_shown(table)}; pass a pandas or polars DataFrame, an Arrow table, another object that has "
-        "__arrow_c_stream__, or a mapping of column names to arrays"
+        f"{name} must be a pandas or polars DataFrame, an Arrow table, another object that has __arrow_c_stream__, or "
+        f"a mapping of column names to arrays, not {_shown(table)}"
     )
 
 

@@ -68,7 +68,7 @@ def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
 
 
 def read_tried(readers: Readers, unit: int, start: int, end: int) -> list[Checkpoint]:
-    """Return the unit's checkpoints between two offsets, committed or not, and its notes (see `ownership.dangling`)."""
+    """Return a unit's checkpoints between two offsets, committed or not, and its notes (see `ownership.dangling`)."""
     keys = {checkpoint_key(unit).encode(), dangling_key(unit).encode()}
     return [
         decode_checked(unit, decode_checkpoint, value)
@@ -85,7 +85,7 @@ def _read(readers: Readers, unit: int, last: int | None) -> StateLog:
 
 
 def _add_values(values: dict[str, bytes], readers: Readers, unit: int, start: int, end: int) -> int:
-    """Add the records between two offsets to ``values``. Return the last checkpoint's offset, or -1 without one."""
+    """Add the records between two offsets to ``values``. Return the last checkpoint's offset, or -1 if none exists."""
     checkpoint, checkpoint_at = checkpoint_key(unit), -1
     for message in _messages(readers.log, readers, unit, start, end):
         # A key that is not valid UTF-8 was written by another program and is never looked up, so any text will do.

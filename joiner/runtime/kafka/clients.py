@@ -46,7 +46,7 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Create a consumer that soon reports the end of a log, because it does not let brokers wait for more data."""
+    """Create a consumer that quickly reports the end of a log: brokers answer it without waiting for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
@@ -65,7 +65,7 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     """Return the first offset and the end of a partition. Raises KafkaException.
 
     For a read-committed consumer, the end is the last stable offset: if transactions are open, the offset at which the
-    first of them begins. For a read-uncommitted consumer, it is the high watermark.
+    earliest one begins. For a read-uncommitted consumer, it is the high watermark.
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)

@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class ControlLog:
-    """Reads new records of the control topic, and writes to it. Only writing is thread-safe."""
+    """Reads new records from the control topic, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading at the end of the log, as it is when Kafka first answers. Returns before that answer."""
+        """Start reading at the end that the log has when Kafka first answers. Does not wait for that answer."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)

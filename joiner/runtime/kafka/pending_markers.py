@@ -1,9 +1,9 @@
 """Tracks a unit's committed transactions whose end markers Kafka may not yet have written to every partition.
 
 Kafka acknowledges a commit before it writes the markers, which it does partition by partition and may fail to do for
-some (see `ownership.dangling`). The stable end of a partition is the first record of its oldest open transaction. One
-of our transactions has therefore ended in a partition once the stable end is past the transaction's first record. If
-the stable end *is* that record, the open transaction is ours and not another program's.
+some (see `ownership.dangling`). The stable end of a partition is the offset at which its oldest open transaction
+begins. One of our transactions has therefore ended in a partition once the stable end is past the transaction's first
+record. If the stable end is *at* that record, the open transaction is ours and not another program's.
 
 This module does not access Kafka: callers pass in the offsets.
 """
@@ -36,8 +36,8 @@ def identity_of(value: bytes | None) -> str:
 
     The string is empty if the record has no id.
 
-    The id of a result includes the name of its join, and applications that share a topic may not have joins of the same
-    name. A message that holds many results is identified by the first of them.
+    The id of a result includes the name of its join, and applications that share a topic must not have joins with the
+    same name. A message that holds many results is identified by its first result.
     """
     if holds_results(value):
         return next(iter(identities_in(value, 1)), "")
@@ -88,7 +88,7 @@ class PendingMarkers:
     def records(self, identities: Mapping[str, str]) -> dict[str, FirstRecord]:
         """Return the first records that a transaction's checkpoint must name, by topic.
 
-        ``identities``: the identities of the first records of the transaction itself, by topic.
+        ``identities``: for each topic, the identity of the first record that the transaction itself writes.
         """
         found = dict(self._last)
         for topic, identity in identities.items():
@@ -98,7 +98,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: whether it is a claim or has a snapshot: replays start there."""
+        """Record a committed transaction. ``is_base``: whether replays can start there, at a claim or a snapshot."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)
@@ -128,7 +128,7 @@ class PendingMarkers:
         return [topic for topic, end in stable.items() if end in self._firsts.get(topic, ())]
 
     def in_doubt(self) -> list[str]:
-        """Return the topics in which markers of transactions before the newest snapshot are pending."""
+        """Return the topics in which markers are pending for transactions before the newest snapshot."""
         return sorted(self._before_snapshot)
 
     def ends(self) -> dict[str, int]:

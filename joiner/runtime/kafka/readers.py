@@ -1,7 +1,7 @@
-"""The consumers that read a unit's logs for a claim. They connect once and are used for several requests.
+"""The consumers that read a unit's logs during a claim. They connect once and are used for several requests.
 
-Connecting takes about ten milliseconds, most of the time that a claim takes. What the consumers read is not cached,
-except the part of the state topic that has already been read (see `checkpoint_log.read_on`).
+Connecting takes about ten milliseconds, most of the time that a claim takes. What they read is not cached, except for
+the part of the state topic that has already been read (see `checkpoint_log.read_on`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Readers:
 
     @cached_property
     def input(self) -> Consumer:
-        """Reads ranges of the input, only through `read_range`: it may redirect messages away from the consumer."""
+        """Reads ranges of the input. Only for `read_range`, which may redirect messages away from the consumer."""
         return make_reader(self.settings.kafka, self.settings.application.name)
 
     def connect(self, unit: int) -> None:
@@ -64,7 +64,7 @@ class Readers:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Raise `ClaimCancelled` if the claim is cancelled. Long operations must call this between their steps."""
+        """Raise `ClaimCancelled` if the claim was cancelled. Long operations must call this between their steps."""
         if self.is_over():
             raise ClaimCancelled
 

@@ -1,8 +1,8 @@
 """The topics of an application, and a check that its input topics do not change while it runs.
 
 A consumer with explicit offsets does not notice when partitions are added, when a topic is deleted, or when a topic is
-recreated and grows past the consumer's offset. The joiner therefore requests the ids and partition counts of the topics
-periodically. The request is asynchronous: the main loop of the process polls for the answer. A request that fails is
+recreated and grows past the consumer's offset. The joiner therefore periodically requests the topics' ids and partition
+counts. The request is asynchronous: the main loop of the process polls for the answer. A request that fails is
 repeated.
 """
 
@@ -28,7 +28,7 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Time between two checks. If a topic is recreated, its records may be joined for this long until the process stops."""
+"""Time between two checks. If a topic is recreated, it may be joined for this long before the process stops."""
 
 _ANSWER_S: Final = 10.0
 
@@ -44,7 +44,7 @@ class TopicWatch:
         self._due_s = self._clock.monotonic_s() + INTERVAL_S
 
     def check(self) -> None:
-        """Send a request if one is due, or examine its answer. Raises `TopicError` if a topic has changed."""
+        """Send a request if one is due, or examine the answer to it. Raises `TopicError` if a topic has changed."""
         if self._asked:
             if all(future.done() for future in self._asked.values()):
                 answers, self._asked = self._asked, {}
@@ -75,8 +75,8 @@ def _is_unknown(answer: Any) -> bool:
 
 def _gone(topic: str) -> str:
     return (
-        f"topic {topic} was deleted while the joiner was running: restore it, or start over: run `joiner reset` and "
-        "restart the joiner, which creates the topic"
+        f"topic {topic} was deleted while the joiner was running: restore it, or run `joiner reset` and then "
+        "restart the joiner, which creates the topic and starts over"
     )
 
 

@@ -5,15 +5,15 @@ The section "A commit" of docs/recovery.md lists the steps of a commit, 1 to 6.
 A large snapshot is written afterwards, in separate transactions. If the unit is being released, one more transaction
 then writes the checkpoint that releases it.
 
-The offsets are sent first, because Kafka accepts nothing until it has ended the previous transaction in every
-partition. librdkafka retries offsets after `retry.backoff.ms`, which is set to 2 ms, but it always retries records
-after 20 ms.
+The offsets are sent first. Until Kafka has ended the previous transaction in every partition, it rejects whatever is
+sent, and librdkafka retries offsets sooner than records: after `retry.backoff.ms`, which is set to 2 ms, instead of a
+fixed 20 ms.
 
 Kafka may fail to end a committed transaction in some partition (see `ownership.dangling`). The unit's later records in
 that partition then share the outcome of that transaction, and only another commit repairs this. Therefore:
 
- - For each result topic, the checkpoint names the first record of the last transaction until its end marker has been
-   seen. The next claim compares that record with the visible log.
+ - For each result topic, the checkpoint names the last transaction's first record until the transaction is known to
+   have ended. The next claim compares that record with the visible log.
  - An owner checks for open transactions after each snapshot, after a claim, and when Kafka may have restarted. If one
    of its own is open, it claims the unit again.
  - A snapshot replaces the older one only once all earlier transactions are known to have ended, because a replay from
@@ -82,7 +82,7 @@ class Aborted(Exception):
 
     The claim determines the outcome: `init_transactions` aborts a transaction that is still open, and the checkpoint
     that is read next shows what was committed. This exception is also raised if Kafka has left a committed transaction
-    open, which a claim repairs as well.
+    open, because a claim repairs that too.
     """
 
 
@@ -90,7 +90,7 @@ class UnitTransactions:
     """Runs the transactions of one unit, under the unit's transactional id."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be in the group."""
+        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be a group member."""
         self._settings = settings
         self._unit = unit
         self._group_metadata_consumer = group_metadata_consumer
@@ -175,14 +175,14 @@ class UnitTransactions:
 
     @property
     def has_pending_markers(self) -> bool:
-        """Whether markers of committed transactions were still missing when last checked."""
+        """Whether markers of committed transactions were still missing at the last check."""
         return bool(self._pending)
 
     def check_ended(self) -> None:
         """Wait until none of our transactions is the oldest open one in any partition.
 
-        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Does not
-        wait for another program's open transaction, although it hides everything after it.
+        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Another
+        program's open transaction also hides everything after it, but this method does not wait for it to end.
         """
         deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:
@@ -205,7 +205,7 @@ class UnitTransactions:
             raise _failure(error) from error
 
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
-        """Write a record to the unit's partition of each topic, and the group's offsets, in a transaction; abort it.
+        """In one transaction, write a record to the unit's partition of each topic and the group's offsets, then abort.
 
         The abort markers also end any earlier transaction of this producer that is still open in these partitions.
         Returns the offsets of the records, by topic. Raises `Fenced` or `Aborted`.
@@ -224,7 +224,7 @@ class UnitTransactions:
         return firsts
 
     def _still_ours(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the checkpoint, but with the current owner in it if it would release the unit."""
+        """Return the checkpoint. If it would release the unit, put the current owner back into it."""
         if checkpoint.on_the_way is None:
             return checkpoint
         return msgspec.structs.replace(checkpoint, run=self._run, site=self._site)
@@ -257,7 +257,7 @@ class UnitTransactions:
         self._pending.add(self._delivered(), identities, is_base=is_base)
 
     def _delivered(self) -> dict[str, int]:
-        """Return the offsets of the first records of the last transaction, by topic.
+        """Return the offset of the last transaction's first record in each topic.
 
         Raises `Aborted` if an offset is unknown, because Kafka does not report the offset of a record that was sent
         twice. The next claim will find the record in the log.
@@ -276,8 +276,8 @@ class UnitTransactions:
     def _write_apart(self, data: bytes, place: SnapshotPlace, checkpoint: Checkpoint) -> SnapshotPlace:
         """Write a snapshot in separate transactions, each of which repeats the checkpoint.
 
-        The manifest of the replaced chunks is removed first, and the new manifest is written last. After a crash in
-        between, a replay starts from the other snapshot; all transactions before that one are known to have ended.
+        The manifest of the chunks to be replaced is removed first, and the new manifest is written last. After a crash
+        in between, a replay starts from the other snapshot; all transactions before that one are known to have ended.
         """
         records, after = snapshot_records(data, place, checkpoint, self._pending.ends())
         manifest_key, _ = records[-1]

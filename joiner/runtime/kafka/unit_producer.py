@@ -25,13 +25,13 @@ _COMMIT_S: Final = 30.0
 continues with a new client."""
 
 _OFFSETS_S: Final = 10.0
-"""Time limit for sending the consumed offsets to Kafka, which are only a few bytes."""
+"""Time limit for sending the consumed offsets to Kafka, a request of only a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
 """Time allowed for the last step of a commit, even if the earlier steps have used up the limit."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Number of messages passed to the producer per call, which holds the GIL. This many also fit in the CPU cache."""
+"""Number of messages passed to the producer in one call, which holds the GIL. This many also fit into the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -42,7 +42,7 @@ class UnitProducer:
     """The transactional producer of one unit. All methods raise KafkaException if a call to Kafka fails."""
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
-        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be in the group."""
+        """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be a group member."""
         self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
         # These dicts are reused for every call, because creating them would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]

@@ -15,11 +15,11 @@ REPEAT_S: Final = 0.5
 """A claim that takes longer than this is signalled repeatedly, at this interval. Most claims take about 10 ms."""
 
 LASTS_S: Final = 5.0
-"""A claim that has not been signalled for this long is taken to have ended."""
+"""A claim is assumed to have ended if it has not been signalled for this long."""
 
 
 class Claims:
-    """Tracks a runner's own claims and those that other runners signal. Times may come from any monotonic clock."""
+    """Tracks a runner's own claims and the claims signalled by other runners. Times may use any monotonic clock."""
 
     def __init__(self, site: str, run: str) -> None:
         self._site, self._run = site, run
@@ -33,7 +33,7 @@ class Claims:
             self._heard_s.update(dict.fromkeys(record.units, now_s))
 
     def of_others(self, now_s: float) -> set[int]:
-        """Return the units that, according to their signals, other runs are claiming."""
+        """Return the units that other runs are claiming, according to the signals of these runs."""
         return {unit for unit, heard_s in self._heard_s.items() if now_s - heard_s < LASTS_S}
 
     def due(self, units: AbstractSet[int], now_s: float) -> Claiming | None:

@@ -26,7 +26,7 @@ class MoveActions(Protocol):
     """The actions that a move requires of a runner. Each names the methods of `Coordinator` that report its outcome."""
 
     def release(self, action: Release) -> None:
-        """Write the unit's last transaction and then the control record of the action. Reports `released` or `kept`."""
+        """Write the unit's last transaction, then the control record in the action. Reports `released` or `kept`."""
         ...
 
     def reclaim(self, unit: int, way: OnTheWay) -> None:
@@ -50,7 +50,7 @@ class Coordinator:
     """Coordinates all moves of a runner's units. Must be used by one thread only."""
 
     def __init__(self, claimant: Claimant, runner: MoveActions, control: ControlLog, clock: Clock) -> None:
-        """``control``: the control topic, to which other threads may write as well."""
+        """``control``: the control topic, to which other threads may also write."""
         self.control, self._clock = control, clock
         self._runner = runner
         self._source = Source(claimant.site, claimant.instance)
@@ -75,8 +75,8 @@ class Coordinator:
     def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
         """Process new records, and perform the actions that are due.
 
-        ``owned``: the units that the runner serves. ``absent``: the units that are assigned to the runner but that it
-        does not serve. ``claimed``: the units that it is claiming.
+        ``owned``: the units that the runner serves. ``absent``: the units that are assigned to the runner but not
+        served by it. ``claimed``: the units that it is claiming.
         """
         for record, _ in self.control.read():
             now_s = self._clock.monotonic_s()

@@ -51,7 +51,7 @@ class Serving(Protocol):
 
 
 class Host(Protocol):
-    """What moves need from a runner (see `runners.supervisor`). All but `prepare` are called in the runner's thread."""
+    """What moves need from a runner (see `runners.supervisor`). All except `prepare` run in the runner's thread."""
 
     @property
     def tasks(self) -> Mapping[int, Serving]:
@@ -68,7 +68,7 @@ class Host(Protocol):
         ...
 
     def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
-        """Begin to claim, restore and run a unit. Return False if its claim is already in progress.
+        """Begin to claim, restore and run a unit. Return False if it is already being claimed.
 
         ``warm`` is closed by the host when the claim ends.
         """
@@ -77,7 +77,8 @@ class Host(Protocol):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """Stop running a unit and begin to write its last transaction, with a snapshot.
 
-        ``then`` is called once that is written. Return None if the unit cannot be released now and keeps running.
+        ``then`` is called once the transaction has been written. Return None if the unit cannot be released now and
+        therefore keeps running.
         """
         ...
 
@@ -95,7 +96,7 @@ class Host(Protocol):
 
 
 class Handover:
-    """Handles the units that are being moved to or from a runner, and those that the runner waits for."""
+    """Handles the units that are being moved to or from a runner, and the units for which the runner waits."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Handover:
 
     @property
     def elsewhere(self) -> AbstractSet[int]:
-        """Units that belong to other sites and that this runner is waiting for."""
+        """Units that belong to other sites and for which this runner is waiting."""
         return self._elsewhere.keys()
 
     @property
@@ -146,7 +147,7 @@ class Handover:
         return self._mover.claimed_by_others
 
     def poll(self, units: AbstractSet[int]) -> None:
-        """Perform the actions that are due. ``units``: those assigned to this runner."""
+        """Perform the actions that are due. ``units``: the units assigned to this runner."""
         while self._found:
             number, checkpoint = self._found.popleft()
             self._mover.found(number, checkpoint)

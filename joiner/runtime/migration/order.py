@@ -1,4 +1,4 @@
-"""The requesting side of a move: requests, cancellation, outcomes. Uses neither Kafka nor a clock (see `protocol`)."""
+"""The side that orders a move: sends requests, cancels them, and tracks outcomes. Uses neither Kafka nor a clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(Enum):
 class MoveStatus:
     """The status of one unit in a move, as known to the requesting side.
 
-    ``pause_ms``: the time between the report of the source's last commit and the target's first commit, or the target's
+    ``pause_ms``: the time from the report of the source's last commit to the target's first commit, or to the target's
     claim if no commit followed soon (see `handover`). None if unknown.
     """
 
@@ -74,7 +74,7 @@ class Order:
         return [Request(move=self.move, units=open_units, to=self.to)]
 
     def cancel(self, why: str) -> list[Record]:
-        """Withdraw the order for units that are not known to be released.
+        """Withdraw the order for all units that, as far as is known, have not been released.
 
         A unit whose target is ready may be about to be released; its checkpoint will show the outcome.
         """

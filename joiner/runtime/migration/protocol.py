@@ -8,7 +8,7 @@ through `coordinator`.
     source    on Ready, while the lease lasts: Release, a last transaction whose checkpoint names no owner and the
               target's site; sends Released
     target    Claim, an ordinary claim; sends Claiming, repeated until the claim ends, and Resumed once the join resumes
-    source    if no target reports for `RECLAIM_AFTER_S`, or the target refuses: Reclaim; sends Back
+    source if no target reports within `RECLAIM_AFTER_S`, or the target refuses: Reclaim; sends Back
 
 Only the checkpoint is authoritative, so control records may be lost, delayed or duplicated. Each side also takes into
 account what it finds in the state topic (`Source.found`): if a target misses Released, it finds out at its next check
@@ -36,8 +36,8 @@ RECLAIMED: Final = "no one claimed it, so its source reclaimed it"
 """The reason reported for a unit that was not moved because its source reclaimed it."""
 
 RECLAIM_AFTER_S: Final = 5.0
-"""How long the target may take to claim the unit or to report. A target that is ready needs only a fraction of this
-time, and a target that has just started checks more often for units released to it."""
+"""How long the target may take to claim the unit or to report that it is doing so. A target that is ready needs only a
+fraction of this time, and a target that has just started checks at shorter intervals for units released to it."""
 
 _DOUBLINGS_MAX: Final = 4
 
@@ -122,7 +122,7 @@ class Source:
 
     @property
     def underway(self) -> set[int]:
-        """Units that are being released, or have been released and are not known to be claimed."""
+        """Units that are being released, or have been released and, as far as is known, not claimed yet."""
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
@@ -296,7 +296,7 @@ class Target:
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Record that the state was not built, because it could not be or is not needed. The next Request retries."""
+        """Record that the state was not built: building it failed or is unnecessary. The next Request tries again."""
         one = self._units.get(unit)
         if one is not None and one.is_released:
             one.step = _Arriving.CLAIMING

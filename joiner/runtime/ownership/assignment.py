@@ -1,8 +1,8 @@
 """Manages the units that are assigned to a runner but not served by it.
 
-Such a unit is to be claimed, has been lost to another runner, or has failed. Every kind of runner reacts to a failed
-claim or batch in the same way: it claims the unit again from its last commit after a back-off, or verifies the owner
-first, or marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
+Such a unit is waiting to be claimed, has been lost to another runner, or has failed. Every kind of runner reacts to a
+failed claim or batch in the same way: it claims the unit again from its last commit after a back-off, or verifies the
+owner first, or marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """Describes, in words for log lines, an action that failed and what happens next."""
+    """Describes, for log lines, an action that failed and what happens next."""
 
     failed: str
     follows: str
@@ -54,7 +54,7 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """When to claim a unit next. If ``runs`` is set, its checkpoint must still name one of these runs at that time."""
+    """When to claim a unit next. If ``runs`` is set, its checkpoint must then still name one of these runs."""
 
     not_before_s: float
     runs: frozenset[str] | None = None
@@ -74,7 +74,7 @@ class AssignmentManager:
         in_group: bool,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``in_group``: whether a consumer group assigns units to this runner; it may assign a lost unit again.
+        """``in_group``: whether a consumer group assigns units to this runner; it may assign a lost unit to it again.
 
         ``found_elsewhere`` is called with units of other sites and returns whether the runner waits for them.
         ``fenced`` is called, from any thread, when it turns out that another runner has claimed a unit.
@@ -85,7 +85,7 @@ class AssignmentManager:
         self._claimant = claimant
         self._in_group = in_group
         # Units that may be claimed by force: those assigned at start-up. A unit assigned later must not be claimed from
-        # the site that it was moved to. It is None until units have been assigned.
+        # the site to which it was moved. None until units have been assigned.
         self._by_force: set[int] | None = None
         # Units to be claimed, or claimed again.
         self._waiting: dict[int, _Next] = {}
@@ -100,7 +100,7 @@ class AssignmentManager:
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue on this runner, except those that another process has claimed and is running."""
+        """Units that cannot continue on this runner, except units that another process has claimed and is running."""
         return self.failed.keys() - self._lost.keys()
 
     def due(
@@ -108,15 +108,15 @@ class AssignmentManager:
     ) -> list[int]:
         """Return which of ``units`` to claim now.
 
-        ``busy``: units that need no claim from here, because they are being served or are handled by other code.
+        ``busy``: units that need not be claimed here, because they are being served or are handled by other code.
         ``claimed``: units that other runners are claiming. A runner that was fenced waits for these claims to end.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
             self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
-            # By now every member has its assignment. If the unit is still assigned to us, it was claimed by a process
-            # that had not yet noticed that it lost the unit, so no one serves it.
+            # By now, every member has received its assignment. If the unit is still assigned to us, the process that
+            # claimed it had not yet noticed that it had lost the unit, and no one serves it.
             del self._lost[number]
             if self.failed.pop(number, None) is not None:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
@@ -158,7 +158,7 @@ class AssignmentManager:
         return task
 
     def plan_retries(self, units: AbstractSet[int]) -> None:
-        """Decide what to do about failed claims. ``units``: those assigned to this runner."""
+        """Decide what to do about failed claims. ``units``: the units assigned to this runner."""
         while self._claim_errors:
             number, error = self._claim_errors.popleft()
             if number in units:
@@ -215,7 +215,8 @@ class AssignmentManager:
     def _check_still_ours(self, number: int, runs: AbstractSet[str], readers: Readers) -> None:
         """Check that the checkpoint still names one of ``runs``. Raises `UnitStopped` if it does not."""
         checkpoint = read_checkpoint(readers, number)
-        # Without a checkpoint, our own transaction is dangling (see `dangling`) and no other runner has written any.
+        # If there is no checkpoint, our own transaction is dangling (see `dangling`) and no other runner has written
+        # one.
         if checkpoint is None or checkpoint.run in runs:
             _log.info("unit %s: no other runner has claimed it; claiming it again", number)
             return
@@ -255,7 +256,7 @@ class AssignmentManager:
         runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
         is_fenced = isinstance(doubt, Fenced)
-        why = "another runner claims it as well" if is_fenced else "its input is not as expected; verifying its owner"
+        why = "another runner is claiming it too" if is_fenced else "its input is not as expected; verifying its owner"
         wait_s = self._troubles.wait_s(number, cause_of(doubt), f"unit {number}: {why}")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
         _log.warning("unit %s: another runner may have claimed it; checking in %.1f s", number, wait_s)

@@ -66,8 +66,8 @@ def claim(
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
         raise TopicUnknown(
-            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or start over: run `joiner reset` and "
-            "restart the joiner, which creates the topic"
+            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or run `joiner reset` and then "
+            "restart the joiner, which creates the topic and starts over"
         )
     early = read_checkpoint(readers, unit)
     if early is not None:
@@ -106,7 +106,7 @@ def _to_continue(
     topics: dict[str, TopicFacts],
     claimant: Claimant,
 ) -> Checkpoint:
-    """Return the checkpoint to continue from, owned by the claimant. Raises `UnitStopped` if it may not continue."""
+    """Return the checkpoint to continue from, owned by the claimant. Raises `UnitStopped` if that is not allowed."""
     settings = readers.settings
     found, reached = log.checkpoint(), dangling.reached if dangling is not None else None
     for known in (found, reached):
@@ -136,10 +136,10 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(readers: Readers, unit: int) -> None:
-    """Check that this is the first start of the unit. Raises `UnitStopped`.
+    """Check that the unit has never been started before. Raises `UnitStopped`.
 
-    If the consumer group has committed offsets but there is no checkpoint, the state was deleted. Nor is it a first
-    start if unit 0 was started with a different number of partitions.
+    If the consumer group has committed offsets but there is no checkpoint, the state was deleted. Nor can the unit be
+    new if unit 0 was started with a different number of partitions.
     """
     settings = readers.settings
     other = read_checkpoint(readers, 0) if unit else None

@@ -49,11 +49,11 @@ class ConcurrentClaims(Generic[_Claimed]):
 
     @property
     def busy(self) -> set[int]:
-        """Units with a claim in progress, including cancelled claims that have not ended."""
+        """Units with a claim in progress, even if the claim has been cancelled but has not ended yet."""
         return set(self._units)
 
     def begin(self, number: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim a unit. Return False if a claim of it is already in progress.
+        """Begin to claim a unit. Return False if it is already being claimed.
 
         ``claimant``, ``warm``: the claimant and the prepared state, if the claim is part of a move.
         """
@@ -66,8 +66,8 @@ class ConcurrentClaims(Generic[_Claimed]):
     def finished(self, units: AbstractSet[int]) -> list[tuple[int, _Claimed | None]]:
         """Return the units whose claims have ended since the last call, each with its outcome.
 
-        The outcome is None if the claim failed or was cancelled, or if the unit is not in ``units``, those assigned to
-        this runner.
+        ``units``: the units assigned to this runner. The outcome is None if the claim failed or was cancelled, or if
+        the unit is no longer in ``units``.
         """
         found: list[tuple[int, _Claimed | None]] = []
         for number, one in [(number, one) for number, one in self._units.items() if one.outcome.done()]:

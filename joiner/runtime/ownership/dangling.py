@@ -22,9 +22,10 @@ If a claimant dies or is fenced at any point, the next one finds the note and re
 Every claim fences the partitions. A partition learns a producer's epoch only from the producer's records and markers.
 Until the new owner has written one to a partition, that partition may still accept a request that the old owner's
 client had in flight, even after the check for open transactions, and the new owner's first commit would commit it. The
-fence is a record that the new owner writes to each partition and aborts. After it, the partition accepts nothing older.
-Everything before it has ended, including the transactions of other programs, for which the claimant waits. (KIP-890
-describes such requests. They belong to no committed transaction, so there is nothing to write again.)
+fence is a record that the new owner writes to each partition and aborts. From then on, the partition rejects requests
+of older epochs. Every transaction that began before the fence has ended; if other programs have transactions open, the
+claimant waits for them to end. (KIP-890 describes such requests. They belong to no committed transaction, so there is
+nothing to write again.)
 
 No transaction before the fences is still open, but a dangling one may have been ended wrongly: it is also aborted when
 the transaction after it is aborted. For each topic, checkpoints name the first record of the last transaction. The
@@ -37,10 +38,10 @@ and dead letters also name the application. Only the ids that are being searched
 
 An owner checks its own commits (see `kafka.transaction`).
 
-Results that retention has removed are not written again. They can be told from aborted results, because an aborted
-record is still in the log. But if there was also a transaction in flight whose results may never have reached the log,
-removed and missing results cannot be told apart, and both are written. A consumer that has read the removed part of the
-log may then see these results twice.
+Results that retention has removed are not written again. They can be distinguished from aborted results, because an
+aborted record is still in the log. But if there was also a transaction in flight whose results may never have reached
+the log, removed and missing results cannot be distinguished, and both are written. A consumer that has read the removed
+part of the log may then see these results twice.
 
 One case is not covered: before the transactions are resolved, retention removes input that follows the earlier of the
 two snapshots.
@@ -87,7 +88,7 @@ class DanglingTransaction:
 
     @property
     def key(self) -> str:
-        """The key, in the state topic, of the note about these transactions."""
+        """The state topic key of the note about these transactions."""
         return dangling_key(self.unit)
 
 
@@ -170,7 +171,7 @@ def _there(
     wanted: Iterable[tuple[str, FirstRecord]],
     fences: Mapping[str, int],
 ) -> set[str]:
-    """Return the identities of those ``wanted`` records in ``topic`` that are visible before the fences."""
+    """Return the ``wanted`` identities whose records in ``topic`` are visible before the fences."""
     here = [first for name, first in wanted if name == topic]
     missing = {first.identity for first in here}
     start = min(first.start for first in here)
@@ -208,13 +209,13 @@ def resolve(
         effects, begin = again()
 
         def missing_in(topic: str, values: list[bytes]) -> list[int]:
-            """Return the indices of those values that are neither visible in the topic nor removed by retention."""
+            """Return the indices of the values that are neither visible in the topic nor removed by retention."""
             identities = [identity_of(value) for value in values]
             absent = absent_in(topic, set(identities))
             return [number for number, identity in enumerate(identities) if identity in absent]
 
         def absent_in(topic: str, identities: set[str]) -> set[str]:
-            """Return those identities that are neither visible in the topic nor removed by retention."""
+            """Return the identities that are neither visible in the topic nor removed by retention."""
             start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, identities, start, end)
             if reached.offsets == checkpoint.offsets:
@@ -236,8 +237,8 @@ def resolve(
 def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[str]]) -> None:
     """Remove from ``effects`` the results that have already been written.
 
-    ``absent_in``: returns those of the given identities that are absent from the result topic. A replay may distribute
-    the results over messages differently, so each result is checked individually.
+    ``absent_in``: returns which of the given identities are absent from the result topic. A replay may distribute the
+    results over messages differently, so each result is checked individually.
     """
     values = effects.joined.values.each()
     identities = [_identities(value) for value in values]
@@ -254,7 +255,7 @@ def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[
 
 
 def _identities(value: bytes | None) -> list[str]:
-    """Return the identity of a record in a result topic or, if it holds many results, the identities of all of them."""
+    """Return the identity of a record in a result topic or, if it is a message with many results, all identities."""
     return identities_in(value) if holds_results(value) else [identity_of(value)]
 
 
@@ -319,7 +320,7 @@ def _topics(settings: JoinerSettings) -> list[str]:
 def _missing_results(
     consumer: Consumer, clock: Clock, topic: str, unit: int, wanted: set[str], start: int, end: int
 ) -> set[str]:
-    """Return those of the ``wanted`` identities that are not visible between the offsets ``start`` and ``end``."""
+    """Return the ``wanted`` identities that are not visible between the offsets ``start`` and ``end``."""
     missing = set(wanted)
     low, _ = log_range(consumer, topic, unit) if missing else (0, 0)
     start = max(low, start)
@@ -333,7 +334,7 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """Return those identities in ``absent`` whose records were written after ``start`` and then removed by retention.
+    """Return the identities in ``absent`` whose records were written after ``start`` and then removed by retention.
 
     A read-committed consumer does not see aborted records either, but a read-uncommitted one still finds them in the
     log.

@@ -14,7 +14,7 @@ from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_difference
 
 @dataclass(frozen=True)
 class Claimant:
-    """The runner that claims a unit. ``run`` is an id that is new at each start of the process."""
+    """The runner that claims a unit. ``run``: an id generated anew each time the process starts."""
 
     run: str
     instance: str
@@ -27,7 +27,8 @@ class Claimant:
     def may_continue(self, found: Checkpoint) -> bool:
         """Return whether this runner may claim the unit.
 
-        This is allowed after a reset, for a unit of its own site, with ``force``, or to reclaim the unit (``back``).
+        It may do so after a reset, if the unit belongs to its own site, with ``force``, or to reclaim the unit
+        (``back``).
         """
         if found.run == RESET_RUN or found.site == self.site or self.force:
             return True
@@ -89,12 +90,12 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first offset and the end of each of a unit's input logs, by topic. Raises KafkaException."""
+    """Return the first and the end offset of each of the unit's input logs, by topic. Raises KafkaException."""
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 
 def check_log_range(readers: Readers, unit: int, offsets: dict[str, int]) -> None:
-    """Check that the input logs extend to ``offsets`` and contain all later records. Raises `UnitStopped` if not."""
+    """Check that the input logs reach ``offsets`` and hold all records after them. Raises `UnitStopped` if not."""
     for topic, (low, high) in log_ranges(readers, unit).items():
         at = offsets[topic]
         if low > at:

@@ -39,7 +39,7 @@ class InstanceInUse(Exception):
 
 
 class Membership:
-    """The membership of this process in its consumer group. `units`: the units currently assigned to the process."""
+    """The process's membership in its consumer group. `units`: the units currently assigned to the process."""
 
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
@@ -68,7 +68,7 @@ class Membership:
         if self._is_assigned and not self._has_asked:
             self._has_asked = True
             self._subscribe(self._consumer, f"{self._settings.application.name}.nothing")
-        # The code with which the library wraps a fatal error. The error's own `fatal()` is not set.
+        # The library wraps a fatal error in one with this code, for which `fatal()` is not set.
         if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name of the constant
             self._join_again(error)
 
@@ -117,7 +117,7 @@ class Membership:
         )
 
     def _join_again(self, error: KafkaError) -> None:
-        """Rejoin after the group has fenced this member, because another process has its name or it has fenced itself.
+        """Rejoin after this member has been fenced, either by another process with the same name or by itself.
 
         A member fences itself if its session expires while Kafka is unreachable: the library rejoins under the same
         name, but then still sends a heartbeat as the old member.

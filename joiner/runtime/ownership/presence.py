@@ -32,7 +32,7 @@ Members = Mapping[str, Mapping[str, frozenset[int]]]
 
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """Return the current group members of each site. Sites whose group cannot be described are omitted."""
+    """Return the current members of each site's consumer group. Sites whose group cannot be described are omitted."""
     groups = {settings.membership_group(site): site for site in sites if site != SPARK}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:

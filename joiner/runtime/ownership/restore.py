@@ -95,13 +95,13 @@ def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, 
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:
-    """Return the offsets of the newest snapshot, or those at which the unit was started if it has no snapshot."""
+    """Return the offsets of the newest snapshot, or the unit's start offsets if there is no snapshot."""
     manifests = state.manifests()
     return dict(manifests[0].offsets if manifests else checkpoint.start)
 
 
 def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) -> ReplayedEffects:
-    """Replay a unit from the earliest state that can be built up to ``until``, and return its effects."""
+    """Build a unit's earliest available state, replay from there to ``until``, and return the effects."""
     with closing(Readers(settings, clock)) as readers:
         return _replay_effects(readers, until)
 
@@ -109,7 +109,7 @@ def replay_effects(settings: JoinerSettings, until: Checkpoint, clock: Clock) ->
 def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
     settings, unit = readers.settings, until.unit
     state = read_state(readers, unit)
-    # If the older snapshot is gone, it was being replaced, so all transactions before the newer one had ended.
+    # If the older snapshot is gone, it was being replaced, so all transactions before the newer snapshot had ended.
     kept = state.manifests()
     earlier = state if len(kept) == 1 and kept[0].serial else state.without_newest_snapshot()
     restored = _from_snapshot(settings, unit, earlier, until)

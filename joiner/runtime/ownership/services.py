@@ -20,8 +20,8 @@ from joiner.runtime.settings import JoinerSettings
 class Services(NamedTuple):
     """The services of a runner.
 
-    ``pool``: a thread pool with one thread per unit. ``group_metadata_consumer``: provides the group metadata with
-    which a transaction commits consumed offsets.
+    ``pool``: a thread pool with one thread per unit. ``group_metadata_consumer``: provides the group metadata that a
+    transaction needs to commit consumed offsets.
     """
 
     pool: Executor

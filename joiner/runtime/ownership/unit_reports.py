@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnitReports:
-    """Reports why units of a runner are not being served. Not thread-safe. The pool's threads write the reports."""
+    """Reports why a runner's units are not being served. Not thread-safe. The pool's threads write the reports."""
 
     def __init__(self, claimant: Claimant, pool: Executor, write: Callable[[NotServed], None], clock: Clock) -> None:
         """``write`` may block."""
@@ -46,7 +46,7 @@ class UnitReports:
         self._writing: Future[None] | None = None
 
     def poll(self, obstacles: Mapping[int, Obstacle]) -> None:
-        """Report new and resolved obstacles, and repeat those that persist."""
+        """Report new and resolved obstacles, and repeat the reports of obstacles that persist."""
         if self._writing is not None and not self._writing.done():
             return
         now_s = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""A unit that a plain process is running: its state, and the effects of batches that are not part of a commit yet."""
+"""A unit that a plain process is running: its state, and the effects of batches that no commit includes yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 @dataclass(kw_only=True)
 class ActiveTask(RunningTask):
-    """A unit that a plain process is running, with the effects of batches that are not part of a commit yet."""
+    """A unit that a plain process is running, with the effects of batches that no commit includes yet."""
 
     unit: Unit
     has_uncommitted: bool = False
@@ -61,7 +61,7 @@ class ActiveTask(RunningTask):
         return self.waiting is not None and self.is_writing_long
 
     def add_waiting(self, effects: Effects) -> None:
-        """Add a batch's effects to those that are waiting to be committed."""
+        """Add a batch's effects to the effects that are waiting to be committed."""
         if self.waiting is None:
             self.waiting = effects
         else:
@@ -76,14 +76,14 @@ class ActiveTask(RunningTask):
         return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
-        """Take a snapshot of the unit. Return it with the place of the previous one, as a commit needs both."""
+        """Take a snapshot of the unit. Return it with the place of the previous one, because a commit needs both."""
         self.note_snapshot()
         return self.unit.snapshot(), self.place
 
     def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
         """Return the checkpoint of the unit's current state. The owner is copied from the last checkpoint.
 
-        ``failed``: by join, the pairs joined since the last checkpoint for which the joining function failed.
+        ``failed``: for each join, the failures of its joining function since the last checkpoint.
         """
         unit, last = self.unit, self.checkpoint
         return msgspec.structs.replace(

@@ -30,7 +30,7 @@ class Commit(NamedTuple):
 
         The error is returned rather than raised, because a raised error's traceback keeps alive all frames it passes
         through. A frame would refer to the future, and the future to the error. This cycle would keep the unit's
-        producer alive until the next garbage collection, and those are rare (see `gc_tuning`).
+        producer alive until the next garbage collection, and collections are rare (see `gc_tuning`).
         """
         error = self.written.exception()
         if error is not None and not isinstance(error, Exception):

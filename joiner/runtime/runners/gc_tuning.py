@@ -11,6 +11,6 @@ messages."""
 
 
 def tune_gc() -> None:
-    """Make garbage collections rare. Call this once all long-lived objects exist: it exempts them."""
+    """Make garbage collections rare. Call this once all long-lived objects exist, to exempt them."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLD)

@@ -51,7 +51,7 @@ class InputConsumer:
         """Messages that were read but not returned yet, because they would have made the batch too large."""
 
     def connect(self, unit: int) -> None:
-        """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe."""
+        """Connect to the leaders of a unit's partitions, so that `add` does not have to wait for that. Thread-safe."""
         for topic in self._topics:
             log_range(self._consumer, topic, unit)
 
@@ -62,7 +62,7 @@ class InputConsumer:
         self._consumer.incremental_assign([TopicPartition(topic, unit, at) for topic, at in offsets.items()])
 
     def remove(self, unit: int, topics: Iterable[str], paused: Iterable[str]) -> None:
-        """Stop reading a unit. ``topics``: its input topics. ``paused``: the ones that are currently paused."""
+        """Stop reading a unit. ``topics``: its input topics. ``paused``: the topics that are currently paused."""
         if paused := list(paused):
             # Otherwise the partitions would still be paused when the unit is claimed again.
             self.resume(unit, paused)
@@ -92,7 +92,7 @@ class InputConsumer:
         return part
 
     def log_ends(self, unit: int) -> dict[str, int]:
-        """Return the end offset of each of the unit's input logs, as last reported by Kafka. Sends no request."""
+        """Return the end offsets of the unit's input logs, as last reported by Kafka. Sends no request."""
         places = {topic: TopicPartition(topic, unit) for topic in self._topics}
         return {topic: self._consumer.get_watermark_offsets(at, cached=True)[1] for topic, at in places.items()}
 

@@ -71,7 +71,7 @@ class ProcessLoop:
                     self.tasks.note_log_ends()
                 self.tasks.report(self.tasks.held())
                 self._watch.check()
-            # Determine the status before leaving the group, because that also releases failed units.
+            # Determine the status before leaving the group, because leaving also releases failed units.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
             # The last messages may come from a recreated topic, so a state that includes them must not be saved.
@@ -95,7 +95,7 @@ class ProcessLoop:
         return f"units {sorted(missing)} are not served, see the log" if missing else ""
 
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
-        """Release revoked units. ``lost``: the group has already assigned them to others."""
+        """Release revoked units. ``lost``: whether the group may already have assigned them to other processes."""
         mine = [number for number in units if number in self.tasks.tasks]
         until_s = self._clock.monotonic_s() + (0.0 if lost else _LAST_COMMIT_S)
         # Cancel the claims first, so that they can end while the running units write their last transactions.

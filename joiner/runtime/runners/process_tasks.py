@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 import msgspec
@@ -17,6 +17,7 @@ from joiner.runtime.ownership.restore import recover
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.input import InputConsumer
+from joiner.runtime.runners.pending_input import PendingInput
 from joiner.runtime.runners.supervisor import Claimed, Failure
 from joiner.runtime.runners.task_commits import TaskCommits
 from joiner.runtime.settings import JoinerSettings
@@ -40,9 +41,8 @@ class ProcessTasks:
         self._waiting_max = self._input.records_max
         self._gaps = GapVerifier(settings, services.clock)
         self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
-        # The result of the last poll, by unit and topic: messages, and log ends.
-        self._batches: dict[int, dict[str, Messages]] = {}
-        self._ends: dict[int, dict[str, int]] = {}
+        # Batches of records are made for throughput, and how many records are pending is not known before decoding.
+        self._pending = PendingInput(self._waiting_max, *([1] if settings.topics.has_rows else []))
         self._read_s = -math.inf
         """The time of the last poll of the input."""
 
@@ -97,23 +97,26 @@ class ProcessTasks:
     # Running
 
     def turn(self) -> None:
-        """Poll the input once, join the messages that have arrived, and begin the commits."""
+        """Poll the input once, join what has arrived for the units whose turn it is, and begin their commits."""
+        interval_s = self._settings.application.commit_interval / 1e9
         # The time spent on the last batch counts, because the next batch has been filling up since.
-        until_s = self._read_s + self._settings.application.commit_interval / 1e9
+        until_s = self._read_s + interval_s / self._pending.turns(len(self.tasks))
         self._commits.begin_all_waiting(until_s)
-        self._batches, self._ends, errors = self._input.read(max(0.0, until_s - self._clock.monotonic_s()))
+        read = self._input.read(max(0.0, until_s - self._clock.monotonic_s()))
         self._read_s = self._clock.monotonic_s()
-        for error in errors:
+        self._pending.add(read, self.tasks)
+        for error in read.errors:
             self._read_error(*error)
-        for number, task in list(self.tasks.items()):
+        for number in self._pending.begin_turn(self.tasks):
+            task = self.tasks[number]
             self._turn(number, task)
             if self.tasks.get(number) is task:
                 self._pause_what_runs_ahead(number, task)
 
     def _turn(self, number: int, task: ActiveTask) -> None:
-        """Join the messages read for a unit, and begin their commit if the unit's last commit is finished."""
-        batches = self._batches.pop(number, {})
-        ends = task.ends(batches, self._ends.pop(number, {}))
+        """Join the pending messages of a unit, and begin their commit if the unit's last commit is finished."""
+        batches, met = self._pending.take(number)
+        ends = task.ends(batches, met)
         if task.commit is not None and task.commit.written.done() and not self._commits.finish(number, task):
             return
         # Messages that were read before their topics were paused wait here.
@@ -146,7 +149,7 @@ class ProcessTasks:
             _log.info("unit %s: %s resumes", number, ", ".join(sorted(resuming)))
         task.paused = ahead
 
-    def _apply(self, number: int, task: ActiveTask, batches: dict[str, Messages], ends: dict[str, int]) -> Effects:
+    def _apply(self, number: int, task: ActiveTask, batches: Mapping[str, Messages], ends: dict[str, int]) -> Effects:
         unit = task.unit
         self._gaps.check(number, unit.offsets, batches)
         effects = unit.apply(batches, ends)
@@ -180,9 +183,8 @@ class ProcessTasks:
         task = self.tasks.pop(number, None)
         if task is not None:
             self._input.remove(number, task.unit.offsets, task.paused)
-            # The messages of the last poll were read for a state that no longer exists.
-            self._batches.pop(number, None)
-            self._ends.pop(number, None)
+            # Pending messages were read for a state that no longer exists.
+            self._pending.drop(number)
 
     # Releasing and stopping
 

@@ -1,4 +1,4 @@
-"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` has the state of each."""
+"""The interface of every kind of runner: `run` serves units until `stop` is called; `states` has each unit's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
-    """What a runner's loop is built from.
+    """The components from which a runner's loop is built.
 
     ``watch``: checks that the input topics stay the same. ``standby``: whether to wait for units of other sites.
     """
@@ -46,7 +46,7 @@ class Loop(Protocol):
     supervisor: Supervisor[Any]
 
     def statuses(self) -> Mapping[int, UnitStatus]:
-        """Return the figures that the metrics show about each unit. Thread-safe."""
+        """Return the figures that the metrics show for each unit. Thread-safe."""
         ...
 
     def close(self) -> None:
@@ -75,14 +75,14 @@ class Runner(ABC, Generic[_Loop]):
         return {} if (loop := self._loop) is None else loop.supervisor.states
 
     def stop(self) -> None:
-        """Request the runner to stop. Safe to call from a signal handler."""
+        """Ask the runner to stop. Safe to call from a signal handler."""
         self._stop.set()
 
     def run(self) -> int:
         """Serve units until stopped. Return the exit status: 1 if a unit has failed.
 
         Raises KafkaException or `TopicError` if no unit can be served, and `SettingsError` if the metrics cannot be
-        exposed. Each kind of runner documents its further errors.
+        exposed. Each kind of runner documents any other errors that it raises.
         """
         settings = self._settings
         with self._telemetry:

@@ -35,8 +35,7 @@ class RunningTask:
     first_commit_s: float = 0.0
     """Monotonic time at which the first transaction after the claim was found to have been written; 0 before that."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """For each topic that had been read to the end of its log at the last check: the monotonic time since which it has
-    been at the end."""
+    """For each topic that was at the end of its log at the last check: the monotonic time at which it got there."""
     paused: set[str] = field(default_factory=set)
     """The topics that are paused because they are ahead of the others."""
 
@@ -60,7 +59,7 @@ class RunningTask:
         return None
 
     def needs_snapshot(self, offsets: Mapping[str, int]) -> bool:
-        """Return whether a snapshot at ``offsets`` is needed, because they are new or there are pending markers."""
+        """Return whether a snapshot at ``offsets`` is needed, because the offsets are new or markers are pending."""
         return offsets != self.snapshot_offsets or self.transactions.has_pending_markers
 
     def is_snapshot_time(self, application: ApplicationSettings) -> bool:

@@ -63,7 +63,7 @@ class Execution(Protocol[_Task]):
     """How a runner executes units. `prepare` and `restore` run in the pool, the rest in the runner's thread."""
 
     failures: deque[Failure]
-    """Units that stopped running and that the supervisor has not handled yet. Added here before they leave
+    """Units that stopped running and that the supervisor has not handled yet. Add a unit here before removing it from
     ``tasks``."""
 
     @property
@@ -151,7 +151,7 @@ class Supervisor(Generic[_Task]):
         self.report(obstacles)
 
     def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Report why units are not being served, for ``joiner status``. ``obstacles``: more reasons to report."""
+        """Report why units are not being served, for ``joiner status``. ``obstacles``: further reasons to report."""
         self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
 
     @property
@@ -197,7 +197,7 @@ class Supervisor(Generic[_Task]):
         self._execution.prepare(unit)
 
     def begin_claim(self, unit: int, claimant: Claimant | None = None, warm: Warm | None = None) -> bool:
-        """Begin to claim and restore a unit. Return False if its claim is already in progress.
+        """Begin to claim and restore a unit. Return False if it is already being claimed.
 
         ``claimant``: who claims the unit in a move; the default is the runner itself. ``warm`` is closed when the claim
         ends.

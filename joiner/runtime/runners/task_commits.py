@@ -68,7 +68,7 @@ class TaskCommits:
         task.begin_commit(Commit(checkpoint, written, goes_apart(snapshot)))
 
     def begin_waiting(self, number: int, task: ActiveTask) -> bool:
-        """Finish the previous commit, and begin one for all batches since. Return whether the unit is still running."""
+        """Finish the previous commit, and begin one for all later batches. Return whether the unit is still running."""
         effects, task.waiting = task.waiting or Effects(), None
         if not self.finish(number, task):
             return False
@@ -77,7 +77,7 @@ class TaskCommits:
         return self._tasks.get(number) is task
 
     def begin_all_waiting(self, until_s: float) -> None:
-        """Begin the waiting commit of each unit once its previous commit has ended, until ``until_s`` (monotonic)."""
+        """Begin each unit's waiting commit once its previous one has finished; give up at ``until_s`` (monotonic)."""
         while True:
             waiting = {number: task for number, task in self._tasks.items() if task.waiting is not None}
             for number, task in waiting.items():
@@ -102,7 +102,7 @@ class TaskCommits:
         return not task.is_writing_long and self.finish(number, task) and not task.has_uncommitted
 
     def finish_soon(self, units: list[int], until_s: float) -> None:
-        """Wait for the in-flight commits of these units, and finish those that end before ``until_s`` (monotonic)."""
+        """Wait for these units' in-flight commits until ``until_s`` (monotonic), and finish those that have ended."""
         under_way = {
             number: task.commit for number in units if (task := self._tasks.get(number)) is not None and task.commit
         }

@@ -87,6 +87,23 @@ class Messages:
         values = StringColumn.of([one or b"" for one in value])
         return cls(_int64(offset), _int64(append_ms), values, nulls if nulls.any() else None)
 
+    @classmethod
+    def concat(cls, parts: Sequence[Messages]) -> Messages:
+        """Return the messages of all parts, of which there is at least one, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        nulls = None
+        if any(part.is_null is not None for part in parts):
+            nulls = np.concatenate(
+                [np.zeros(len(part), dtype=bool) if part.is_null is None else part.is_null for part in parts]
+            )
+        return cls(
+            np.concatenate([part.offset for part in parts]),
+            np.concatenate([part.append_ms for part in parts]),
+            StringColumn.concat([part.value for part in parts]),
+            nulls,
+        )
+
     def part(self, begin: int, end: int) -> Messages:
         """Return the messages from index ``begin`` up to ``end``; the bytes of the values are not copied."""
         rows = slice(begin, end)

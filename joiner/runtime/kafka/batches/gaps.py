@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class GapVerifier:
     """Verifies that gaps in the offsets contain no records, by reading them again.
 
-    The consumer for this is created on first use and kept open, because a producer that commits often leaves a gap
-    before every batch.
+    The consumer that reads them is created on first use and kept open, because a producer that commits often leaves a
+    gap before every batch.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
@@ -84,7 +84,8 @@ class GapVerifier:
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
     """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset that is expected first.
 
-    A gap is a pair: its first missing offset, and the next offset that exists. Without gaps this takes constant time.
+    Each gap is given by its first missing offset and the next offset that exists. If there are no gaps, this takes
+    constant time.
     """
     if offsets[-1] - at < len(offsets):
         return []

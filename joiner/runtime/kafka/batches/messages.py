@@ -16,9 +16,9 @@ from joiner.runtime.task.decode import Messages
 
 
 class Read(NamedTuple):
-    """The result of one poll of a consumer.
+    """The result of polling a consumer once.
 
-    ``batches``: the messages, by unit and topic. ``ends``: the ends of the logs that were read to their end, by unit
+    ``batches``: the messages, by unit and topic. ``ends``: the end offset of each log that was read to its end, by unit
     and topic. ``errors``: each error with its partition and topic.
     """
 

@@ -1,4 +1,4 @@
-"""Splits the result of a poll by the number of records, because even a small message, if compressed, may hold many."""
+"""Splits the result of a poll that holds too many records: even a small message may hold many if it is compressed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def split(read: Read, records_max: int) -> tuple[Read, Read]:
 
 
 def _fitting(messages: Messages, left: int) -> tuple[int, int]:
-    """Return how many messages to take for about ``left`` records, and how many records are still to be taken then."""
+    """Return how many messages to take for about ``left`` records, and how many records are then still missing."""
     data, count = messages.value.data.data, 0
     spans = zip(messages.value.start.tolist(), messages.value.end.tolist(), strict=True)
     while left > 0 and count < len(messages):

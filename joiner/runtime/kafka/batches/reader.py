@@ -39,7 +39,7 @@ class BatchReader(Protocol):
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
-        """Return the messages and events that have arrived. Wait up to ``wait_s`` seconds for ``count_max`` of them."""
+        """Return the messages and events that have arrived, at most ``count_max``. Wait up to ``wait_s`` seconds."""
         ...
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if there are no native calls."""
+        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if native calls are missing."""
         self._native = NativeReader(consumer, count_max)
         # Delivers broker errors and the client's log lines, but no messages.
         self._events = ObjectReader(consumer, topics)
@@ -102,7 +102,7 @@ class ColumnReader:
 
 def make_batch_reader(consumer: Consumer, topics: Sequence[str], count_max: int, *, native: bool) -> BatchReader:
     """Create a reader for these topics. ``native``: whether to read columns, if native calls are available."""
-    # The fake consumer of tests supports only objects, so there is nothing to log.
+    # The fake consumer used in tests supports only objects, so there is nothing to log.
     if native and isinstance(consumer, Consumer):
         try:
             return ColumnReader(consumer, topics, count_max)

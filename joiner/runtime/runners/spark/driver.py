@@ -32,7 +32,7 @@ class RunningQuery(Protocol):
     """A streaming query that executes plans. Simulated runs replace it with one that does not need Spark."""
 
     def keep_running(self, wait: Callable[[float], object]) -> None:
-        """Start the query if it is not running. Raises the errors that make the stage fail."""
+        """Start the query if it is not running. Raises an error if the stage must fail."""
         ...
 
 

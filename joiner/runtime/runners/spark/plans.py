@@ -1,4 +1,4 @@
-"""The messages between the driver and the workers: per unit and batch, a plan goes out and an outcome comes back.
+"""The messages between the driver and the workers: for each unit and batch, a plan goes out and an outcome comes back.
 
 Input records do not pass through Spark. A shuffle would only partition them by unit, and Kafka has already done that.
 So Spark shuffles offset ranges instead, and the worker that receives a range reads its records from Kafka.
@@ -46,9 +46,9 @@ class Plan(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct):
     """The messages that a plan produced, in parts (see `pack`), and figures about the unit at the end of the plan.
 
-    If the plan did not succeed, one of these is set, the other members are empty, and the unit's state is unchanged:
-    ``stopped``: why the unit cannot continue. ``failed``: why the plan failed; it may be retried. ``lost``: why the
-    input cannot be read any more, in which case another runner may have claimed the unit.
+    If the plan could not be executed, one of the following fields is set, all other fields are empty, and the unit's
+    state is unchanged: ``stopped``: why the unit cannot continue. ``failed``: why the plan failed; it may be retried.
+    ``lost``: why the input cannot be read any more, in which case another runner may have claimed the unit.
     """
 
     plan: Plan
@@ -71,18 +71,18 @@ class Outcome(msgspec.Struct):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """An offset of the Spark source: the number of the batch that ends there, and the plans of that batch."""
+    """An offset in the Spark source: the number of the batch that ends there, and the plans for that batch."""
 
     number: int = 0
     plans: list[Plan] = msgspec.field(default_factory=list)
 
 
 def share_out(waiting: Mapping[Place, int], room: int) -> dict[Place, int]:
-    """Decide how many records to read from each place, for a batch of about ``room`` records in total.
+    """Divide a batch of about ``room`` records among places, each of which is one topic of one unit.
 
-    ``waiting``: the number of records that each place has available. A place with few records is read to its end, so
-    that it does not lag behind. The remaining room is divided among the other places in proportion to their records, so
-    that all workers finish at the same time and no core is idle.
+    ``waiting``: the number of records available at each place. A place with few records is read to its end, so that it
+    does not lag behind. The remaining room is divided among the other places in proportion to their records, so that
+    all workers finish at the same time and no core is idle.
     """
     found: dict[Place, int] = {}
     by_length = sorted(waiting.items(), key=lambda item: item[1])

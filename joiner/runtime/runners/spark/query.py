@@ -1,4 +1,4 @@
-"""The streaming query that executes plans: starts it, watches it, and restarts it if it ends."""
+"""Runs the streaming query that executes plans: starts it, watches it, and restarts it if it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark session of a stage, its folders, and the keys by which Spark groups the rows of each unit."""
+"""The Spark session of a stage, its folders, and the keys by which Spark groups each unit's rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MARKER: Final = "made-by-joiner"
 """Name of the file that marks a checkpoint folder as created by the joiner."""
 
 _KEYS_MAX: Final = 50_000
-"""The integers up to this one include a key for each of 1,000 partitions, which is the maximum allowed."""
+"""Keys are chosen from the integers up to this one. These suffice for 1,000 partitions, the maximum allowed."""
 
 
 def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
@@ -85,7 +85,7 @@ def _is_submitted() -> bool:
 
 
 def grouping_keys(session: SparkSession, units: int) -> list[int]:
-    """Return a key for each unit, chosen so that Spark hashes each one to a partition of its own."""
+    """Return a key for each unit, chosen so that Spark hashes every key to a different partition."""
     # The query has only constants, so Spark evaluates it during planning, without running a job.
     (row,) = session.sql(f"select transform(sequence(0, {_KEYS_MAX}), key -> pmod(hash(key), {units}))").collect()
     places: list[int] = row[0]
@@ -93,11 +93,11 @@ def grouping_keys(session: SparkSession, units: int) -> list[int]:
 
 
 class ForeignFolder(Exception):
-    """Raised if a folder would have to be removed that this program did not create."""
+    """Raised instead of removing a folder that this program did not create."""
 
 
 class StageFolder:
-    """A folder in any file system to which Spark can write; it exists as long as the stage.
+    """A folder in any file system to which Spark can write. It exists for as long as the stage runs.
 
     The path is a setting and may name any folder, so a stage puts a marker file into the folder it creates. A folder
     without the marker is never removed.
@@ -112,14 +112,14 @@ class StageFolder:
         self._marker = self._path(name, MARKER)
 
     def begin(self) -> None:
-        """Create an empty folder, after removing any that a killed stage has left. Raises `ForeignFolder`."""
+        """Create an empty folder, after removing one left behind by a killed stage. Raises `ForeignFolder`."""
         self.remove()
         if self._files.exists(self._folder) and not (
             self._files.getFileStatus(self._folder).isDirectory() and not self._files.listStatus(self._folder)
         ):
             raise ForeignFolder(
                 f"the folder {self._name} is not empty and has no file {MARKER}: it was not created by a stage, so it "
-                "is not removed. Move it elsewhere, or set spark.checkpoint to another folder"
+                "will not be removed. Move it elsewhere, or set spark.checkpoint to another folder"
             )
         self._files.mkdirs(self._folder)
         self._files.createNewFile(self._marker)

@@ -1,4 +1,4 @@
-"""The Spark data source of plans. Spark asks a planning process for offsets, and that process asks the driver.
+"""The data source that provides plans to Spark. Spark asks a planning process for offsets, and it asks the driver.
 
 The two processes run on the same machine, both started by Spark, and are connected by a Unix socket in a private
 folder.
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class PlanSource(DataSource):
-    """The data source of plans.
+    """The data source that provides plans to Spark.
 
     Its options are ``socket``, the address of the driver, and ``slots``, the units' grouping keys, separated by commas.
     """

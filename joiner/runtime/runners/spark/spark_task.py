@@ -56,11 +56,11 @@ class SparkTask(RunningTask):
     not_before_s: float = 0.0
     """Monotonic time before which no plan is made, because the last one failed."""
     short_since_s: float | None = None
-    """Monotonic time since which an input log has ended before the offset already read."""
+    """Monotonic time at which an input log was first seen to end before the offset already read; None if none does."""
 
     @property
     def reached(self) -> dict[str, int]:
-        """The offsets at which the next plan begins: those of the last commit, even if it is still in flight."""
+        """The offsets at which the next plan begins: where the last commit ends, even if it is still in flight."""
         return self.checkpoint.offsets if self.commit is None else self.commit.checkpoint.offsets
 
     @property

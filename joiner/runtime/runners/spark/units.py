@@ -54,7 +54,7 @@ _RECORD_BYTES: Final = 600
 
 
 class _InputEnds:
-    """The last stable offsets of the input. After a failed request, none is sent until a back-off has passed."""
+    """The last stable offsets of the input. A failed request is followed by a back-off before the next one."""
 
     def __init__(self, ask: Ends, clock: Clock) -> None:
         self._ask, self._clock = ask, clock
@@ -151,7 +151,7 @@ class Units:
         return {number: task.status(self._ends.seen.get(number, {})) for number, task in list(self.tasks.items())}
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return the obstacles of those running units whose last plan failed."""
+        """Return the obstacles for the running units whose last plan failed."""
         tasks = list(self.tasks.items())
         found = {number: self._troubles.obstacle(number, task.not_before_s) for number, task in tasks}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -198,7 +198,7 @@ class Units:
         return [Plan(unit, 0, {}, {}, {}) for unit in range(self._settings.topics.partitions)]
 
     def _is_short(self, task: SparkTask, ends: Mapping[str, int]) -> bool:
-        """Return whether an input log ends before the offset already read. If that lasts, stop the unit."""
+        """Return whether an input log ends before the offset already read. If this persists, stop the unit."""
         if not task.is_short(ends):
             return False
         if task.is_short_for_long:
@@ -339,7 +339,7 @@ def _records_max(settings: JoinerSettings) -> int:
 
 
 def _raise_unless_fenced(transactions: UnitTransactions, fault: str) -> SnapshotPlace | None:
-    """Raise `Fenced` if another runner has claimed the unit, otherwise `UnitStopped` for the fault a worker found."""
+    """Raise `Fenced` if another runner has claimed the unit, else `UnitStopped` for the fault found by a worker."""
     with unless_fenced(transactions):
         raise UnitStopped(fault)
 

@@ -52,7 +52,7 @@ takes 0.4 s in one piece and 8 ms in chunks."""
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 _AT_ONCE: Final = 20_000
-"""Number of messages to join at a time. So few that their objects fit into memory that is already allocated."""
+"""Number of messages to join at a time: few enough for their objects to fit into memory that is already allocated."""
 
 _HELD_MAX: Final = 1_000_000
 """Maximum total number of records in the units that a worker process keeps between batches."""
@@ -79,7 +79,7 @@ class WorkerMemory:
     """The consumer for the next read. It is None during a read, so that a new one is created if the read fails."""
 
     def keep(self, place: tuple[str, int], left: _Left) -> None:
-        """Keep a unit in memory, in case this process gets its next batch as well."""
+        """Keep a unit in memory, in case this process also gets its next batch."""
         self.units[place] = left
         while len(self.units) > 1 and sum(one.unit.held() for one in self.units.values()) > _HELD_MAX:
             del self.units[next(iter(self.units))]
@@ -94,7 +94,7 @@ class WorkerMemory:
         self.reader = consumer
 
     def verifier(self, settings: JoinerSettings) -> GapVerifier:
-        """Return the gap verifier of this process, created on first use."""
+        """Return this process's gap verifier, which is created on first use."""
         self.gaps = self.gaps or GapVerifier(settings, self.clock)
         return self.gaps
 
@@ -138,7 +138,7 @@ class StateCopy:
         self._chunks = handle.getMapState("chunks", "at int", "part binary")
 
     def read(self, start: Mapping[str, int], offsets: Mapping[str, int]) -> bytes | None:
-        """Return the snapshot at ``offsets`` of the unit started at ``start``, or None if there is none."""
+        """Return the snapshot taken at ``offsets`` for the unit started at ``start``, or None if there is none."""
         head = self._head.get()
         if head is None or msgspec.json.decode(head[0]) != [start, offsets]:
             return None
@@ -147,7 +147,7 @@ class StateCopy:
         return data if zlib.crc32(data) == head[2] else None
 
     def write(self, start: Mapping[str, int], offsets: Mapping[str, int], data: bytes) -> None:
-        """Replace the stored state with a snapshot at ``offsets`` of the unit started at ``start``."""
+        """Replace the stored state with a snapshot taken at ``offsets`` for the unit started at ``start``."""
         before = self._head.get()
         count = -(-len(data) // _CHUNK_BYTES)
         for at in range(count):
@@ -225,7 +225,9 @@ def _unit_at(settings: JoinerSettings, plan: Plan, copy: StateCopy, clock: Clock
         state = read_state(readers, plan.unit)
         checkpoint = state.checkpoint()
         if checkpoint is None:
-            raise UnitStopped(f"unit {plan.unit}: {settings.state_topic} has no checkpoint of it: was it deleted?")
+            raise UnitStopped(
+                f"unit {plan.unit}: {settings.state_topic} has no checkpoint for it: was the topic deleted?"
+            )
         return build_state(msgspec.structs.replace(checkpoint, offsets=plan.begin), state, readers, warm)
 
 

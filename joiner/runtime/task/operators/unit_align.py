@@ -13,7 +13,8 @@ import numpy as np
 from broker.wire.bulk import RowColumns, encode_rows, position_pieces
 from broker.wire.columns import StringColumn
 from broker.wire.records import Late, encode_lines
-from joiner.alignment.buffer import DRIVER, AlignBuffer, AlignedRows
+from joiner.alignment.buffer import AlignBuffer, AlignedRows
+from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.position_table import PositionTable
 from joiner.alignment.rules import ColumnRule
 from joiner.core import snapshot
@@ -96,7 +97,7 @@ class UnitAlign(UnitOperator):
 
     def held_by_stream(self) -> dict[str, int]:
         """See `UnitOperator`. Of the driver, the rows that wait; a record of a linear column may count twice."""
-        return self._buffer.held_by_stream()
+        return self._buffer.driver_rows.held_by_stream()
 
     def held_bytes(self) -> dict[str, int]:
         """See `UnitOperator`."""
@@ -114,24 +115,24 @@ class UnitAlign(UnitOperator):
         """See `UnitOperator`."""
         # A key that is in use has its records of such times in the buffer, so the buffer knows all that are left.
         self._ordinals.forget_all(self._driver_frontier_ns)
-        return self._buffer.known_keys()
+        return self._buffer.driver_rows.known_keys()
 
     def _held_by_key(self) -> tuple[Ints, Ints]:
-        return self._buffer.held_by_key()
+        return self._buffer.driver_rows.held_by_key()
 
     def _frontiers_ns(self) -> list[Ints]:
-        frontiers = self._buffer.frontier_ns(self._keys.numbers_in_use())
+        frontiers = self._buffer.driver_rows.frontier_ns(self._keys.numbers_in_use())
         return [frontiers[stream] for stream in self._streams]
 
     def _driver_frontier_ns(self, keys: Ints) -> Ints:
-        return self._buffer.frontier_ns(keys)[DRIVER]
+        return self._buffer.driver_rows.frontier_ns(keys)[DRIVER]
 
     def _leading_pairs(self) -> list[tuple[int, int]]:
         columns = range(1, len(self._streams))
         return [pair for column in columns for pair in ((_OF_DRIVER, column), (column, _OF_DRIVER))]
 
     def _count_later(self, stream: int, ts_ns: int) -> int:
-        return int(np.count_nonzero(self._buffer.held_ts(self._streams[stream]) > ts_ns))
+        return int(np.count_nonzero(self._buffer.driver_rows.held_ts(self._streams[stream]) > ts_ns))
 
     # Snapshots
 

@@ -150,7 +150,7 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
         (pa.table(TORQUE), {"speed": column(TWICE)}, r"columns\['speed'\] has two columns named 'rpm'; rename"),
         (TORQUE, {"speed": SPEED}, r"columns\['speed'\] must be a column\(...\), not DataFrame"),
         (TORQUE, {"nm": column(SPEED)}, "driver has a column named 'nm' itself; choose another name"),
-        (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] is builtins.list; pass a pandas"),
+        (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] must be a pandas .*, not builtins.list"),
         (
             TORQUE,
             {"speed": column({"at": np.array([1])})},
@@ -163,7 +163,11 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
         ),
         (TORQUE, {"speed": column(SPEED.assign(more=1))}, r"name the column of values, as in column\(table, 'rpm'\)"),
         (TORQUE, {"speed": column(SPEED, time="when")}, r"columns\['speed'\] has no column 'when'"),
-        (TORQUE, {"speed": column(SPEED, by=[])}, r"columns\['speed'\]: by must name 1 columns, as for the driver"),
+        (
+            TORQUE,
+            {"speed": column(SPEED, by=["machine", "at"])},
+            r"columns\['speed'\]: by must name 1 columns, .* or none, not",
+        ),
         (
             TORQUE,
             {"speed": column(SPEED, tolerance="1s")},

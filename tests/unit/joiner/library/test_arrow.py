@@ -131,7 +131,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (pa.table({"at": [1]}), {"at": np.array([1])}, {}, "left is pyarrow.Table, but right is builtins.dict"),
     (pl.Series([1]), pa.table({"at": [1]}), {}, "left is Series, which is not a table"),
     (pa.table({"at": [1]}), pa.chunked_array([[1]]), {}, "right is ChunkedArray, which is not a table"),
-    (pa.table({"at": [1]}), 5, {}, "right is builtins.int; pass a pandas or polars DataFrame, an Arrow table, another"),
+    (pa.table({"at": [1]}), 5, {}, "right must be a pandas .*, an Arrow table, another .*, not builtins.int"),
     (pa.Table.from_arrays([pa.array([1])] * 2, ["at", "at"]), pa.table({"at": [1]}), {}, "left has two columns named"),
     (pa.table({"at": [1], "k": [[1]]}), pa.table({"at": [1], "k": [[1]]}), {"by": "k"}, "by: values of type list"),
     (

@@ -307,12 +307,17 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (column([pd.NaT]), DATES, {"time": "at"}, r"left\['at'\] has no value in row 0"),
     (pl.DataFrame({"at": [1, None]}), pl.DataFrame({"at": [1]}), {"time": "at"}, r"left\['at'\] has no value in row 1"),
     ({"at": np.array([np.datetime64("NaT")])}, {"at": np.array([1])}, {"time": "at"}, r"no value in row 0"),
-    (FINE, DATES, {"time": "at"}, "left has integers, but right has datetimes without a time zone; convert one"),
+    (
+        FINE,
+        DATES,
+        {"time": "at"},
+        "left contains integers, but right contains datetimes without a time zone; convert one",
+    ),
     (
         DATES,
         column([pd.Timestamp("2026-01-01", tz="UTC")]),
         {"time": "at"},
-        "right has datetimes with a time zone",
+        "right contains datetimes with a time zone",
     ),
     (
         {"at": np.array(["2026-01-01", "1600-01-01"], "datetime64[s]")},
@@ -337,8 +342,8 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (FINE, FINE, {"time": "at", "direction": "up"}, "direction must be one of 'both', .*, not 'up'"),
     (FINE, FINE, {"time": "at", "suffixes": ("", "")}, "the result would have two columns named 'at'"),
     (FINE, {"at": [1]}, {"time": "at"}, "left is pandas.DataFrame, but right is builtins.dict; convert one"),
-    ([1], [2], {"time": "at"}, "left is builtins.list; pass a pandas or polars DataFrame"),
-    (pd.Series([1]), pd.Series([1]), {"time": "at"}, "left is pandas.Series"),
+    ([1], [2], {"time": "at"}, "left must be a pandas or polars DataFrame, .*, not builtins.list"),
+    (pd.Series([1]), pd.Series([1]), {"time": "at"}, "left must be .*, not pandas.Series"),
     (
         {"at": np.array([1]), "x": np.array([1, 2])},
         {"at": np.array([1])},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
@@ -55,7 +56,7 @@ class Process:
         """Process a batch of one record per quantity, 1 ms apart."""
         sent = [record(at, name, BASE_MS + at) for at, name in enumerate(quantities, self.end)]
         self.end += len(sent)
-        self.tasks._batches = {0: {DATA: batch(sent)}}
+        self.tasks._pending.add(Read({0: {DATA: batch(sent)}}, {}, []), {0})
         self.tasks._turn(0, self.owned)
         self.tasks._commits.finish(0, self.owned)
 

@@ -1,0 +1,132 @@
+"""The rows of a driver that is a stream: one for each of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from joiner.alignment.pending_rows import CompleteRows, PendingRows
+from joiner.alignment.relations import HELD_COLUMNS, Answers, Input, RelationBuffer, relation_of
+from joiner.core.engine import LocalStreamBuffer, Step
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.alignment.rules import ColumnRule
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+DRIVER: Final = "driver"
+
+
+class StepRows(NamedTuple):
+    """The rows that a step completes, and by stream the positions of late and of duplicate records, int64."""
+
+    rows: CompleteRows
+    late_seq: dict[str, Ints]
+    duplicate_seq: dict[str, Ints]
+
+
+class DriverRows:
+    """The rows of a stream's records. Each column needs one relation to the driver, or two."""
+
+    def __init__(self, rules: Mapping[str, ColumnRule], *, lateness_ns: int, watermark_scope: str) -> None:
+        """``rules``: by column. ``lateness_ns``: of the driver."""
+        self._relations = [
+            (name, relation_of(direction, rule.tolerance_ns, (lateness_ns, rule.lateness_ns), watermark_scope))
+            for name, rule in rules.items()
+            for direction in rule.directions
+        ]
+        self._pending = PendingRows(list(rules.values()))
+
+    def __len__(self) -> int:
+        """Return the number of rows that wait for a column."""
+        return len(self._pending)
+
+    def held(self) -> int:
+        """Return the number of records of columns that are held, once for each relation."""
+        return sum(relation.held() for _, relation in self._relations)
+
+    def held_by_stream(self) -> dict[str, int]:
+        """Return, by stream, the number of rows that wait and of records held."""
+        counts = dict.fromkeys((DRIVER, *(name for name, _ in self._relations)), 0)
+        for name, relation in self._relations:
+            counts[name] += relation.held()
+        return counts | {DRIVER: len(self)}
+
+    def held_ts(self, stream: str) -> Ints:
+        """Return the times in ns of the rows that wait (``"driver"``) or of a column's records, shape (n,)."""
+        if stream == DRIVER:
+            return self._pending.ts()
+        return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
+
+    def held_by_key(self) -> tuple[Ints, Ints]:
+        """Return the keys with records, ascending, and how many each has in all buffers together; shape (k,) each."""
+        parts = [relation.held_by_key() for _, relation in self._relations]
+        keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+        counts = np.zeros(len(keys), dtype=np.int64)
+        np.add.at(counts, number, np.concatenate([counts for _, counts in parts]))
+        return keys, counts
+
+    def known_keys(self) -> Ints:
+        """Return the keys, ascending, that have records or a frontier of their own, as `LocalStreamBuffer` does."""
+        return np.unique(np.concatenate([relation.known_keys() for _, relation in self._relations]))
+
+    def frontier_ns(self, keys: Ints) -> dict[str, Ints]:
+        """Return the frontiers of each stream for ``keys``, as `LocalStreamBuffer.frontier_ns` does."""
+        found = {DRIVER: self._relations[0][1].frontier_ns(keys)[0]}
+        return found | {name: relation.frontier_ns(keys)[1] for name, relation in self._relations}
+
+    def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
+        """Consume the next records and watermarks of the streams, and the columns' values. ``ends``: all streams."""
+        driver, answers, steps = inputs[DRIVER], list[Answers](), dict[str, Step]()
+        for name, relation in self._relations:
+            answer, steps[name] = relation.push(driver, inputs[name], values[name].view(np.int64), ends=ends)
+            answers.append(answer)
+        of_driver = next(iter(steps.values()))
+        late_seq = {DRIVER: of_driver.left_late_seq} | {name: step.right_late_seq for name, step in steps.items()}
+        duplicates = {name: step.right_duplicate_seq for name, step in steps.items()}
+        duplicate_seq = {DRIVER: of_driver.left_duplicate_seq} | duplicates
+        if len(driver.records.seq):
+            left_out = np.concatenate((late_seq[DRIVER], duplicate_seq[DRIVER]))
+            accepted = driver.records.without(driver.records.seq.searchsorted(left_out))
+            self._pending.add(accepted.key, accepted.ts, accepted.seq)
+        return StepRows(self._pending.answer(answers), late_seq, duplicate_seq)
+
+    def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
+        """Return the state for `load`: values for a header of JSON, and columns."""
+        table = self._pending.rows()
+        header: dict[str, Any] = {"pending": len(table)}
+        columns = {f"pending.{number}": column for number, column in enumerate(table)}
+        for number, (_, relation) in enumerate(self._relations):
+            packed, held = relation.save()
+            columns[f"{number}.buffer"] = _as_column(packed)
+            columns |= {f"{number}.{column}": values for column, values in enumerate(held)}
+            header[f"{number}.bytes"] = len(packed)
+        return header, columns
+
+    def load(self, header: Mapping[str, Any], columns: Mapping[str, Ints]) -> None:
+        """Restore what `save` has returned, into an object that has consumed nothing."""
+        self._pending.load(np.stack([columns[f"pending.{number}"] for number in range(header["pending"])]))
+        self._relations = [
+            (
+                name,
+                RelationBuffer(
+                    LocalStreamBuffer.restore(_as_bytes(columns[f"{number}.buffer"], header[f"{number}.bytes"])),
+                    np.stack([columns[f"{number}.{column}"] for column in range(HELD_COLUMNS)]),
+                ),
+            )
+            for number, (name, _) in enumerate(self._relations)
+        ]
+
+
+def _as_column(data: bytes) -> Ints:
+    """Return bytes as int64, padded with zeros."""
+    return np.frombuffer(data + bytes(-len(data) % 8), dtype="<i8")
+
+
+def _as_bytes(column: Ints, size: int) -> bytes:
+    return column.astype("<i8").tobytes()[:size]

@@ -1,0 +1,265 @@
+"""Grids: rows at regular times instead of at the records of a driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from joiner.alignment.record_lists import AFTER, HEAD, NONE, OF_LIST, SETTLED, TS
+from joiner.alignment.rules import NEAREST, NEXT, PREVIOUS
+from joiner.core.arguments import TIME_MAX_NS, TIME_MIN_NS, check_duration
+from joiner.core.compiled import COUNT, FLAG, GIVEN, INTS, TABLE, compiled, gap, named, several
+from joiner.core.errors import ArgumentError
+from joiner.core.frontier import FOREVER, NEVER, less
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_TICK_MAX: Final = 2**63 - 1
+NO_LIMIT: Final = -1
+"""A tolerance or a gap without a limit, for compiled loops."""
+
+_ROOM_MIN: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Rows at the times ``origin_ns + tick * every_ns``, for every integer ``tick``.
+
+    A key has the ticks between its first and its last record, of any column.
+
+    Args:
+        every_ns: the time from one tick to the next.
+        origin_ns: the time of tick 0, in the years 1678 to 2261.
+        max_gap_ns: a longer pause of a key interrupts the grid: between two successive records of the key, of any
+            columns, that are further apart, there are no ticks. None means no limit.
+        ticks_max: the largest number of ticks that come out in one step.
+
+    Raises:
+        ArgumentError: naming the option and its permitted values.
+
+    """
+
+    every_ns: int
+    origin_ns: int = 0
+    max_gap_ns: int | None = None
+    ticks_max: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("every_ns", "max_gap_ns"):
+            if name == "every_ns" or getattr(self, name) is not None:
+                object.__setattr__(self, name, check_duration(name, getattr(self, name)))
+        if isinstance(self.origin_ns, bool) or not isinstance(self.origin_ns, int | np.integer):
+            message = f"origin_ns must be an integer number of nanoseconds, not {self.origin_ns!r}"
+            raise ArgumentError(message)
+        object.__setattr__(self, "origin_ns", int(self.origin_ns))
+        object.__setattr__(self, "ticks_max", check_ticks_max(self.ticks_max))
+        if not self.every_ns:
+            message = "every_ns must be at least 1"
+            raise ArgumentError(message)
+        if not TIME_MIN_NS <= self.origin_ns <= TIME_MAX_NS:
+            message = f"origin_ns = {self.origin_ns} is outside the years 1678 to 2261, in ns since the epoch"
+            raise ArgumentError(message)
+        if max(TIME_MAX_NS - self.origin_ns, self.origin_ns - TIME_MIN_NS) // self.every_ns > _TICK_MAX:
+            message = f"every_ns = {self.every_ns} with origin_ns = {self.origin_ns}: tick numbers would exceed int64"
+            raise ArgumentError(message)
+
+    @property
+    def phase_ns(self) -> int:
+        """The remainder of every tick's time by ``every_ns``."""
+        return self.origin_ns % self.every_ns
+
+    def numbers(self, ts: Ints) -> Ints:
+        """Return the numbers of the ticks at the times ``ts`` (ns), int64, shape (n,)."""
+        # Each difference fits int64: the largest are checked when the grid is made.
+        return ts // self.every_ns - self.origin_ns // self.every_ns
+
+
+def check_ticks_max(value: object) -> int:
+    """Return a largest number of ticks as int. Raises `ArgumentError` unless it is an integer from 1 to 2**63 - 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= _TICK_MAX:
+        message = f"ticks_max must be an integer from 1 to 2**63 - 1, not {value!r}"
+        raise ArgumentError(message)
+    return int(value)
+
+
+class KeyTicks(NamedTuple):
+    """What is known of the ticks of each key: int64, shape (keys,) each, in ns.
+
+    ``first``, ``last``: the smallest and the largest time of its records, `FOREVER` and `NEVER` while it has none.
+    ``following``: its next tick, `NEVER` while that is not certain, and `FOREVER` if there is none.
+    """
+
+    first: Ints
+    last: Ints
+    following: Ints
+
+
+class ColumnRules(NamedTuple):
+    """The rules of c columns for compiled loops. ``which``: indices in `RULES`; ``tolerance_ns``: -1 means no limit."""
+
+    which: Ints
+    tolerance_ns: Ints
+
+
+@compiled(
+    several(TABLE, INTS, COUNT),
+    GIVEN,
+    named(KeyTicks, INTS, INTS, INTS),
+    TABLE,
+    named(ColumnRules, INTS, INTS),
+    TABLE,
+    TABLE,
+    several(COUNT, COUNT, COUNT, COUNT),
+)
+def find_ticks(
+    keys: Ints,
+    known: KeyTicks,
+    frontiers: Ints,
+    rules: ColumnRules,
+    nodes: Ints,
+    ends: Ints,
+    grid: tuple[int, int, int, int],
+) -> tuple[Ints, Ints, int]:
+    """Find the ticks of k ascending keys that have become certain in all columns.
+
+    ``frontiers``: of each column and key, shape (c, k), ns. ``nodes``, ``ends``: those of the `RecordLists`. ``grid``:
+    the time between ticks, the phase, the largest gap (ns; -1 means no limit), and the largest number of ticks.
+
+    Returns the keys and times of the ticks, shape (2, n); the next tick of each key, shape (k,); and the index of the
+    key whose ticks are too many, or -1.
+    """
+    every, phase, max_gap, ticks_max = grid
+    found, count = np.empty((2, _ROOM_MIN), dtype=np.int64), 0
+    following = np.empty(len(keys), dtype=np.int64)
+    at = np.empty(len(rules.which), dtype=np.int64)
+    for i in range(len(keys)):
+        key = keys[i]
+        ts, until, reached = known.following[key], known.last[key], FOREVER
+        for column in range(len(at)):
+            at[column] = ends[OF_LIST * column + HEAD, key]
+            settled = ends[OF_LIST * column + SETTLED, key]
+            settled_ts = NEVER if settled == NONE else nodes[TS, settled]
+            frontier = frontiers[column, i]
+            certain = _certain_until(rules.which[column], rules.tolerance_ns[column], frontier, settled_ts)
+            until, reached = min(until, certain), min(reached, frontier)
+        if ts == NEVER and known.last[key] != NEVER and reached >= known.first[key]:
+            ts = _first_tick(known.first[key], every, phase)
+        while NEVER < ts <= until:
+            end = until
+            if max_gap != NO_LIMIT:
+                before, after = _records_around(ts, at, nodes)
+                if gap(after, before) > np.uint64(max_gap):
+                    if reached < after:
+                        break  # a record may still arrive within the gap
+                    ts = _first_tick(after, every, phase)
+                    continue
+                end = min(until, after)
+            steps = gap(end, ts) // np.uint64(every)
+            if steps >= np.uint64(ticks_max - count):
+                following[i] = ts
+                return found[:, :0].copy(), following, i
+            found = _with_room(found, count, int(steps) + 1)
+            for _ in range(int(steps) + 1):
+                found[0, count], found[1, count] = key, ts
+                count += 1
+                ts = ts + every if np.uint64(every) <= gap(FOREVER, ts) else FOREVER
+        following[i] = ts
+    return found[:, :count].copy(), following, -1
+
+
+@compiled(several(TABLE, FLAG), GIVEN, GIVEN, several(COUNT, COUNT, COUNT, COUNT))
+def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tuple[Ints, bool]:
+    """Find the ticks between the first and the last of n records of each key, which are ordered by (key, time).
+
+    ``grid``: as in `find_ticks`. Returns the keys and times of the ticks, shape (2, m), in the same order, and whether
+    there are more than permitted.
+    """
+    every, phase, max_gap, ticks_max = grid
+    found, count = np.empty((2, _ROOM_MIN), dtype=np.int64), 0
+    for i in range(len(key)):
+        begin = ts[i]
+        if i and key[i] == key[i - 1]:
+            if ts[i] == ts[i - 1]:
+                continue
+            if max_gap == NO_LIMIT or gap(ts[i], ts[i - 1]) <= np.uint64(max_gap):
+                begin = ts[i - 1] + 1
+        ahead, way = np.uint64(_until_tick(begin, every, phase)), gap(ts[i], begin)
+        if ahead > way:
+            continue
+        steps = (way - ahead) // np.uint64(every)
+        if steps >= np.uint64(ticks_max - count):
+            return found[:, :0].copy(), True
+        found = _with_room(found, count, int(steps) + 1)
+        for step in range(int(steps) + 1):
+            found[0, count], found[1, count] = key[i], begin + int(ahead) + step * every
+            count += 1
+    return found[:, :count].copy(), False
+
+
+@compiled()
+def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int) -> int:
+    """Return the last time in ns at which the value of a column is certain.
+
+    ``settled_ts``: the time of its last record at or before the frontier, or `NEVER`.
+    """
+    if frontier in (NEVER, FOREVER):
+        return frontier
+    if rule == PREVIOUS:
+        return frontier - 1
+    # From here on, a next record could only be beyond the tolerance.
+    until = settled_ts
+    if rule == NEAREST and settled_ts != NEVER:
+        # Up to the middle, the previous record is nearer than any that may still arrive.
+        until = settled_ts + int(gap(frontier, settled_ts) >> np.uint64(1))
+    if tolerance_ns != NO_LIMIT:
+        until = max(until, less(frontier - 1, tolerance_ns))
+    return until if rule == NEXT else min(until, frontier - 1)
+
+
+@compiled()
+def _records_around(ts: int, at: Ints, nodes: Ints) -> tuple[int, int]:
+    """Return the time of the last record at or before ``ts``, and that of the first at or after it, of all columns.
+
+    ``at``: the node of each column from which to search; it is advanced.
+    """
+    before, after = NEVER, FOREVER
+    for column in range(len(at)):
+        node = at[column]
+        if node == NONE:
+            continue
+        while nodes[AFTER, node] != NONE and nodes[TS, nodes[AFTER, node]] <= ts:
+            node = nodes[AFTER, node]
+        at[column] = node
+        if nodes[TS, node] <= ts:
+            before, node = max(before, nodes[TS, node]), node if nodes[TS, node] == ts else nodes[AFTER, node]
+        if node != NONE:
+            after = min(after, nodes[TS, node])
+    return before, after
+
+
+@compiled()
+def _first_tick(ts: int, every: int, phase: int) -> int:
+    """Return the first tick at or after ``ts``, or `FOREVER` if there is none."""
+    ahead = _until_tick(ts, every, phase)
+    return ts + ahead if np.uint64(ahead) <= gap(FOREVER, ts) else FOREVER
+
+
+@compiled()
+def _until_tick(ts: int, every: int, phase: int) -> int:
+    """Return how far the first tick at or after ``ts`` is ahead of it."""
+    ahead = phase - ts % every
+    return ahead + every if ahead < 0 else ahead
+
+
+@compiled()
+def _with_room(found: Ints, count: int, more: int) -> Ints:
+    if count + more <= found.shape[1]:
+        return found
+    larger = np.empty((2, 2 * (count + more)), dtype=np.int64)
+    larger[:, :count] = found[:, :count]
+    return larger

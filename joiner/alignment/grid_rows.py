@@ -1,0 +1,195 @@
+"""The rows of a grid: one for each tick of a key that is certain in all columns.
+
+No tick is held. Of each key, the next tick is known; a step computes the ticks that have become certain, and their
+values from the records that are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from joiner.alignment.driver_rows import StepRows
+from joiner.alignment.grid import NO_LIMIT, ColumnRules, Grid, KeyTicks, find_ticks
+from joiner.alignment.pending_rows import CompleteRows, value_of
+from joiner.alignment.record_lists import NONE, RecordLists
+from joiner.alignment.rules import RULES
+from joiner.core.arguments import ALL_KEYS
+from joiner.core.compiled import distinct
+from joiner.core.errors import ArgumentError
+from joiner.core.frontier import FOREVER, NEVER, Frontiers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.alignment.relations import Input
+    from joiner.alignment.rules import ColumnRule
+    from joiner.core.arguments import Records
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class GridRows:
+    """The rows of a grid."""
+
+    def __init__(self, rules: Mapping[str, ColumnRule], grid: Grid, *, watermark_scope: str) -> None:
+        self._rules = dict(rules)
+        self._grid = grid
+        of_rules = list(rules.values())
+        limits = [NO_LIMIT if rule.tolerance_ns is None else rule.tolerance_ns for rule in of_rules]
+        self._column_rules = ColumnRules(
+            np.array([RULES.index(rule.rule) for rule in of_rules], dtype=np.int64), np.array(limits, dtype=np.int64)
+        )
+        lateness_ns = [rule.lateness_ns for rule in of_rules]
+        self._frontiers = Frontiers(lateness_ns, by_partition=watermark_scope == "partition")
+        self._lists = RecordLists(len(of_rules))
+        self._ticks = KeyTicks(*(np.empty(0, dtype=np.int64) for _ in KeyTicks._fields))
+
+    def __len__(self) -> int:
+        """Return 0: no row of a grid waits."""
+        return 0
+
+    def held(self) -> int:
+        """Return the number of records of columns that are held."""
+        return len(self._lists)
+
+    def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
+        """Consume the next records and watermarks of the columns, and their values. ``ends``: all streams end.
+
+        Raises `ArgumentError` if the step has too many ticks. Nothing is changed then.
+        """
+        given = [inputs[name] for name in self._rules]
+        keys = self._touched_keys(given, all_known=ends)
+        self._lists.reserve(sum(len(one.records.key) for one in given))
+        before = self._state_of(keys)
+        late_seq: dict[str, Ints] = {}
+        duplicate_seq: dict[str, Ints] = {}
+        inserted: list[tuple[Ints, Ints]] = []
+        for column, (name, one) in enumerate(zip(self._rules, given, strict=True)):
+            late = self._frontiers.advance(column, *one)
+            stays = np.delete(np.arange(len(one.records.key)), late)
+            added = self._insert(column, one.records.without(late), values[name][stays])
+            inserted.append((one.records.key[stays], added))
+            late_seq[name], duplicate_seq[name] = one.records.seq[late], one.records.seq[stays[added == NONE]]
+        if ends:
+            self._frontiers.end()
+        frontiers = self._frontiers.at(keys)
+        for column, frontier in enumerate(frontiers):
+            self._lists.settle(column, keys, frontier)
+        ticks, following, crowded = self._find_ticks(keys, frontiers)
+        if crowded != NONE:
+            message = self._too_many(int(keys[crowded]), int(following[crowded]))
+            self._undo(keys, before, inserted)
+            raise ArgumentError(message)
+        self._ticks.following[keys] = following
+        rows = self._rows_at(*ticks)
+        if ends:
+            self._lists.clear()
+        else:
+            for column, frontier in enumerate(frontiers):
+                self._lists.release(column, keys, frontier, following)
+        return StepRows(rows, late_seq, duplicate_seq)
+
+    def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
+        """Return the state for `load`: values for a header of JSON, and columns."""
+        # The arrays have room for keys of which nothing is known.
+        is_known = (self._ticks.last != NEVER) | (self._frontiers.by_key != NEVER).any(axis=0)
+        count = 1 + int(is_known.nonzero()[0].max(initial=-1))
+        columns = {f"ticks.{name}": column[:count] for name, column in self._ticks._asdict().items()}
+        for column, of_key in enumerate(self._frontiers.by_key):
+            columns[f"{column}.frontier"] = of_key[:count]
+            columns |= {f"{column}.{number}": part for number, part in enumerate(self._lists.rows(column))}
+        return {"of_all": self._frontiers.of_all.ravel().tolist()}, columns
+
+    def load(self, header: Mapping[str, Any], columns: Mapping[str, Ints]) -> None:
+        """Restore what `save` has returned, into an object that has consumed nothing."""
+        self._ticks = KeyTicks(*(columns[f"ticks.{name}"] for name in KeyTicks._fields))
+        self._frontiers.of_all[:, 0] = header["of_all"]
+        self._frontiers.by_key = np.stack([columns[f"{column}.frontier"] for column in range(len(self._rules))])
+        self._lists.grow(len(self._ticks.last))
+        self._lists.reserve(sum(len(columns[f"{column}.0"]) for column in range(len(self._rules))))
+        keys = np.arange(len(self._ticks.last))
+        for column, frontier in enumerate(self._frontiers.at(keys)):
+            records = np.stack([columns[f"{column}.{number}"] for number in range(4)])
+            self._lists.insert(column, records, finds_duplicates=False)
+            self._lists.settle(column, keys, frontier)
+
+    def _touched_keys(self, given: Sequence[Input], *, all_known: bool) -> Ints:
+        """Return the keys that a batch can affect, ascending. ``all_known``: include every key that has a record."""
+        parts = [key for one in given for key in (one.records.key, one.watermarks.key[one.watermarks.key != ALL_KEYS])]
+        if all_known or any(self._frontiers.concerns_all(*one) for one in given):
+            parts.append(np.flatnonzero(self._ticks.last != NEVER))
+        keys = distinct(np.concatenate(parts), _NOTHING, _NOTHING)
+        have, needed = len(self._ticks.last), int(keys[-1]) + 1 if len(keys) else 0
+        if needed > have:
+            self._frontiers.grow(needed)
+            self._lists.grow(needed)
+            more = max(needed - have, have)
+            first, last, following = self._ticks
+            self._ticks = KeyTicks(
+                np.append(first, np.full(more, FOREVER)),
+                np.append(last, np.full(more, NEVER)),
+                np.append(following, np.full(more, NEVER)),
+            )
+        return keys
+
+    def _insert(self, column: int, records: Records, values: Floats) -> Ints:
+        """Insert records that are not late, and return their nodes."""
+        np.minimum.at(self._ticks.first, records.key, records.ts)
+        np.maximum.at(self._ticks.last, records.key, records.ts)
+        identity = records.seq if records.identity is None else records.identity
+        table = np.stack([records.key, records.ts, values.view(np.int64), identity])
+        return self._lists.insert(column, table, finds_duplicates=records.identity is not None)
+
+    def _find_ticks(self, keys: Ints, frontiers: Ints) -> tuple[Ints, Ints, int]:
+        grid = self._grid
+        max_gap_ns = NO_LIMIT if grid.max_gap_ns is None else grid.max_gap_ns
+        options = grid.every_ns, grid.phase_ns, max_gap_ns, grid.ticks_max
+        rules, lists = self._column_rules, self._lists
+        return find_ticks(keys, self._ticks, frontiers, rules, lists.nodes, lists.ends, options)
+
+    def _rows_at(self, key: Ints, ts: Ints) -> CompleteRows:
+        values, is_missing = np.empty((len(self._rules), len(key))), np.empty((len(self._rules), len(key)), dtype=bool)
+        for column, rule in enumerate(self._rules.values()):
+            relations = self._lists.neighbours(column, rule, key, ts)
+            values[column], is_missing[column] = value_of(rule, ts, relations)
+        return CompleteRows(self._grid.numbers(ts), key, ts, values, is_missing)
+
+    def _state_of(self, keys: Ints) -> _State:
+        return _State(
+            self._frontiers.by_key[:, keys],
+            self._frontiers.of_all.copy(),
+            self._ticks.first[keys],
+            self._ticks.last[keys],
+            [self._lists.settled_at(column, keys) for column in range(len(self._rules))],
+        )
+
+    def _undo(self, keys: Ints, before: _State, inserted: Sequence[tuple[Ints, Ints]]) -> None:
+        """Restore the state of the touched keys, and remove the inserted records: by column, their keys and nodes."""
+        self._frontiers.by_key[:, keys], self._frontiers.of_all = before.frontiers, before.of_all
+        self._ticks.first[keys], self._ticks.last[keys] = before.first, before.last
+        for column, (key, added) in enumerate(inserted):
+            self._lists.remove(column, key, added, keys, before.settled[column])
+
+    def _too_many(self, key: int, ts: int) -> str:
+        return (
+            f"grid: the step has more than ticks_max = {self._grid.ticks_max} ticks. Key {key} reached it with the "
+            f"ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Raise ticks_max, push fewer "
+            "records at once, or let max_gap_ns leave out the ticks in long pauses"
+        )
+
+
+class _State(NamedTuple):
+    """What a step changes of the touched keys before it finds the ticks."""
+
+    frontiers: Ints
+    of_all: Ints
+    first: Ints
+    last: Ints
+    settled: list[Ints]
+
+
+_NOTHING: Final = np.empty(0, dtype=np.int64)

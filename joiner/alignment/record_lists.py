@@ -1,0 +1,292 @@
+"""The held records of columns: for each column and key, a linked list in time order.
+
+A record is inserted from the end of its list, where records arrive, so that costs a step for each later record of its
+column and key. That another column is far ahead costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from joiner.alignment.rules import LINEAR, NEAREST, NEXT, RULES
+from joiner.core.compiled import COUNT, DURATION, FLAG, GIVEN, INTS, TABLE, compiled, gap
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.alignment.rules import ColumnRule
+
+    Ints = NDArray[np.int64]
+
+NONE: Final = -1
+"""The number of a node that does not exist."""
+
+TS, AFTER, _BEFORE, _VALUE, _IDENTITY, _OF_NODE = range(6)
+"""The rows of the table of nodes: time in ns, neighbours in the list, value (the bits of a float64), identity."""
+
+HEAD, _TAIL, SETTLED, OF_LIST = range(4)
+"""The rows of a column: the first and the last node of each key, and the last one at or before the frontier."""
+
+_STATE, _AT_NS, _NUMBER, _OF_RELATION = range(4)
+_FOUND, _MISSING = 1, 2
+"""The rows and the states of a relation, as in `joiner.alignment.pending_rows`."""
+
+_ROOM_MIN: Final = 1024
+
+
+class RecordLists:
+    """Lists of records.
+
+    ``nodes``: shape (5, capacity). ``ends``: shape (3 * columns, keys), three rows for each column.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.nodes: Ints = np.empty((_OF_NODE, 0), dtype=np.int64)
+        self.ends: Ints = np.empty((OF_LIST * columns, 0), dtype=np.int64)
+        # A stack: the first `_free_count` numbers are those of unused nodes.
+        self._free: Ints = np.empty(0, dtype=np.int64)
+        self._free_count = 0
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._free) - self._free_count
+
+    def grow(self, keys: int) -> None:
+        """Allocate state for keys below ``keys``. Capacity at least doubles, so the amortized cost is constant."""
+        have = self.ends.shape[1]
+        if keys > have:
+            self.ends = np.hstack([self.ends, np.full((len(self.ends), max(keys - have, have)), NONE)])
+
+    def reserve(self, count: int) -> None:
+        """Allocate nodes for ``count`` records. This changes the numbers of nodes."""
+        if self._free_count < count:
+            self._resize(2 * (len(self) + count))
+
+    def insert(self, column: int, records: Ints, *, finds_duplicates: bool) -> Ints:
+        """Insert n records, for which there are nodes. Return their nodes, or `NONE` for duplicates; shape (n,).
+
+        ``records``: key, time (ns), value (the bits of a float64) and identity, shape (4, n). A duplicate has the key,
+        time and identity of another record.
+        """
+        added = np.empty(records.shape[1], dtype=np.int64)
+        free = self._free[: self._free_count]
+        lists = OF_LIST * column
+        self._free_count -= _insert(records, finds_duplicates, self.nodes, self.ends, lists, free, added)
+        return added
+
+    def remove(self, column: int, key: Ints, added: Ints, settled_keys: Ints, settled: Ints) -> None:
+        """Undo an `insert` of records with these keys, which returned ``added``, and a `settle` of ``settled_keys``.
+
+        ``settled``: what `settled_at` returned before.
+        """
+        self.ends[OF_LIST * column + SETTLED, settled_keys] = settled
+        free = self._free[self._free_count :]
+        self._free_count += _remove(key, added, self.nodes, self.ends, OF_LIST * column, free)
+
+    def settled_at(self, column: int, keys: Ints) -> Ints:
+        """Return the nodes that `settle` has found, shape (k,)."""
+        settled: Ints = self.ends[OF_LIST * column + SETTLED, keys]
+        return settled
+
+    def settle(self, column: int, keys: Ints, frontier: Ints) -> None:
+        """Find the last record of each of k keys at or before the frontier (ns), which never decreases."""
+        _settle(keys, frontier, self.nodes, self.ends, OF_LIST * column)
+
+    def release(self, column: int, keys: Ints, frontier: Ints, next_tick: Ints) -> None:
+        """Release the records of each of k keys that no tick from ``next_tick`` on and no duplicate needs (ns)."""
+        free = self._free[self._free_count :]
+        self._free_count += _release(keys, frontier, next_tick, self.nodes, self.ends, OF_LIST * column, free)
+        if len(self._free) > 4 * max(_ROOM_MIN, len(self), self.ends.shape[1]):
+            self._resize(2 * len(self))
+
+    def clear(self) -> None:
+        """Release all records."""
+        self.ends[:] = NONE
+        self._resize(0)
+
+    def neighbours(self, column: int, rule: ColumnRule, key: Ints, ts: Ints) -> list[Ints]:
+        """Return the neighbours of n ticks for each relation of a rule: state, time (ns) and value, shape (3, n) each.
+
+        The ticks are ordered by (key, time).
+        """
+        tolerance = np.uint64(2**64 - 1 if rule.tolerance_ns is None else rule.tolerance_ns)
+        relations = np.zeros((2 * _OF_RELATION, len(key)), dtype=np.int64)
+        which = RULES.index(rule.rule)
+        _find_neighbours(key, ts, which, tolerance, self.nodes, self.ends, OF_LIST * column, relations)
+        return [relations[:_OF_RELATION], relations[_OF_RELATION:]][: len(rule.directions)]
+
+    def rows(self, column: int) -> Ints:
+        """Return the records of a column, ordered by key and place in the list, for `insert`; shape (4, n).
+
+        The rows of the result are key, time (ns), value and identity.
+        """
+        found = np.empty((4, len(self)), dtype=np.int64)
+        return found[:, : _read(self.nodes, self.ends, OF_LIST * column, found)]
+
+    def _resize(self, room: int) -> None:
+        """Renumber the nodes from 0, with place for ``room``."""
+        nodes = np.empty((_OF_NODE, max(room, _ROOM_MIN)), dtype=np.int64)
+        held = _renumber(self.nodes, self.ends, nodes)
+        self.nodes = nodes
+        self._free = np.arange(nodes.shape[1])[::-1].copy()
+        self._free_count = nodes.shape[1] - held
+
+
+@compiled(COUNT, TABLE, FLAG, TABLE, TABLE, COUNT, INTS, INTS)
+def _insert(
+    records: Ints,
+    finds_duplicates: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
+    nodes: Ints,
+    ends: Ints,
+    lists: int,
+    free: Ints,
+    added: Ints,
+) -> int:
+    """Insert records, and write their nodes to ``added``. Return how many nodes of ``free`` are used, from its end."""
+    used = 0
+    for i in range(records.shape[1]):
+        key, ts, value, identity = records[0, i], records[1, i], records[2, i], records[3, i]
+        at = ends[lists + _TAIL, key]
+        while at != NONE and nodes[TS, at] > ts:
+            at = nodes[_BEFORE, at]
+        same = at if finds_duplicates else NONE
+        while same != NONE and nodes[TS, same] == ts and nodes[_IDENTITY, same] != identity:
+            same = nodes[_BEFORE, same]
+        if same != NONE and nodes[TS, same] == ts:
+            added[i] = NONE
+            continue
+        used += 1
+        new = free[len(free) - used]
+        following = ends[lists + HEAD, key] if at == NONE else nodes[AFTER, at]
+        nodes[TS, new], nodes[_VALUE, new], nodes[_IDENTITY, new] = ts, value, identity
+        _link(nodes, ends, lists, key, at, new)
+        _link(nodes, ends, lists, key, new, following)
+        added[i] = new
+    return used
+
+
+@compiled()
+def _link(nodes: Ints, ends: Ints, lists: int, key: int, before: int, after: int) -> None:
+    """Make two nodes neighbours. Without one of them, the other is at an end of the list."""
+    if before == NONE:
+        ends[lists + HEAD, key] = after
+    else:
+        nodes[AFTER, before] = after
+    if after == NONE:
+        ends[lists + _TAIL, key] = before
+    else:
+        nodes[_BEFORE, after] = before
+
+
+@compiled(COUNT, GIVEN, GIVEN, TABLE, TABLE, COUNT, INTS)
+def _remove(key: Ints, added: Ints, nodes: Ints, ends: Ints, lists: int, free: Ints) -> int:
+    count = 0
+    for i in range(len(key)):
+        if added[i] != NONE:
+            _link(nodes, ends, lists, key[i], nodes[_BEFORE, added[i]], nodes[AFTER, added[i]])
+            free[count] = added[i]
+            count += 1
+    return count
+
+
+@compiled(COUNT, GIVEN, GIVEN, TABLE, TABLE, COUNT)
+def _settle(keys: Ints, frontier: Ints, nodes: Ints, ends: Ints, lists: int) -> int:
+    for i in range(len(keys)):
+        at = ends[lists + SETTLED, keys[i]]
+        following = ends[lists + HEAD, keys[i]] if at == NONE else nodes[AFTER, at]
+        while following != NONE and nodes[TS, following] <= frontier[i]:
+            at, following = following, nodes[AFTER, following]
+        ends[lists + SETTLED, keys[i]] = at
+    return len(keys)
+
+
+@compiled(COUNT, GIVEN, GIVEN, GIVEN, TABLE, TABLE, COUNT, INTS)
+def _release(keys: Ints, frontier: Ints, next_tick: Ints, nodes: Ints, ends: Ints, lists: int, free: Ints) -> int:
+    """Release records up to the last one before ``next_tick``, or the first of those at its time.
+
+    A record at the frontier may have a duplicate yet. The last one before it is needed to tell which value is certain.
+    """
+    count = 0
+    for i in range(len(keys)):
+        at = ends[lists + HEAD, keys[i]]
+        while at not in (NONE, ends[lists + SETTLED, keys[i]]) and nodes[TS, at] < min(frontier[i], next_tick[i]):
+            following = nodes[AFTER, at]
+            if nodes[TS, following] > next_tick[i]:
+                break
+            _link(nodes, ends, lists, keys[i], NONE, following)
+            free[count] = at
+            count += 1
+            at = following
+    return count
+
+
+@compiled(COUNT, GIVEN, GIVEN, COUNT, DURATION, TABLE, TABLE, COUNT, TABLE)
+def _find_neighbours(
+    key: Ints, ts: Ints, rule: int, tolerance: np.uint64, nodes: Ints, ends: Ints, lists: int, relations: Ints
+) -> int:
+    """Find the neighbours of ticks that are ordered by (key, time). ``rule``: its index in `RULES`."""
+    at = NONE
+    for i in range(len(key)):
+        if not i or key[i] != key[i - 1]:
+            at = ends[lists + HEAD, key[i]]
+        while at != NONE and nodes[AFTER, at] != NONE and nodes[TS, nodes[AFTER, at]] <= ts[i]:
+            at = nodes[AFTER, at]
+        before = at if at != NONE and nodes[TS, at] <= ts[i] else NONE
+        after = at if before == NONE else nodes[AFTER, before]
+        if before != NONE and nodes[TS, before] == ts[i]:
+            after = before
+            while nodes[_BEFORE, after] != NONE and nodes[TS, nodes[_BEFORE, after]] == ts[i]:
+                after = nodes[_BEFORE, after]
+        is_nearer = after != NONE and (before == NONE or gap(nodes[TS, after], ts[i]) < gap(ts[i], nodes[TS, before]))
+        if rule == NEXT or (rule == NEAREST and is_nearer):
+            before = after
+        _note(relations, 0, i, before, ts[i], tolerance, nodes)
+        if rule == LINEAR:
+            _note(relations, _OF_RELATION, i, after, ts[i], tolerance, nodes)
+    return len(key)
+
+
+@compiled()
+def _note(relations: Ints, rows: int, i: int, node: int, ts: int, tolerance: np.uint64, nodes: Ints) -> None:
+    relations[rows + _STATE, i] = _MISSING
+    if node == NONE:
+        return
+    if gap(max(nodes[TS, node], ts), min(nodes[TS, node], ts)) <= tolerance:
+        relations[rows + _STATE, i] = _FOUND
+        relations[rows + _AT_NS, i] = nodes[TS, node]
+        relations[rows + _NUMBER, i] = nodes[_VALUE, node]
+
+
+@compiled(COUNT, TABLE, TABLE, COUNT, TABLE)
+def _read(nodes: Ints, ends: Ints, lists: int, found: Ints) -> int:
+    count = 0
+    for key in range(ends.shape[1]):
+        at = ends[lists + HEAD, key]
+        while at != NONE:
+            found[0, count], found[1, count] = key, nodes[TS, at]
+            found[2, count], found[3, count] = nodes[_VALUE, at], nodes[_IDENTITY, at]
+            count += 1
+            at = nodes[AFTER, at]
+    return count
+
+
+@compiled(COUNT, TABLE, TABLE, TABLE)
+def _renumber(nodes: Ints, ends: Ints, found: Ints) -> int:
+    """Write the nodes of all lists to ``found``, from its beginning, and change the ends of the lists."""
+    count = 0
+    for lists in range(0, len(ends), OF_LIST):
+        for key in range(ends.shape[1]):
+            at, last, settled = ends[lists + HEAD, key], NONE, ends[lists + SETTLED, key]
+            while at != NONE:
+                for row in range(_OF_NODE):
+                    found[row, count] = nodes[row, at]
+                _link(found, ends, lists, key, last, count)
+                if at == settled:
+                    ends[lists + SETTLED, key] = count
+                last, at = count, nodes[AFTER, at]
+                count += 1
+            if last != NONE:
+                _link(found, ends, lists, key, last, NONE)
+    return count

@@ -1,0 +1,102 @@
+"""`grid`: regular times as the rows of `align`, instead of those of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joiner.alignment.grid import NO_LIMIT, check_ticks_max, find_table_ticks
+from joiner.core.errors import ArgumentError
+from joiner.library.sides import Side, check_key_types
+from joiner.library.times import INTEGERS, Times, duration_of, time_of, unit_ns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.library.tables.kind import Kind
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TableGrid:
+    """The times of rows. See `grid`."""
+
+    every: object
+    origin: object
+    max_gap: object
+    ticks_max: int
+
+
+def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_max: int = 100_000_000) -> TableGrid:
+    """Describe regular times, to be the driver of `align`: ``origin``, and every ``every`` before and after it.
+
+    A key has the ticks between its first and its last row in the tables of the columns.
+
+    Args:
+        every: the time from one tick to the next: an integer if times are integers, else a duration such as
+            ``"100ms"`` or a `timedelta`.
+        origin: the time of one tick: an integer if times are integers, else a datetime. By default 0, or 1970 in UTC.
+        max_gap: a longer pause of a key interrupts the grid: between two successive rows of the key, of any tables,
+            that are further apart, there are no ticks. By default there is no limit.
+        ticks_max: the largest number of ticks. More of them raise an `ArgumentError`.
+
+    """
+    return TableGrid(every, origin, max_gap, check_ticks_max(ticks_max))
+
+
+def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: list[str]) -> Any:
+    """Return a table of keys and times with a row for each tick, ordered by key and time.
+
+    ``sides``: the tables that have keys. Keys are in the order in which they first appear in them. ``time``, ``by``:
+    the names of the columns. Times have the type of those of the first table; integers become int64.
+
+    Raises `ArgumentError` if tables or options differ in their kind of times, or if there are too many ticks.
+    """
+    first, times = sides[0], [side.times(kind) for side in sides]
+    keys = kind.select(first.table, first.by, first.by)
+    for side, stamps in zip(sides[1:], times[1:], strict=True):
+        if stamps.what != times[0].what:
+            raise ArgumentError(
+                f"time: {first.name} has {times[0].what}, {side.name} has {stamps.what}; convert one of them"
+            )
+        check_key_types(kind, [first, side])
+        if first.by:
+            keys = kind.stacked(keys, kind.select(side.table, side.by, first.by))
+    options = _options(of, times[0], kind.column(first.table, first.time)[0], first)
+    ns = np.concatenate([stamps.ns for stamps in times])
+    codes = np.zeros(len(ns), dtype=np.int64)
+    if first.by:
+        codes = kind.codes(keys, kind.take(keys, first.by, np.empty(0, dtype=np.int64), may_lack=False))
+    _, rows, code = np.unique(codes, return_index=True, return_inverse=True)
+    # The row at which a key first appears stands for the key.
+    row_of_key = rows[code]
+    order = np.lexsort((ns, row_of_key))
+    (row, ticks), crowded = find_table_ticks(row_of_key[order], ns[order], options)
+    if crowded:
+        raise ArgumentError(
+            f"grid: there are more than ticks_max = {of.ticks_max} ticks; raise ticks_max, choose a larger step than "
+            f"{of.every!r}, or let max_gap leave out the ticks in long pauses"
+        )
+    of_times = kind.of_times(time, ticks, first.table, first.time), [time]
+    of_keys = [(kind.take(keys, first.by, row, may_lack=False), by)] if by else []
+    return kind.beside([*of_keys, of_times])
+
+
+def _options(of: TableGrid, times: Times, values: Any, side: Side) -> tuple[int, int, int, int]:
+    """Return the options as the loop takes them. ``values``: the time column of ``side``, whose times are ``times``."""
+    every = duration_of("every", of.every, times.what)
+    if not every:
+        raise ArgumentError(f"every = {of.every!r} must be above 0")
+    max_gap = NO_LIMIT if of.max_gap is None else duration_of("max_gap", of.max_gap, times.what)
+    origin, what = (0, times.what) if of.origin is None else time_of("origin", of.origin)
+    if what != times.what:
+        raise ArgumentError(f"time: origin is one of {what}, {side.name} has {times.what}; convert one of them")
+    if times.what != INTEGERS and (every % unit_ns(values) or origin % unit_ns(values)):
+        raise ArgumentError(
+            f"every = {of.every!r}: {side.name}[{side.time!r}] cannot hold all ticks, because it is {values.dtype}; "
+            "convert the column"
+        )
+    return every, origin % every, max_gap, of.ticks_max
