@@ -56,6 +56,7 @@ SECTIONS: Final = frozenset(
         "application",
         "spark",
         "join",
+        "align",
         "db_connector",
     }
 )
@@ -357,8 +358,7 @@ class ServiceSettings(BaseSettings):
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
         """Return additional errors in settings that failed validation, so that all errors are reported at once.
 
-        ``given`` contains the values merged from all sources; they may be of any type. ``parts_are_right`` is true if
-        every section is valid on its own.
+        ``given``: the merged values of all sources, of any type. ``parts_are_right``: each section is valid by itself.
         """
         return []
 

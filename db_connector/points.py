@@ -1,4 +1,4 @@
-r"""Converts a joined pair to a line of line protocol. Raises an error for pairs that no line can represent.
+r"""Converts a pair or an aligned row to a line of line protocol. Raises an error for those that no line can represent.
 
 Pure: no clock, no socket. Lines are built here, not by the client library's ``Point``, which is ten times slower and
 maps different names to the same text: it writes a newline as the two characters ``\n``.
@@ -41,6 +41,9 @@ _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 # quotes from there, and may merge the line with the next one.
 _ODD_BACKSLASHES_BEFORE_SPACE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\ ")
 
+_OTHER_FIELDS: Final = frozenset({"result", "time"})
+"""Names that no column can have: the driver's value, and the time of the point."""
+
 _KEY_END: Final = "#!~#"
 """The separator that InfluxDB's storage engine writes between the tags and the field of a key, without escaping."""
 
@@ -50,7 +53,7 @@ class UnrepresentableError(ValueError):
 
 
 class Pair(Protocol):
-    """The members of `broker.wire.records.Joined` that become a point."""
+    """The members of `broker.wire.records.Joined`, or of an aligned row, that become a point."""
 
     @property
     def thing(self) -> str: ...  # noqa: D102 - described in broker.wire.records
@@ -70,7 +73,8 @@ def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
     """Return the line for ``pair``, without a trailing newline.
 
     ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
-    ``result``. Only numbers are fields: a string among them would break every aggregating query. Tags are sorted by
+    ``result``; for a row, ``result=…`` and a field for each column that has a value. Only numbers are fields: a string
+    among them would break every aggregating query. Tags are sorted by
     name, as the database stores them. ``phenomenonTime`` is in ``time_unit``, a key of `UNIT_NS`. The time of the
     line is in whole nanoseconds, rounded down. Raises `UnrepresentableError`.
     """
@@ -81,7 +85,7 @@ def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
         f",quantity={tag_text(pair.quantity, 'quantity')}"
         f",thing={tag_text(pair.thing, 'thing')}{',tie=' + _tag_text(pair.tie, 'tie') if pair.tie else ''}"
-        f" {_values(pair.result)} {time_ns}"
+        f" {_values(pair.result)}{_columns(getattr(pair, 'values', None))} {time_ns}"
     )
     encoded = line.encode()
     if len(encoded) > LINE_BYTES_MAX:
@@ -144,6 +148,19 @@ def _values(result: float | dict[str, float]) -> str:
             raise UnrepresentableError(message)
         return f"left={_number(result['left'])},right={_number(result['right'])}"
     return f"result={_number(result)}"
+
+
+def _columns(values: dict[str, float | None] | None) -> str:
+    """Return the fields of a row's columns, each after a comma. A missing value has no field, and a pair no columns."""
+    if values is None:
+        return ""
+    if wrong := _OTHER_FIELDS & values.keys():
+        message = f"a column has the name {min(wrong)!r}, which means something else in a point"
+        raise UnrepresentableError(message)
+    # The key of a field is escaped as the value of a tag is.
+    return "".join(
+        f",{tag_text(name, 'column')}={_number(value)}" for name, value in values.items() if value is not None
+    )
 
 
 def _number(value: Any) -> str:

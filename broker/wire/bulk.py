@@ -163,6 +163,42 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
     return glue(*pieces, b"}")
 
 
+class RowColumns(NamedTuple):
+    """n aligned rows (see `records.AlignedRow`): their members as JSON, and the ordinals (int64).
+
+    ``time``, ``position``: columns to be concatenated (see `glue`). ``values``: by column.
+    """
+
+    thing: StringColumn
+    time: Pieces
+    result: StringColumn
+    position: Pieces
+    values: dict[str, StringColumn]
+    ordinal: Ints
+
+
+def encode_rows(columns: RowColumns, align: str, unit: int) -> StringColumn:
+    """Return the message values of n rows of one align in one unit."""
+    pieces: Pieces = [
+        b'{"thing":',
+        columns.thing,
+        b',"quantity":' + encode(align) + b',"phenomenonTime":',
+        *columns.time,
+        b',"result":',
+        columns.result,
+        b',"id":' + encode(f"{align}:{unit}:")[:-1],
+        *columns.position,
+        b'","values":{',
+    ]
+    for number, (name, values) in enumerate(columns.values.items()):
+        pieces += [(b"," if number else b"") + encode(name) + b":", values]
+    pieces.append(b"}")
+    if columns.ordinal.any():
+        # It distinguishes rows with equal times.
+        pieces.append(glue(b',"tie":"', columns.ordinal, b'"').where(columns.ordinal != 0))
+    return glue(*pieces, b"}")
+
+
 def position_pieces(seq: Ints, *, has_rows: bool) -> Pieces:
     """Return the columns that `glue` concatenates into the `records.position_text` of n positions."""
     return [seq >> ROW_BITS, b".", seq & (1 << ROW_BITS) - 1] if has_rows else [seq]

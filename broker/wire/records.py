@@ -5,7 +5,7 @@ once, with the same results. The format of the joiner's state topic, which no ot
 `joiner.runtime.model`.
 
     machine.data       `Record` or `Watermark`
-    machine.out        `Joined`
+    machine.out        `Joined` or `AlignedRow`
     machine.late       `Late`
     machine.unmatched  `Unmatched`
     machine.rejected   `Rejected`
@@ -106,17 +106,35 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tie: str = ""
 
 
-class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """Base class of messages about a single input record on one side of a join.
+class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One row of an align: a record of its driver, with the value of each column at its time.
 
-    The record comes from ``topic``, ``partition`` and ``offset`` and, if its message holds many records, from row
-    ``row`` of that message.
+    ``quantity`` is the name of the align, ``phenomenonTime`` the time of the record as a number in the configured unit,
+    and ``result`` its value. ``id`` is ``align:unit:offset``. ``values``: by column, None where it is missing. ``tie``
+    is the ordinal among the driver's records with equal thing and time, and is omitted if it is 0.
+    """
+
+    thing: str
+    quantity: str
+    phenomenonTime: int | msgspec.Raw  # noqa: N815 - the wire's own name
+    result: float
+    id: str
+    values: dict[str, float | None]
+    tie: str = ""
+
+
+class OutputRecord(msgspec.Struct, frozen=True, gc=False):
+    """Base class of messages about a single input record of one stream of a join or an align.
+
+    ``join``: the name of the join or the align. ``side``: ``left`` or ``right``; of an align, ``driver`` or the name of
+    a column. The record comes from ``topic``, ``partition`` and ``offset`` and, if its message holds many records, from
+    row ``row`` of that message.
     """
 
     id: str
     application: str
     join: str
-    side: Literal["left", "right"]
+    side: str
     topic: str
     partition: int
     offset: int
@@ -193,7 +211,7 @@ _sides = msgspec.json.Decoder(_RawTimeSide)
 _encoder = msgspec.json.Encoder()
 
 
-class _JoinedIn(msgspec.Struct):
+class _JoinedIn(msgspec.Struct, omit_defaults=True):
     thing: str
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
@@ -201,6 +219,7 @@ class _JoinedIn(msgspec.Struct):
     id: str
     left: dict[str, Any] | None = None
     right: dict[str, Any] | None = None
+    values: dict[str, float | None] | None = None
     tie: str = ""
 
 
@@ -285,7 +304,7 @@ def _time_ns(value: int | str | bytes, time_unit: str) -> int:
         raise Unreadable(str(error)) from error
 
 
-def encode(message: Record | Watermark | Joined | OutputRecord | Rejected | str) -> bytes:
+def encode(message: Record | Watermark | Joined | AlignedRow | OutputRecord | Rejected | str) -> bytes:
     """Encode a message, or a string within a message, as JSON."""
     return _encoder.encode(message)
 
@@ -307,7 +326,7 @@ def decode_sides(lines: bytes) -> list[Side]:
 def decode_joined(value: bytes) -> _JoinedIn:
     """Decode a message of the out topic. ``phenomenonTime`` is kept as the text of a number.
 
-    Raises msgspec.DecodeError.
+    Only aligned rows have ``values``. Raises msgspec.DecodeError.
     """
     return _joined.decode(value)
 
@@ -332,8 +351,13 @@ def pair_id(join: str, unit: int, left: int | str, right: int | str) -> str:
     return f"{join}:{unit}:{left}:{right}"
 
 
+def row_id(align: str, unit: int, position: int | str) -> str:
+    """Return the id of an aligned row: the align, the unit, and the position of the driver's record."""
+    return f"{align}:{unit}:{position}"
+
+
 def join_of(identity: str) -> str:
-    """Return the join's name from a pair's id. The name is unique in a result topic, even across applications."""
+    """Return the name of the join or align from a result's id. It is unique within a topic, in all applications."""
     return identity.partition(":")[0]
 
 

@@ -172,6 +172,14 @@ class AlignBuffer:
         """
         return self._rows.held()
 
+    @property
+    def driver_rows(self) -> DriverRows:
+        """The rows of the driver, to ask what they hold. Raises `ArgumentError` for a grid."""
+        if not isinstance(self._rows, DriverRows):
+            message = "a grid has no driver"
+            raise ArgumentError(message)
+        return self._rows
+
     def snapshot(self) -> bytes:
         """Serialize the options and the whole state for `restore`."""
         of_rows, columns = self._rows.save()

@@ -50,6 +50,36 @@ class DriverRows:
         """Return the number of records of columns that are held, once for each relation."""
         return sum(relation.held() for _, relation in self._relations)
 
+    def held_by_stream(self) -> dict[str, int]:
+        """Return, by stream, the number of rows that wait and of records held."""
+        counts = dict.fromkeys((DRIVER, *(name for name, _ in self._relations)), 0)
+        for name, relation in self._relations:
+            counts[name] += relation.held()
+        return counts | {DRIVER: len(self)}
+
+    def held_ts(self, stream: str) -> Ints:
+        """Return the times in ns of the rows that wait (``"driver"``) or of a column's records, shape (n,)."""
+        if stream == DRIVER:
+            return self._pending.ts()
+        return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
+
+    def held_by_key(self) -> tuple[Ints, Ints]:
+        """Return the keys with records, ascending, and how many each has in all buffers together; shape (k,) each."""
+        parts = [relation.held_by_key() for _, relation in self._relations]
+        keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+        counts = np.zeros(len(keys), dtype=np.int64)
+        np.add.at(counts, number, np.concatenate([counts for _, counts in parts]))
+        return keys, counts
+
+    def known_keys(self) -> Ints:
+        """Return the keys, ascending, that have records or a frontier of their own, as `LocalStreamBuffer` does."""
+        return np.unique(np.concatenate([relation.known_keys() for _, relation in self._relations]))
+
+    def frontier_ns(self, keys: Ints) -> dict[str, Ints]:
+        """Return the frontiers of each stream for ``keys``, as `LocalStreamBuffer.frontier_ns` does."""
+        found = {DRIVER: self._relations[0][1].frontier_ns(keys)[0]}
+        return found | {name: relation.frontier_ns(keys)[1] for name, relation in self._relations}
+
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
         """Consume the next records and watermarks of the streams, and the columns' values. ``ends``: all streams."""
         driver, answers, steps = inputs[DRIVER], list[Answers](), dict[str, Step]()

@@ -89,6 +89,11 @@ class PendingRows:
             values[column], is_missing[column] = found
         return CompleteRows(rows[SEQ], rows[_KEY], rows[_TS], values, is_missing)
 
+    def ts(self) -> Ints:
+        """Return the times of the rows in ns, shape (n,)."""
+        ts: Ints = self._table.rows()[_TS]
+        return ts
+
     def rows(self) -> Ints:
         """Return the state for `load`, shape (columns, n)."""
         return self._table.rows()

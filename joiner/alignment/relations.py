@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 HELD_COLUMNS: Final = 3
 """Position, time in ns, and value."""
 
+TS: Final = 1
+"""The column of times."""
+
 
 class Input(NamedTuple):
     """The records and watermarks of one stream for a step, validated."""
@@ -69,6 +72,23 @@ class RelationBuffer:
     def held(self) -> int:
         """Return the number of records of the column that are held."""
         return len(self._held)
+
+    def held_ts(self) -> Ints:
+        """Return the times in ns of the records of the column that are held, shape (n,)."""
+        ts: Ints = self._held.rows()[TS]
+        return ts
+
+    def held_by_key(self) -> tuple[Ints, Ints]:
+        """See `LocalStreamBuffer.held_by_key`: records of the driver and of the column."""
+        return self._buffer.held_by_key()
+
+    def known_keys(self) -> Ints:
+        """See `LocalStreamBuffer.known_keys`."""
+        return self._buffer.known_keys()
+
+    def frontier_ns(self, keys: Ints) -> tuple[Ints, Ints]:
+        """Return the frontiers of the driver and of the column, as `LocalStreamBuffer.frontier_ns` does."""
+        return self._buffer.frontier_ns(keys)
 
     def save(self) -> tuple[bytes, Ints]:
         """Return a snapshot of the buffer, and the column's records in it, shape (3, n)."""

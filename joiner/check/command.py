@@ -187,10 +187,10 @@ def _verify(options: argparse.Namespace) -> int:
         if options.events is not None:
             further.append(EventsCheck(options.events, settings, evidence))
         if options.influx:
-            outputs = [join.output for join in settings.join]
+            outputs = [*(join.output for join in settings.join), *(align.name for align in settings.align)]
             measurement = settings.db_connector.measurement
             points = read_points(settings.influxdb, measurement, outputs, options.timeout)
-            further.append(PointsCheck(points, [join.name for join in settings.join]))
+            further.append(PointsCheck(points, [operator.name for operator in settings.operators]))
         findings = verify(settings, evidence, further=further, examples_max=options.examples)
     print(render_findings(findings))
     if options.json is not None:

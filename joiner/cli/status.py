@@ -21,11 +21,12 @@ import msgspec
 from confluent_kafka import Consumer
 
 from broker.kafka.topics import topic_facts
+from joiner.alignment.driver_rows import DRIVER
 from joiner.runtime.clock import Clock, SystemClock
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range, make_admin
 from joiner.runtime.kafka.readers import Readers
-from joiner.runtime.model import Checkpoint, JoinSummary
+from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.presence import Members, read_members, state_of
 from joiner.runtime.ownership.unit_reports import read_notices
 from joiner.runtime.settings import JoinerSettings
@@ -40,6 +41,7 @@ WIDTH: Final = 100
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _COUNTED: Final = ("pairs", FAILED, "late", "duplicates", "unmatched")
+_ALIGN_COUNTED: Final = ("rows", "dropped", "late", "duplicates")
 _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60, "min"), (0.0, 1, "s"))
 
 
@@ -58,6 +60,20 @@ class JoinStatus(msgspec.Struct, frozen=True):
     held_right: int
     frontier_left: tuple[int, int] | None
     frontier_right: tuple[int, int] | None
+
+
+class AlignStatus(msgspec.Struct, frozen=True):
+    """An align in a unit: its totals, and by stream the records held (of the driver, rows that wait) and the frontiers.
+
+    ``dropped``: rows that were left out. ``frontiers``: as in `JoinStatus`, without streams that have had no record.
+    """
+
+    rows: int
+    dropped: int
+    late: int
+    duplicates: int
+    held: dict[str, int]
+    frontiers: dict[str, tuple[int, int]]
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
@@ -83,6 +99,8 @@ class UnitSummary(msgspec.Struct, frozen=True):
     unmatched: int
     rejected: int
     joins: dict[str, JoinStatus]
+    rows: int = 0
+    aligns: dict[str, AlignStatus] = {}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -198,6 +216,8 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
             name: _join(name, join, counts, is_only=len(checkpoint.joins) == 1)
             for name, join in checkpoint.joins.items()
         },
+        rows=counts.get("rows", 0),
+        aligns={name: _align(name, align, counts) for name, align in checkpoint.aligns.items()},
     )
 
 
@@ -218,6 +238,11 @@ def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: b
         frontier_left=join.frontier_left,
         frontier_right=join.frontier_right,
     )
+
+
+def _align(name: str, align: AlignSummary, counts: Mapping[str, int]) -> AlignStatus:
+    rows, dropped, late, duplicates = (counts.get(f"{name}:{what}", 0) for what in _ALIGN_COUNTED)
+    return AlignStatus(rows, dropped, late, duplicates, align.held, align.frontiers)
 
 
 # Presentation
@@ -261,7 +286,7 @@ def _headings(status: Status) -> list[str]:
 
 
 def _tables(status: Status) -> list[_Table]:
-    """Return the tables to show: the units and, if any unit has run, their joins and the joins' frontiers."""
+    """Return the tables to show: the units and, if any unit has run, their joins and aligns, and the frontiers."""
     header = ("unit", "owner", "state", "last commit", "lag", "records", "rejected", "offsets")
     tables: list[_Table] = [(header, [_unit_row(number, unit) for number, unit in enumerate(status.units)])]
     if joins := _joins(status):
@@ -269,6 +294,11 @@ def _tables(status: Status) -> list[_Table]:
         tables.append((totals, [_join_row(*one) for one in joins]))
         frontiers = ("join", "unit", "frontier left (lowest..highest)", "frontier right")
         tables.append((frontiers, [_frontier_row(*one) for one in joins]))
+    if aligns := _aligns(status):
+        counts = ("align", "unit", *_ALIGN_COUNTED[:-1], "dup.", "waiting")
+        tables.append((counts, [_align_row(*one) for one in aligns]))
+        streams = ("align", "unit", "stream", "held", "frontier (lowest..highest)")
+        tables.append((streams, [row for one in aligns for row in _stream_rows(*one)]))
     return tables
 
 
@@ -276,6 +306,14 @@ def _joins(status: Status) -> list[tuple[str, int, JoinStatus]]:
     """Return each join's name, unit and status, sorted by name, then by unit."""
     joins = [(name, unit.unit, join) for unit in status.units if unit is not None for name, join in unit.joins.items()]
     return sorted(joins, key=lambda one: one[0])
+
+
+def _aligns(status: Status) -> list[tuple[str, int, AlignStatus]]:
+    """Return each align's name, unit and status, sorted by name, then by unit."""
+    units = (unit for unit in status.units if unit is not None)
+    return sorted(
+        ((name, unit.unit, align) for unit in units for name, align in unit.aligns.items()), key=lambda one: one[0]
+    )
 
 
 def _notes(status: Status) -> list[list[str]]:
@@ -318,6 +356,18 @@ def _join_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
 
 def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
     return (_short(name), str(unit), _span(join.frontier_left), _span(join.frontier_right))
+
+
+def _align_row(name: str, unit: int, align: AlignStatus) -> tuple[str, ...]:
+    counts = (str(getattr(align, what)) for what in _ALIGN_COUNTED)
+    return (_short(name), str(unit), *counts, str(align.held[DRIVER]))
+
+
+def _stream_rows(name: str, unit: int, align: AlignStatus) -> list[tuple[str, ...]]:
+    return [
+        (_short(name), str(unit), _short(stream), str(held), _span(align.frontiers.get(stream)))
+        for stream, held in align.held.items()
+    ]
 
 
 def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:

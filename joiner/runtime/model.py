@@ -76,6 +76,18 @@ class JoinSummary(msgspec.Struct, frozen=True):
     frontier_right: tuple[int, int] | None = None
 
 
+class AlignSummary(msgspec.Struct, frozen=True):
+    """The state of an align, as `JoinSummary`, by stream: ``driver`` and the names of the columns.
+
+    ``held``: of the driver, the rows that wait. ``frontiers``: the lowest and the highest frontier of any key, in ns;
+    without the streams that have had no record.
+    """
+
+    held: dict[str, int]
+    keys: int
+    frontiers: dict[str, tuple[int, int]]
+
+
 class FirstRecord(msgspec.Struct, frozen=True):
     """The identity of a transaction's first record in a result topic, and an offset at or before that record.
 
@@ -117,6 +129,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     stopped: bool = False
     written: dict[str, FirstRecord] = {}
     result_ends: dict[str, int] = {}
+    aligns: dict[str, AlignSummary] = {}
 
     @property
     def owner(self) -> str:

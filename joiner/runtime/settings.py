@@ -1,4 +1,4 @@
-"""The settings of an application of the joiner: its name, its joins, and the limits of its processes.
+"""The settings of an application of the joiner: its name, its joins and aligns, and the limits of its processes.
 
 Every setting that affects which results are written, or to which topic, is part of the `semantics`. Their hash, the
 fingerprint, is stored with the state. A unit that was started under a different fingerprint is not continued.
@@ -10,19 +10,11 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from broker.settings import (
     Duration,
@@ -32,14 +24,22 @@ from broker.settings import (
     Section,
     ServiceSettings,
     SettingsError,
-    TopicName,
     TopicSettings,
     duration_between,
-    plain_name,
     plain_values,
 )
 from broker.times import parse_duration
 from joiner.functions import load_functions
+from joiner.operators import (
+    NAME_LENGTH_MAX,
+    AlignSettings,
+    JoinSettings,
+    Name,
+    Stream,
+    clashes,
+    outline_of,
+    outline_of_invalid,
+)
 
 SEMANTICS_VERSION: Final = 1
 """The version of the join's definition in docs/semantics.md. It changes whenever the same input may produce
@@ -58,64 +58,6 @@ _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "wa
 """Names in the semantics, which are those of the first release, mapped to the current names of the settings."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
-
-NAME_LENGTH_MAX: Final = 100
-
-Name = Annotated[str, plain_name(NAME_LENGTH_MAX)]
-"""The name of a join or an application. A join's name is part of every pair's id (``join:unit:left:right``), so it must
-not contain a colon. Spark keeps states in a folder named after the application, so the name must not be a path.
-"""
-
-
-class Stream(Section):
-    """One side of a join: the records of ``topic`` (default: the data topic) with ``quantity`` (default: all)."""
-
-    topic: TopicName | None = None
-    quantity: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_quantity(cls, given: object) -> object:
-        return {"quantity": given} if isinstance(given, str) else given
-
-    @model_validator(mode="after")
-    def _selects_something(self) -> Self:
-        if self.topic is None and self.quantity is None:
-            message = "name a quantity, a topic, or both"
-            raise ValueError(message)
-        return self
-
-
-def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """Accept a single duration for both sides. An error in it is then reported only once."""
-    if isinstance(given, (list, tuple)):
-        return validate(given)
-    try:
-        return validate((given, given))
-    except ValidationError as error:
-        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
-
-
-class JoinSettings(Section):
-    """A ``[[join]]``: two streams, the options of the join, its joining function and the name of its output."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"join.progress": "join.watermark_scope"}
-
-    name: Name
-    left: Stream
-    right: Stream
-    function: str = Field(default="both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
-    output: str = Field(min_length=1, max_length=256)
-    tolerance: Duration | None = None
-    lateness: Annotated[tuple[Duration, Duration], WrapValidator(_as_pair)] = (0, 0)
-    direction: Literal["both", "backward", "forward", "nearest"] = "both"
-    driver: Literal["both", "left", "right"] = "both"
-    watermark_scope: Literal["key", "partition"] = "key"
-    emit_unmatched: Literal["none", "left", "right", "both"] = "none"
-
-    def emits_unmatched(self, side: str) -> bool:
-        """Return whether unmatched records of ``side``, ``"left"`` or ``"right"``, are written."""
-        return self.emit_unmatched in {side, "both"}
 
 
 def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
@@ -179,34 +121,7 @@ class SparkSettings(Section):
     config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
 
 
-_JoinSummary = tuple[object, object, dict[str, str | None] | None, dict[str, str | None] | None]
-"""The name and output of a join, and the selections of its left and right side (None if the side is invalid)."""
-
-
-def _clashes(joins: Sequence[_JoinSummary]) -> list[str]:
-    """Return conflicts between joins: names and outputs used more than once, and joins whose two sides may overlap."""
-    mistakes = []
-    for number, what in enumerate(("name", "output")):
-        values = [str(join[number]) for join in joins if join[number] is not None]
-        mistakes += [f"two joins have the {what} {value!r}" for value in sorted(set(values)) if values.count(value) > 1]
-    for name, _, left, right in joins:
-        if left is None or right is None or left["topic"] != right["topic"]:
-            continue
-        if None in {left["quantity"], right["quantity"]} or left["quantity"] == right["quantity"]:
-            mistakes.append(f"join {name!r}: a record may be on both sides; give them different topics or quantities")
-    return mistakes
-
-
-def _summary_of(given: Mapping[str, Any]) -> _JoinSummary:
-    """Summarise a join that has not been validated. A topic of None means the data topic."""
-    sides: list[dict[str, str | None] | None] = []
-    for side in ("left", "right"):
-        try:
-            stream = Stream.model_validate(given.get(side))
-            sides.append({"topic": stream.topic, "quantity": stream.quantity})
-        except ValidationError:
-            sides.append(None)
-    return given.get("name"), given.get("output"), sides[0], sides[1]
+_NO_OPERATOR: Final = "there is neither a [[join]] nor an [[align]]: add at least one"
 
 
 class JoinerSettings(ServiceSettings):
@@ -218,12 +133,19 @@ class JoinerSettings(ServiceSettings):
     metrics: MetricsSettings = MetricsSettings()
     application: ApplicationSettings = ApplicationSettings()
     spark: SparkSettings = SparkSettings()
-    join: list[JoinSettings] = Field(min_length=1)
+    join: list[JoinSettings] = Field(default_factory=list)
+    align: list[AlignSettings] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _joins_fit_together(self) -> Self:
-        joins = [(join.name, join.output, self.stream(join.left), self.stream(join.right)) for join in self.join]
-        mistakes = _clashes(joins)
+    def _operators_fit_together(self) -> Self:
+        mistakes = clashes([outline_of(operator) for operator in self.operators], self.topics.data)
+        if not self.operators:
+            mistakes.append(_NO_OPERATOR)
+        if self.align and self.application.results == "arrow":
+            mistakes.append(
+                "application.results is 'arrow', but aligned rows are written as JSON: choose 'full' or 'compact', or "
+                "give the aligns an application of their own"
+            )
         written = [*self.output_topics.values(), self.state_topic, self.control_topic]
         mistakes += [
             f"two kinds of output would be written to the topic {topic!r}; give each its own"
@@ -246,10 +168,16 @@ class JoinerSettings(ServiceSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
-        """See `ServiceSettings`. Return conflicts between joins, and joining functions that cannot be loaded."""
-        tables = given.get("join")
-        joins = [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
-        mistakes = [] if parts_are_right else _clashes([_summary_of(one) for one in joins])
+        """See `ServiceSettings`. Return conflicts between operators, and joining functions that cannot be loaded."""
+        joins, aligns = (
+            [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
+            for tables in (given.get("join"), given.get("align"))
+        )
+        outlines = [outline_of_invalid("join", one) for one in joins]
+        outlines += [outline_of_invalid("align", one) for one in aligns]
+        mistakes = [] if parts_are_right else clashes(outlines, None)
+        if not parts_are_right and not given.get("join") and not given.get("align"):
+            mistakes.append(_NO_OPERATOR)
         functions: dict[str, str] = {}
         for number, one in enumerate(joins):
             if isinstance(one.get("function"), str):
@@ -261,18 +189,24 @@ class JoinerSettings(ServiceSettings):
             mistakes += str(error).splitlines()
         return mistakes
 
+    @property
+    def operators(self) -> list[JoinSettings | AlignSettings]:
+        """The joins, then the aligns."""
+        return [*self.join, *self.align]
+
     def stream(self, side: Stream) -> dict[str, str | None]:
-        """Return the full selection of a side: ``topic`` and ``quantity`` (None: any)."""
+        """Return the full selection of a stream: ``topic`` and ``quantity`` (None: any)."""
         return {"topic": side.topic or self.topics.data, "quantity": side.quantity}
 
     @property
     def input_topics(self) -> list[str]:
-        """The topics that the joins read from, sorted and without repetitions."""
-        return sorted({str(self.stream(side)["topic"]) for join in self.join for side in (join.left, join.right)})
+        """The topics that the joins and aligns read from, sorted and without repetitions."""
+        streams = (stream for operator in self.operators for stream in operator.streams.values())
+        return sorted({str(self.stream(stream)["topic"]) for stream in streams})
 
     @property
     def output_topics(self) -> dict[str, str]:
-        """The topics that the joins write to, keyed by setting name."""
+        """The topics that the joins and aligns write to, keyed by setting name."""
         names = ["out", "late", "rejected"]
         if any(join.emit_unmatched != "none" for join in self.join):
             names.append("unmatched")
@@ -332,6 +266,27 @@ class JoinerSettings(ServiceSettings):
                     "progress": join.watermark_scope,
                 }
                 for join in self.join
+            },
+            # As above: only if there are any.
+            **({"aligns": {align.name: self._align_semantics(align) for align in self.align}} if self.align else {}),
+        }
+
+    def _align_semantics(self, align: AlignSettings) -> dict[str, Any]:
+        streams = align.streams
+        return {
+            "driver": self.stream(align.driver),
+            "lateness_ns": align.lateness,
+            "watermark_scope": align.watermark_scope,
+            "columns": {
+                name: {
+                    "stream": self.stream(streams[name]),
+                    "rule": column.rule,
+                    "tolerance_ns": column.tolerance,
+                    "lateness_ns": column.lateness,
+                    "on_missing": column.on_missing,
+                    "period": column.period,
+                }
+                for name, column in align.columns.items()
             },
         }
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from joiner.cli.main import main
 from joiner.runtime.ownership import restore
 from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.operators.unit_join import UnitJoin
 from joiner.runtime.task.unit import Unit
-from joiner.runtime.task.unit_join import UnitJoin
 
 STEPS: Final[dict[str, tuple[type, str]]] = {
     "joined": (Unit, "_check_room"),  # the batch is in the state, but nothing is written

@@ -87,6 +87,8 @@ output = "speedGap"
 tolerance = "{tolerance}"
 lateness = ["1s", "500ms"]
 emit_unmatched = "both"
+
+{aligns}
 """
 
 
@@ -198,6 +200,8 @@ class Application:
     tolerance: str = "500ms"
     application: str = 'snapshot_interval = "700ms"\nsnapshot_records = 400'
     power: str = ""
+    aligns: str = ""
+    """The sections of aligns, if there are any."""
     partitions: int = PARTITIONS
     runner: str = "run"
     """The command that starts a joiner."""
@@ -221,6 +225,7 @@ class Application:
             application=self.application,
             tolerance=self.tolerance,
             power=self.power,
+            aligns=self.aligns,
         )
         path = self.folder / "lsb.toml"
         # Replaced atomically, because a joiner may be starting.

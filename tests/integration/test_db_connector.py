@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from broker.wire.records import encode
+from broker.wire.records import AlignedRow, encode
 from tests.integration.db_connector_pipeline import (
     Pipeline,
     database_at,
@@ -21,7 +21,7 @@ from tests.integration.db_connector_pipeline import (
     values_of,
 )
 from tests.integration.services import wait_until
-from tests.unit.db_connector.test_contract import joined
+from tests.unit.db_connector.test_contract import Point, joined
 
 if TYPE_CHECKING:
     from tests.integration.conftest import InfluxdbAccess
@@ -41,6 +41,29 @@ def test_committed_pairs_end_up_as_exactly_their_points(pipeline: Pipeline) -> N
     pipeline.wait_until_drained()
     pipeline.stop(process)
     assert pipeline.points() == pipeline.points_for(pairs)
+    assert pipeline.dead_letters() == []
+
+
+def test_aligned_rows_end_up_as_points_with_a_field_for_each_value(pipeline: Pipeline) -> None:
+    pairs = pairs_of(200, seed=8)
+    rows = [
+        AlignedRow(
+            "R 1", "spindle", number, 0.5 * number, f"spindle:0:{number}", {"speed": 1.0 + number, "a.b-c": None}
+        )
+        for number in range(300)
+    ]
+    rows.append(AlignedRow("R 1", "spindle", 7, 9.0, "spindle:0:301", {"speed": None, "a.b-c": 2.5}, "1"))
+    pipeline.produce(values_of(pairs))
+    pipeline.produce([(0, encode(row)) for row in rows])
+    pipeline.start()
+    pipeline.wait_until_drained()
+    tags = {"join": "spindle", "quantity": "spindle", "thing": "R 1"}
+    expected = {
+        Point(pipeline.name, frozenset(tags.items()), number * 10**6): {"result": 0.5 * number, "speed": 1.0 + number}
+        for number in range(300)
+    }
+    expected[Point(pipeline.name, frozenset((tags | {"tie": "1"}).items()), 7 * 10**6)] = {"result": 9.0, "a.b-c": 2.5}
+    assert pipeline.points() == pipeline.points_for(pairs) | expected
     assert pipeline.dead_letters() == []
 
 

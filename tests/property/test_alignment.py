@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
 from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.rules import RULES, ColumnRule
-from joiner.check.model import aligned
+from joiner.check.model import aligned, oracle
+from joiner.check.model import expected as fast
+from joiner.check.model.expected_rows import certain_rows
 from joiner.check.model.oracle import Rec, Stream, Watermark
 from joiner.core.arguments import WATERMARK_SCOPES
 from tests.property.interleavings import columns, streams
@@ -203,6 +205,28 @@ def check_every_step(case: Case) -> None:
     assert dropped == left_out
     assert len(buffer) == 0
     assert buffer.held() == 0
+
+
+@given(cases())
+def test_the_rows_that_the_tester_expects_are_those_of_the_definition(case: Case) -> None:
+    columns_of = [(judged(list(one.entries), one.lateness_ns, case.watermark_scope), one) for one in case.columns]
+    found = certain_rows(judged(case.driver, case.lateness_ns, case.watermark_scope), columns_of)
+    wanted, left_out = wanted_of(case, [len(case.driver), *(len(one.entries) for one in case.columns)])
+    assert {seq: tuple(cell.value for cell in row.cells) for seq, row in found.rows.items()} == wanted
+    assert found.left_out == left_out
+    accepted = Stream(case.driver, case.lateness_ns, watermark_scope=case.watermark_scope).accepted
+    ordinals = oracle.ordinals(accepted)
+    assert all(row.ordinal == ordinals[seq] for seq, row in found.rows.items())
+
+
+def judged(entries: Entries, lateness_ns: int, watermark_scope: str) -> fast.Stream:
+    judge = fast.Judge(lateness_ns, watermark_scope)
+    for entry in entries:
+        if isinstance(entry, Watermark):
+            judge.watermark(entry.key, entry.ts)
+        else:
+            judge.judge(entry.key, entry.ts, entry.seq, entry.event)
+    return judge.stream()
 
 
 @given(cases())

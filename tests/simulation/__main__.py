@@ -18,6 +18,7 @@ from typing import Any
 import confluent_kafka
 
 from tests.seed_text import parse_seeds
+from tests.simulation.align_bugs import ALIGN_BUGS
 from tests.simulation.bugs import BUGS
 from tests.simulation.seeds import Tally, play_all
 from tests.simulation.spark_bugs import SPARK_BUGS
@@ -65,7 +66,7 @@ def _tell(seeds: list[int], *, in_spark: bool) -> int:
 
 def _play_bugs(seeds: list[int], *, in_spark: bool) -> int:
     missed = 0
-    for name, bug in (SPARK_BUGS if in_spark else BUGS).items():
+    for name, bug in (SPARK_BUGS if in_spark else BUGS | ALIGN_BUGS).items():
         with bug():
             tally = play_all(seeds, in_spark=in_spark)
         missed += not tally.different

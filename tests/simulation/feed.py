@@ -43,6 +43,26 @@ _APART: Final = {
 }
 
 
+_SPINDLE: Final = {
+    "name": "spindle",
+    "driver": "torque",
+    "lateness": "1s",
+    # So that rows come out although a history has few records of each thing.
+    "watermark_scope": "partition",
+    "columns": {
+        "speed": {"rule": "linear", "tolerance": "1s", "lateness": "1s"},
+        "near": {"stream": "speed", "rule": "nearest", "tolerance": "300ms", "on_missing": "drop"},
+    },
+}
+_TABLE: Final = {
+    "name": "table",
+    "driver": {"topic": "machine.data", "quantity": "command"},
+    "lateness": "500ms",
+    "columns": {"left": {"stream": {"topic": "machine.left"}, "rule": "next", "tolerance": "300ms"}},
+}
+_LAST: Final = {"name": "last", "driver": "speed", "columns": {"torque": {"tolerance": "1s"}}}
+
+
 class Step(NamedTuple):
     """A record for a partition, or the end of a transaction. ``within``: the number of the transaction, or -1."""
 
@@ -69,7 +89,10 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     apart = _copy(draw)
     application["results"] = "compact" if application["snapshot_interval"] == "5s" else apart.choice(["full", "arrow"])
     topics["data_format"] = apart.choice(["json", "json", "json", "arrow"])
-    given = {"topics": topics, "application": application, "join": joins}
+    # An application with aligns writes its rows as JSON.
+    chosen = apart.choice([[], [_SPINDLE], [_TABLE], [_LAST], [_SPINDLE, _LAST]])
+    aligns = [] if application["results"] == "arrow" else chosen
+    given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)
 
 

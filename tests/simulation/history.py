@@ -26,7 +26,8 @@ from tests.simulation.world import SimulatedProcess, World, ended_well
 RECORDS: Final = 40
 """The number of records in the longest history. Many short histories find more defects than a few long ones."""
 _TROUBLE_STEPS_MAX: Final = 900
-_HEAL_STEPS_MAX: Final = 4000
+_HEAL_STEPS_MAX: Final = 12_000
+"""Many, because the snapshot of an align takes a dozen of the small chunks, and a snapshot may follow every batch."""
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20

@@ -6,15 +6,19 @@ import sys
 
 import pytest
 
+from tests.simulation.align_bugs import ALIGN_BUGS
 from tests.simulation.bugs import BUGS
 from tests.simulation.history import play
 
 SEEDS_MAX = 2000
 
 
-@pytest.mark.parametrize("name", BUGS)
+PLANTED = BUGS | ALIGN_BUGS
+
+
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_is_found(name: str) -> None:
-    with BUGS[name]():
+    with PLANTED[name]():
         for seed in range(1, SEEDS_MAX + 1):
             outcome = play(seed)
             if outcome.difference:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from joiner.check.model.oracle import Rec, Watermark
 
-_DIRECTIONS: Final = {
+DIRECTIONS: Final = {
     "previous": ("backward",),
     "next": ("forward",),
     "nearest": ("nearest",),
     "linear": ("backward", "forward"),
 }
+"""The relations of each rule, as directions of a join."""
 
 
 class Column(NamedTuple):
@@ -35,6 +36,13 @@ class Column(NamedTuple):
     period: float | None = None
     on_missing: str = "null"
     lateness_ns: int = 0
+
+
+class Neighbour(NamedTuple):
+    """A record that a value is taken from: its time in ns and its value."""
+
+    ts: int
+    value: float
 
 
 Row = tuple[float | None, ...]
@@ -60,7 +68,7 @@ def align(
         if not all(record.seq in relation for relations in found for relation in relations):
             continue  # a column is not certain yet
         row = tuple(
-            _value(one, record, [relation[record.seq] for relation in relations])
+            value_at(one, record.ts, [_with_value(one, relation[record.seq]) for relation in relations])
             for one, relations in zip(columns, found, strict=True)
         )
         if any(value is None and one.on_missing == "drop" for one, value in zip(columns, row, strict=True)):
@@ -68,6 +76,10 @@ def align(
         else:
             rows[record.seq] = row
     return rows, left_out
+
+
+def _with_value(column: Column, record: Rec | None) -> Neighbour | None:
+    return None if record is None else Neighbour(record.ts, column.values[record.seq])
 
 
 class Grid(NamedTuple):
@@ -105,7 +117,7 @@ def _neighbours(
 ) -> list[dict[int, Rec | None]]:
     """Return each certain neighbour by the driver's seq, for each relation. None: certainly, there is none."""
     relations = []
-    for direction in _DIRECTIONS[column.rule]:
+    for direction in DIRECTIONS[column.rule]:
         options = {
             "tolerance_ns": column.tolerance_ns,
             "lateness_ns": (lateness_ns, column.lateness_ns),
@@ -121,21 +133,25 @@ def _neighbours(
     return relations
 
 
-def _value(column: Column, record: Rec, neighbours: list[Rec | None]) -> float | None:
+def value_at(column: Column, ts: int, neighbours: Sequence[Neighbour | None]) -> float | None:
+    """Return the value of a column at ``ts``, or None if it is missing.
+
+    ``neighbours``: for each relation of the rule, the neighbour, or None if there is none.
+    """
     first, last = neighbours[0], neighbours[-1]
     if first is None or last is None:
         return None
-    before, after = column.values[first.seq], column.values[last.seq]
     if column.rule != "linear":
-        return before
+        return first.value
     if column.tolerance_ns is not None and last.ts - first.ts > column.tolerance_ns:
         return None
     if column.period is not None:
-        return _between_angles(before, after, Fraction(record.ts - first.ts, last.ts - first.ts or 1), column.period)
-    if record.ts in {first.ts, last.ts}:
-        return before if record.ts == first.ts else after
-    weight = Fraction(record.ts - first.ts, last.ts - first.ts)
-    return float(Fraction(before) + weight * (Fraction(after) - Fraction(before)))
+        weight = Fraction(ts - first.ts, last.ts - first.ts or 1)
+        return _between_angles(first.value, last.value, weight, column.period)
+    if ts in {first.ts, last.ts}:
+        return first.value if ts == first.ts else last.value
+    weight = Fraction(ts - first.ts, last.ts - first.ts)
+    return float(Fraction(first.value) + weight * (Fraction(last.value) - Fraction(first.value)))
 
 
 def _between_angles(before: float, after: float, weight: Fraction, period: float) -> float:

@@ -13,6 +13,7 @@ import msgspec
 
 from broker.wire.records import Rejected, Unreadable, decode_rejected, join_of, pair_id
 from joiner.check.verify.pairs import FoundJoined, FoundRecord, altered_fields, altered_record
+from joiner.check.verify.rows import RowComparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from joiner.check.found.findings import Findings, Tally
     from joiner.check.verify.judgement import SideJudgement, UnitJudgement
     from joiner.check.verify.pairs import ExpectedPairs
+    from joiner.check.verify.rows import ExpectedRows
     from joiner.runtime.settings import JoinerSettings
 
 RESULTS: Final = "results"
@@ -46,6 +48,10 @@ class FoundOutput(msgspec.Struct, frozen=True):
     offset: int
     record: _FoundOutputRecord
     row: int | None = None
+
+
+_Decoded = tuple["Message", str, FoundJoined | None, str]
+"""A result in a message: its id, the result, and what is wrong with it."""
 
 
 class _FoundId(msgspec.Struct):
@@ -101,17 +107,20 @@ def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Finding
 
 def compare_results(
     wanted: dict[str, ExpectedPairs],
+    wanted_rows: dict[str, ExpectedRows],
     messages: Iterable[Message],
     judgement: UnitJudgement,
     time_unit: str,
     findings: Findings,
 ) -> None:
-    """Compare the results in the unit's partition. ``wanted``: the expected pairs by join."""
+    """Compare the results in the unit's partition. ``wanted``, ``wanted_rows``: what is expected, by join or align."""
     places = {name: _places(want, judgement) for name, want in wanted.items()}
     seen: dict[str, dict[int, str]] = {name: {} for name in wanted}
-    decoded: list[tuple[Message, str, FoundJoined | None, str]] = []
+    decoded: list[_Decoded] = []
     for message in messages:
         decoded.extend((message, *one) for one in _decode_results(message, time_unit))
+    rows = {name: RowComparison(want, judgement, time_unit, findings) for name, want in wanted_rows.items()}
+    decoded = _without_rows(rows, decoded)
     for message, identity, found, fault in decoded:
         name = join_of(identity)
         if not identity:
@@ -134,6 +143,20 @@ def compare_results(
             findings.differ("altered", RESULTS, name, f"pair {identity} at {message.place}: {'; '.join(wrong)}")
     for name, want in wanted.items():
         _count_results(want, seen[name], judgement, findings)
+
+
+def _without_rows(rows: dict[str, RowComparison], decoded: list[_Decoded]) -> list[_Decoded]:
+    """Compare the aligned rows among the results, and return the other results."""
+    rest = []
+    for one in decoded:
+        message, identity, _, _ = one
+        if (of := rows.get(join_of(identity))) is not None:
+            of.add(message, identity)
+        else:
+            rest.append(one)
+    for comparison in rows.values():
+        comparison.conclude()
+    return rest
 
 
 def _places(want: ExpectedPairs, judgement: UnitJudgement) -> dict[str, int]:

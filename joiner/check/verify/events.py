@@ -1,8 +1,8 @@
 """Compares a replayed events file with the input topic, and determines what became of each quantity of each row.
 
 Every row of the file must have reached Kafka: as records or, if it is not an event, as a dead letter. Each quantity has
-one fate (`FATES`) for every side of a join that selects it. Quantities are counted twice, in the file and in the logs,
-and the two counts must be equal.
+one fate (`FATES`) for every side of a join or an align that selects it. Quantities are counted twice, in the file and
+in the logs, and the two counts must be equal.
 
 Rows are parsed without the connector's code, by the rules of the wire format: a row is one JSON object with ``Thing``,
 ``Timestamp`` and ``id``, and every other member is a quantity. An invalid quantity does not affect the others.
@@ -185,10 +185,10 @@ class EventsCheck:
         self._foreign: list[str] = []
         self._foreign_count = 0
         self._sides = [
-            (f"{join.name} {side}", stream["quantity"])
-            for join in settings.join
-            for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
-            if stream["topic"] == settings.topics.data
+            (f"{operator.name} {side}", stream.quantity)
+            for operator in settings.operators
+            for side, stream in operator.streams.items()
+            if settings.stream(stream)["topic"] == settings.topics.data
         ]
         self._accounts = {name: _Account() for name in (*(name for name, _ in self._sides), NO_SIDE)}
         self._names_of: dict[str, list[str]] = {}
@@ -290,7 +290,7 @@ class _Fates:
     """Looks up the fate of each record of a unit by its position in the data topic."""
 
     def __init__(self, result: UnitResult, topic: str) -> None:
-        from joiner.check.verify.outputs import joined_offsets  # noqa: PLC0415 - it imports this module's caller
+        from joiner.check.verify.outputs import joined_offsets, unmatched_offsets  # noqa: PLC0415 - it imports this module's caller
 
         self._judgement = result.judgement
         self._topic = topic
@@ -299,7 +299,7 @@ class _Fates:
             f"{side.join.name} {side.side}": (
                 side,
                 joined_offsets(result, side),
-                result.pairs[side.join.name].unmatched[side.side],
+                unmatched_offsets(result, side),
             )
             for side in self._judgement.sides
         }

@@ -3,9 +3,9 @@
 These rules apply, in order, to a message in partition u of input topic t, where u is the unit:
 
 1. A message that is neither a record nor a watermark is rejected.
-2. A record that no side of any join selects is not selected, and neither is a watermark that covers no side; the rules
-   below do not apply to them. A watermark without a quantity covers all sides that read t. One with a quantity covers
-   the sides that select this quantity, but not a side that reads the whole topic.
+2. A record that no side of an operator selects is not selected, and neither is a watermark that covers no side; the
+   rules below do not apply to them. A watermark without a quantity covers all sides that read t. One with a quantity
+   covers the sides that select this quantity, but not a side that reads the whole topic.
 3. An entry is rejected if its event time is more than ``max_future_skew`` after the broker's append time, or if its
    thing belongs to another partition.
 4. A watermark advances the frontier of every side that it covers. A record is classified for each side that selects
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from joiner.check.found.evidence import Message
-    from joiner.runtime.settings import JoinerSettings, JoinSettings
+    from joiner.operators import AlignSettings, JoinSettings
+    from joiner.runtime.settings import JoinerSettings
 
 SIDES: Final = ("left", "right")
 
 
 @dataclass
 class SideJudgement:
-    """One side of one join in one unit. The sets hold positions, see `UnitJudgement.entries`."""
+    """One stream of one operator in one unit. The sets hold positions, see `UnitJudgement.entries`."""
 
-    join: JoinSettings
+    join: JoinSettings | AlignSettings
     side: str
     topic: str
     quantity: str | None
@@ -67,20 +68,23 @@ class Entry(NamedTuple):
 
 
 class UnitJudgement:
-    """The classification of a unit's input for all sides of all joins."""
+    """The classification of a unit's input for all sides of all operators.
+
+    The driver and the columns of an align are called sides, too.
+    """
 
     def __init__(self, settings: JoinerSettings, unit: int) -> None:
         self.unit = unit
         self.sides = [
             SideJudgement(
-                join,
+                operator,
                 side,
-                str(stream["topic"]),
-                stream["quantity"],
-                Judge(join.lateness[SIDES.index(side)], join.watermark_scope),
+                str(settings.stream(stream)["topic"]),
+                settings.stream(stream)["quantity"],
+                Judge(operator.lateness_by_stream[side], operator.watermark_scope),
             )
-            for join in settings.join
-            for side, stream in (("left", settings.stream(join.left)), ("right", settings.stream(join.right)))
+            for operator in settings.operators
+            for side, stream in operator.streams.items()
         ]
         self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
         """The records that at least one side selects and that are not rejected, by topic and position."""
@@ -96,6 +100,10 @@ class UnitJudgement:
         self._max_future_skew_ns = settings.application.max_future_skew
         self._keys: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
+
+    def sides_of(self, operator: str) -> list[SideJudgement]:
+        """Return the sides of a join or an align, by its name."""
+        return [side for side in self.sides if side.join.name == operator]
 
     def read(self, topic: str, messages: Iterable[Message]) -> None:
         """Classify the next messages of the unit's partition of ``topic``."""

@@ -21,14 +21,17 @@ from joiner.check.found.findings import Findings
 from joiner.check.verify import comparison
 from joiner.check.verify.judgement import UnitJudgement
 from joiner.check.verify.pairs import certain_now, expect_pairs
+from joiner.check.verify.rows import expect_rows, rows_now
 from joiner.runtime.settings import semantic_differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joiner.check.found.evidence import Evidence
+    from joiner.check.model.expected_rows import Rows
     from joiner.check.verify.judgement import SideJudgement
     from joiner.check.verify.pairs import Certain, ExpectedPairs
+    from joiner.check.verify.rows import ExpectedRows
     from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 
@@ -52,6 +55,7 @@ class UnitResult:
     span: Span
     judgement: UnitJudgement
     pairs: dict[str, ExpectedPairs]
+    rows: dict[str, ExpectedRows]
 
 
 class FurtherCheck(Protocol):
@@ -128,15 +132,16 @@ def _verify_unit(
     results = list(evidence.out(unit))
     span = _span(settings, checkpoint, evidence.progress_after(unit))
     judgement = UnitJudgement(settings, unit)
-    pairs = _judge_unit(evidence, span, judgement)
-    comparison.compare_results(pairs, results, judgement, settings.events.time_unit, findings)
+    pairs, rows = _judge_unit(settings, evidence, span, judgement)
+    comparison.compare_results(pairs, rows, results, judgement, settings.events.time_unit, findings)
     for side in judgement.sides:
         comparison.compare_late(judgement, side, outputs, span.due, findings)
-        comparison.compare_unmatched(judgement, side, pairs[side.join.name], outputs, findings)
+        if side.join.name in pairs:
+            comparison.compare_unmatched(judgement, side, pairs[side.join.name], outputs, findings)
     comparison.compare_rejected(judgement, outputs, span.due, findings)
     for want in pairs.values():
         comparison.compare_failed(want, judgement, outputs, findings)
-    result = UnitResult(span, judgement, pairs)
+    result = UnitResult(span, judgement, pairs, rows)
     _report_unit(evidence, result, findings)
     return result
 
@@ -166,18 +171,30 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
     return span
 
 
-def _judge_unit(evidence: Evidence, span: Span, judgement: UnitJudgement) -> dict[str, ExpectedPairs]:
-    """Return each join's permitted pairs, in which the required ones are marked."""
+def _judge_unit(
+    settings: JoinerSettings, evidence: Evidence, span: Span, judgement: UnitJudgement
+) -> tuple[dict[str, ExpectedPairs], dict[str, ExpectedRows]]:
+    """Return each join's permitted pairs and each align's permitted rows, in which the required ones are marked."""
     topics = {side.topic: None for side in judgement.sides}
     for topic in topics:
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
-    joins = [(left, right) for left, right in zip(judgement.sides[::2], judgement.sides[1::2], strict=True)]
-    at_rest = span.stop == span.due
-    due: list[Certain | None] = [None if at_rest else certain_now(left, right) for left, right in joins]
+    sides = {operator.name: judgement.sides_of(operator.name) for operator in settings.operators}
+    pairs_due: dict[str, Certain] = {}
+    rows_due: dict[str, Rows] = {}
+    if span.stop != span.due:
+        pairs_due = {join.name: certain_now(join, sides[join.name]) for join in settings.join}
+        rows_due = {align.name: rows_now(judgement, align, sides[align.name]) for align in settings.align}
     for topic in topics:
         if span.stop[topic] > span.due[topic]:
             judgement.read(topic, evidence.inputs(judgement.unit, topic, span.due[topic], span.stop[topic]))
-    return {sides[0].join.name: expect_pairs(judgement, sides, at_c) for sides, at_c in zip(joins, due, strict=True)}
+    pairs = {
+        join.name: expect_pairs(judgement, join, sides[join.name], pairs_due.get(join.name)) for join in settings.join
+    }
+    rows = {
+        align.name: expect_rows(judgement, align, sides[align.name], rows_due.get(align.name))
+        for align in settings.align
+    }
+    return pairs, rows
 
 
 def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> None:
@@ -202,12 +219,12 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
         if row is None:
             row = {"join": side.join.name, "side": side.side}
             findings.sides.append(row)
-        joined = len(joined_offsets(result, side))
+        joined, unmatched = (len(some) for some in (joined_offsets(result, side), unmatched_offsets(result, side)))
         numbers = {
             "accepted": len(side.accepted),
             "joined": joined,
-            "unmatched": len(unmatched := result.pairs[side.join.name].unmatched[side.side]),
-            "waiting": len(side.accepted) - joined - len(unmatched),
+            "unmatched": unmatched,
+            "waiting": len(side.accepted) - joined - unmatched,
             "late": len(side.late),
             "duplicate": len(side.duplicates),
         }
@@ -215,6 +232,15 @@ def _report_unit(evidence: Evidence, result: UnitResult, findings: Findings) -> 
 
 
 def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """Return the positions of the side's records that are in at least one pair."""
+    """Return the positions of the side's records that are in at least one pair or row."""
+    if side.join.name in result.rows:
+        return result.rows[side.join.name].used(side.side)
     pairs = result.pairs[side.join.name].pairs
     return set((pairs.left_seq if side.side == "left" else pairs.right_seq).tolist())
+
+
+def unmatched_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
+    """Return the positions of the side's records that are unmatched or, of a driver, whose rows were left out."""
+    if side.join.name in result.rows:
+        return result.rows[side.join.name].left_out(side.side)
+    return result.pairs[side.join.name].unmatched[side.side]

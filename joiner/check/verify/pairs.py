@@ -20,12 +20,14 @@ from joiner.check.verify.judgement import SIDES
 from joiner.functions import BUILT_IN, NUMBER_KINDS, Columns, load_function
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from broker.wire.records import Record
     from joiner.check.found.evidence import Message
     from joiner.check.verify.judgement import SideJudgement, UnitJudgement
-    from joiner.runtime.settings import JoinSettings
+    from joiner.operators import JoinSettings
 
 _RELATIVE_ERROR: Final = 1e-12
 
@@ -81,23 +83,23 @@ class ExpectedPairs:
 
 
 def expect_pairs(
-    judgement: UnitJudgement, sides: tuple[SideJudgement, SideJudgement], due: Certain | None
+    judgement: UnitJudgement, join: JoinSettings, sides: Sequence[SideJudgement], due: Certain | None
 ) -> ExpectedPairs:
     """Return a join's expected output, given the records read so far.
 
     ``due``: what was certain at C, or None if C' = C.
     """
     left, right = sides
-    pairs, unmatched = now = certain_now(left, right)
+    pairs, unmatched = now = certain_now(join, sides)
     lefts, rights = (
         [judgement.records[side.topic][offset] for offset in seqs.tolist()]
         for side, seqs in ((left, pairs.left_seq), (right, pairs.right_seq))
     )
-    values = _apply(left.join.function, _columns(lefts, pairs.left_ts), _columns(rights, pairs.right_ts))
+    values = _apply(join.function, _columns(lefts, pairs.left_ts), _columns(rights, pairs.right_ts))
     finite = np.isfinite(values)
     failed: NDArray[np.bool_] = np.logical_not(finite if values.ndim == 1 else finite.all(axis=1))
     return ExpectedPairs(
-        left.join,
+        join,
         pairs,
         _is_due(pairs, (due or now).pairs),
         lefts,
@@ -109,9 +111,10 @@ def expect_pairs(
     )
 
 
-def certain_now(left: SideJudgement, right: SideJudgement) -> Certain:
+def certain_now(join: JoinSettings, sides: Sequence[SideJudgement]) -> Certain:
     """Return a join's certain pairs and unmatched records, given the records read so far."""
-    join, streams = left.join, (left.judge.stream(), right.judge.stream())
+    left, right = sides
+    streams = left.judge.stream(), right.judge.stream()
     pairs = expected.certain_pairs(*streams, join.tolerance, direction=join.direction, driver=join.driver)
     if join.emit_unmatched == "none":
         return Certain(pairs, (set(), set()))

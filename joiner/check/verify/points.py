@@ -1,7 +1,8 @@
-"""Compares the points in InfluxDB with the pairs: each pair must have exactly one point, and no other points may exist.
+"""Compares the points in InfluxDB with the results: each must have exactly one point, and no others may exist.
 
 The schema is: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if the mean time was rounded
-down by half a nanosecond, and ``tie`` if the pair has one; fields ``result``, or ``left`` and ``right``. Points of
+down by half a nanosecond, and ``tie`` if the pair has one; fields ``result``, or ``left`` and
+``right``; of an aligned row, ``result`` and one for each column that has a value. Points of
 other joins with the same quantities are only counted. A pair is not missing if the connector made it a dead letter
 because a name in it cannot be written as a tag.
 """
@@ -12,7 +13,7 @@ import csv
 import io
 import json
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from influxdb_client.client.influxdb_client import InfluxDBClient
@@ -24,6 +25,7 @@ from broker.times import parse_time
 from broker.wire.records import pair_id
 from joiner.check.found.evidence import EvidenceError
 from joiner.check.verify.pairs import shown_value
+from joiner.check.verify.rows import altered_values
 from joiner.functions import BUILT_IN
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from joiner.check.verify.judgement import UnitJudgement
     from joiner.check.verify.outputs import UnitResult
     from joiner.check.verify.pairs import ExpectedPairs
+    from joiner.check.verify.rows import ExpectedRows
 
 POINTS: Final = "points in InfluxDB"
 
@@ -123,7 +126,7 @@ def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
 
 
 class PointsCheck:
-    """Compares points with the pairs of each unit. It is a `joiner.check.verify.outputs.FurtherCheck`."""
+    """Compares points with the pairs and rows of each unit. It is a `joiner.check.verify.outputs.FurtherCheck`."""
 
     def __init__(self, points: dict[PointKey, Fields], joins: Collection[str]) -> None:
         self._points, self._joins = points, joins
@@ -134,10 +137,25 @@ class PointsCheck:
         self._after: dict[str, int] = {}
 
     def add_unit(self, result: UnitResult) -> None:
-        """Compare the unit's pairs with their points, and remove these from the points that were read."""
+        """Compare the unit's pairs and rows with their points, and remove these from the points that were read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
                 self._compare_pair(name, want, at, result.judgement)
+        for name, rows in result.rows.items():
+            for identity, seq in rows.ids.items():
+                self._compare_row(name, rows, identity, seq)
+
+    def _compare_row(self, name: str, want: ExpectedRows, identity: str, seq: int) -> None:
+        row, driver = want.rows.rows[seq], want.driver[seq]
+        key = PointKey(name, driver.thing, name, "", str(row.ordinal) if row.ordinal else "", row.ts)
+        fields = self._take(name, identity, key, is_due=seq in want.due)
+        if fields is None:
+            return
+        values: dict[str, Any] = dict.fromkeys(want.align.columns) | fields
+        result = values.pop("result", None)
+        wrong = [] if result == driver.result else [f"result: {result!r}, expected {driver.result!r}"]
+        if wrong := wrong + altered_values(want.align, row, values):
+            self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def _compare_pair(self, name: str, want: ExpectedPairs, at: int, judgement: UnitJudgement) -> None:
         pairs, is_due = want.pairs, bool(want.due[at])
@@ -153,20 +171,25 @@ class PointsCheck:
             "" if tie == "0-0" else tie,
             total_ns // 2,
         )
-        fields = self._points.pop(key, None)
-        counts = self._expected if is_due else self._after
-        counts[name] = counts.get(name, 0) + (is_due or fields is not None)
+        fields = self._take(name, identity, key, is_due=is_due)
         if fields is None:
-            if is_due:
-                self._missing[identity] = (name, _shown(key))
             return
-        if is_due:
-            self._found[name] = self._found.get(name, 0) + 1
         value = shown_value(want.values[at])
         wanted: Fields = {**value} if isinstance(value, dict) else {"result": value}
         wrong = _altered(fields, wanted, exact=want.join.function in BUILT_IN)
         if wrong:
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
+
+    def _take(self, name: str, identity: str, key: PointKey, *, is_due: bool) -> Fields | None:
+        """Count the point of a result, remove it from the points that were read, and return its fields."""
+        fields = self._points.pop(key, None)
+        counts = self._expected if is_due else self._after
+        counts[name] = counts.get(name, 0) + (is_due or fields is not None)
+        if fields is None and is_due:
+            self._missing[identity] = (name, _shown(key))
+        elif is_due:
+            self._found[name] = self._found.get(name, 0) + 1
+        return fields
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
         """Report missing, altered and unexpected points. A point that became a dead letter is not missing."""
@@ -180,9 +203,9 @@ class PointsCheck:
             findings.tally(POINTS, name).expected -= 1
             findings.count("points refused by the database (dead letters)")
         for identity, (name, place) in self._missing.items():
-            findings.differ("missing", POINTS, name, f"pair {identity}: {place}")
+            findings.differ("missing", POINTS, name, f"{identity}: {place}")
         for name, identity, text in self._compared:
-            findings.differ("altered", POINTS, name, f"pair {identity}: {text}")
+            findings.differ("altered", POINTS, name, f"{identity}: {text}")
         for key, fields in self._points.items():
             if key.join and key.join not in self._joins:
                 findings.count("points of other applications")

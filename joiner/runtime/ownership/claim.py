@@ -114,7 +114,7 @@ def _to_continue(
             check_continues(settings, known, topics, claimant)
     if found is None and reached is not None:
         # No checkpoint is committed because even the unit's first transactions are dangling.
-        found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={})
+        found = msgspec.structs.replace(reached, offsets=reached.start, counts={}, joins={}, aligns={})
     if found is not None:
         return _owned(found, claimant)
     _check_never_begun(readers, log.unit)

@@ -91,6 +91,7 @@ class ActiveTask(RunningTask):
             offsets=dict(unit.offsets),
             counts=counts_with(unit.counts, last.counts, failed),
             joins=unit.join_summaries(),
+            aligns=unit.align_summaries(),
         )
 
     def status(self) -> UnitStatus:

@@ -80,7 +80,7 @@ class RunningTask:
         latest_s = self.clock.monotonic_s() - SILENT_S
         return {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
 
-    def figures(self, held_bytes: Mapping[str, tuple[int, int]], log_ends: Mapping[str, int]) -> UnitStatus:
+    def figures(self, held_bytes: Mapping[str, Mapping[str, int]], log_ends: Mapping[str, int]) -> UnitStatus:
         """Return the unit's figures for metrics. Thread-safe."""
         checkpoint = self.checkpoint
         lag = sum(max(0, log_ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())

@@ -1,4 +1,6 @@
-"""Decodes the messages of one unit and topic to columns for each side of each join, and to dead letters.
+"""Decodes the messages of one unit and topic to columns for each stream of each operator, and to dead letters.
+
+A stream is a side of a join, or the driver or a column of an align; here, all of them are called sides.
 
 Every message is exactly one of: a record of the sides that select it, a watermark, rejected, or not selected. The
 order of the checks is part of the contract, because the tester repeats it: readable, selected, not too far in the
@@ -136,7 +138,7 @@ class Records(NamedTuple):
 
 @dataclass
 class SideInput:
-    """A batch for one side of a join, in log order: the records with hashes of their ids, and the watermarks.
+    """A batch for one side, in log order: the records with hashes of their ids, and the watermarks.
 
     ``mixed``: the side selects several quantities, so an event may give it several records with one id.
     """
@@ -172,7 +174,7 @@ class SideInput:
 
 @dataclass
 class Intake:
-    """A decoded batch: the input by (join, side), dead letters, and counts.
+    """A decoded batch: the input by operator and stream, each as its number, dead letters, and counts.
 
     ``records``: the records, watermarks and unreadable messages.
     """
@@ -186,7 +188,7 @@ class Intake:
 
 
 class Keys:
-    """The key dictionary of a unit. A thing has a number from its first record until no join refers to it."""
+    """The key dictionary of a unit. A thing has a number from its first record until no operator refers to it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
@@ -238,7 +240,7 @@ class Keys:
 
 
 class TopicDecoder:
-    """Decodes the messages of one input topic for all joins of one unit."""
+    """Decodes the messages of one input topic for all operators of one unit."""
 
     def __init__(self, settings: JoinerSettings, topic: str, unit: int, keys: Keys) -> None:
         self._topic = topic
@@ -251,15 +253,15 @@ class TopicDecoder:
         self._max_future_skew_ns = settings.application.max_future_skew
         self._whole: list[tuple[int, int]] = []
         self._by_quantity: dict[str, list[tuple[int, int]]] = {}
-        for join, options in enumerate(settings.join):
-            for side, stream in enumerate((options.left, options.right)):
+        for number, operator in enumerate(settings.operators):
+            for place, stream in enumerate(operator.streams.values()):
                 selection = settings.stream(stream)
                 if selection["topic"] != topic:
                     continue
                 if selection["quantity"] is None:
-                    self._whole.append((join, side))
+                    self._whole.append((number, place))
                 else:
-                    self._by_quantity.setdefault(selection["quantity"], []).append((join, side))
+                    self._by_quantity.setdefault(selection["quantity"], []).append((number, place))
         for sides in self._by_quantity.values():
             sides.extend(self._whole)
 

@@ -31,7 +31,8 @@ from joiner.runtime.task.payloads import Rows, with_json
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from joiner.runtime.settings import JoinerSettings, JoinSettings
+    from joiner.operators import JoinSettings
+    from joiner.runtime.settings import JoinerSettings
 
     Ints = NDArray[np.int64]
 

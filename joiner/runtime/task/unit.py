@@ -1,8 +1,8 @@
 """The state of one unit, and how a batch changes it. Independent of Kafka, so that every runner can use it.
 
-A unit is partition p of every input topic. It holds each join (`UnitJoin`), the key dictionary, and the vector C of
-consumed offsets. Its output is a function of C alone, so its state can be rebuilt from a snapshot and a silent
-replay, and the join continued from there.
+A unit is partition p of every input topic. It holds its operators (`UnitJoin`, `UnitAlign`), the key dictionary,
+and the vector C of consumed offsets. Its output is a function of C alone, so its state can be rebuilt from a snapshot
+and a silent replay, and continued from there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from joiner.core.errors import NewerSnapshotError
-from joiner.runtime.model import WATERMARK_COUNT, JoinSummary, UnitStopped
+from joiner.runtime.model import WATERMARK_COUNT, AlignSummary, JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
-from joiner.runtime.task.decode import LEFT, RIGHT, Keys, Messages, SideInput, TopicDecoder
+from joiner.runtime.task.decode import Keys, Messages, SideInput, TopicDecoder
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import Lead
-from joiner.runtime.task.unit_join import UnitJoin
+from joiner.runtime.task.operators.unit_align import UnitAlign
+from joiner.runtime.task.operators.unit_join import UnitJoin
 from joiner.runtime.task.unit_snapshot import VERSION, UnitSnapshot, decode, encode
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _KEYS_MIN: Final = 10_000
 
 
 class Unit:
-    """The state of one unit of an application: its joins, its keys, and the offsets that it has consumed."""
+    """The state of one unit of an application: its operators, its keys, and the offsets that it has consumed."""
 
     def __init__(
         self, settings: JoinerSettings, unit: int, offsets: Mapping[str, int], things: Sequence[str] = ()
@@ -45,7 +46,12 @@ class Unit:
         self._appended = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
         decoder = _arrow_decoder() if settings.topics.has_rows else TopicDecoder
         self._decoders = {topic: decoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
-        self._joins = [UnitJoin(settings, join, unit, self._keys, self._appended) for join in settings.join]
+        shared = unit, self._keys, self._appended
+        self._joins = [UnitJoin(settings, join, *shared) for join in settings.join]
+        self._aligns = [UnitAlign(settings, align, *shared) for align in settings.align]
+        # In the order of `JoinerSettings.operators`, whose numbers the decoders use.
+        self._operators = [*self._joins, *self._aligns]
+        self._stream_counts = [len(operator.streams) for operator in settings.operators]
 
     def apply(
         self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False, is_part: bool = False
@@ -73,9 +79,10 @@ class Unit:
             self.counts["not_selected"] += intake.not_selected
             self.counts[WATERMARK_COUNT] += intake.watermarks
             self.counts["rejected"] += len(intake.rejected)
-        for join in sorted({join for join, _ in inputs}):
-            left, right = (inputs.get((join, side), SideInput()) for side in (LEFT, RIGHT))
-            self._count(self._joins[join].name, self._joins[join].push(left, right, None if silent else effects))
+        for number in sorted({number for number, _ in inputs}):
+            operator = self._operators[number]
+            sides = [inputs.get((number, stream), SideInput()) for stream in range(self._stream_counts[number])]
+            self._count(operator.name, operator.push(sides, None if silent else effects))
         self.offsets |= ends
         if len(self._keys) > self._keys_swept_above:
             self._forget_idle_keys()
@@ -87,24 +94,28 @@ class Unit:
         """Return a summary of each join, by name."""
         return {join.name: join.summary() for join in self._joins}
 
-    def held_bytes(self) -> dict[str, tuple[int, int]]:
-        """Return the approximate bytes held by the left and right side of each join. Thread-safe."""
-        return {join.name: join.held_bytes() for join in self._joins}
+    def align_summaries(self) -> dict[str, AlignSummary]:
+        """Return a summary of each align, by name."""
+        return {align.name: align.summary() for align in self._aligns}
+
+    def held_bytes(self) -> dict[str, dict[str, int]]:
+        """Return the approximate bytes held by each operator, by its name and by stream. Thread-safe."""
+        return {operator.name: operator.held_bytes() for operator in self._operators}
 
     def held(self) -> int:
-        """Return the number of records held by all joins."""
-        return sum(join.held() for join in self._joins)
+        """Return the number of records held by all operators."""
+        return sum(operator.held() for operator in self._operators)
 
     def leads(self) -> list[Lead]:
-        """Return how far the sides of joins with two topics lead each other, for buffers that fill up."""
-        return [lead for join in self._joins for lead in join.leads()]
+        """Return how far streams of different topics lead each other, for buffers that fill up."""
+        return [lead for operator in self._operators for lead in operator.leads()]
 
     def snapshot(self) -> bytes:
         """Return the state as bytes."""
         self._forget_idle_keys()
         saved = UnitSnapshot(VERSION, self.offsets, self._keys.things, dict(self.counts), {}, {})
-        for join in self._joins:
-            join.save(saved)
+        for operator in self._operators:
+            operator.save(saved)
         return encode(saved)
 
     @classmethod
@@ -126,8 +137,8 @@ class Unit:
     def _restored(cls, settings: JoinerSettings, unit: int, saved: UnitSnapshot) -> Unit:
         restored = cls(settings, unit, saved.offsets, saved.things)
         restored.counts = Counter(saved.counts)
-        for join in restored._joins:
-            join.load(saved)
+        for operator in restored._operators:
+            operator.load(saved)
         return restored
 
     def _check_continuity(self, topic: str, messages: Messages, end: int) -> None:
@@ -143,27 +154,28 @@ class Unit:
             )
             raise UnitStopped(message)
 
-    def _count(self, join: str, found: Mapping[str, int]) -> None:
+    def _count(self, operator: str, found: Mapping[str, int]) -> None:
         for what, count in found.items():
             self.counts[what] += count
-            self.counts[f"{join}:{what}"] += count
+            self.counts[f"{operator}:{what}"] += count
 
     def _forget_idle_keys(self) -> None:
-        """Free the key numbers of things to which no join refers any longer, such as finished orders."""
-        self._keys.keep(np.concatenate([join.known_keys() for join in self._joins]))
+        """Free the key numbers of things to which no operator refers any longer, such as finished orders."""
+        self._keys.keep(np.concatenate([operator.known_keys() for operator in self._operators]))
         # Seldom enough for the cost per new key to be small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _check_room(self) -> None:
-        for join in self._joins:
-            room = join.room()
+        for operator in self._operators:
+            room = operator.room()
             beyond = [f"{name} = {limit}" for name, (used, limit) in room.items() if used > limit]
             if not beyond:
                 continue
-            most = ", ".join(f"{thing} ({count})" for thing, count in join.fullest_keys(5))
+            most = ", ".join(f"{thing} ({count})" for thing, count in operator.fullest_keys(5))
             size, _ = room["buffer_bytes_max"]
+            what = f"{'align' if operator in self._aligns else 'join'} {operator.name!r}"
             message = (
-                f"unit {self.number}: join {join.name!r} holds {join.held()} records (about {size:,} bytes), more than "
+                f"unit {self.number}: {what} holds {operator.held()} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys with the most records are {most}. One of their streams is silent: "
                 "raise the limit and restart the joiner. To prevent it, write watermarks for that stream, or set a "
                 "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "

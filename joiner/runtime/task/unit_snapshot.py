@@ -20,8 +20,12 @@ from joiner.core.errors import NewerSnapshotError, SnapshotError
 from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.payloads import Rows, split_short
 
-VERSION: Final = 4
-"""Version 2 had no free numbers among its things; versions 2 and 3 had a list of ids. Both can still be read."""
+VERSION: Final = 5
+"""Version 2 had no free numbers among its things; versions 2 and 3 had a list of ids; version 4 had no aligns. All of
+them can still be read."""
+
+_WITHOUT_ALIGNS: Final = 4
+"""Written by units without aligns, so that the previous release can read it."""
 
 _OLDEST: Final = 2
 
@@ -40,8 +44,15 @@ class SavedRows(msgspec.Struct):
     is_short: bool = False
 
 
-class UnitSnapshot(msgspec.Struct):
-    """A unit at ``offsets``. ``rows``: the payloads of the held records, by join and side name."""
+class SavedAlign(msgspec.Struct):
+    """An align: its buffer, and what it holds of the driver's records besides."""
+
+    buffer: bytes
+    driver: bytes
+
+
+class UnitSnapshot(msgspec.Struct, omit_defaults=True):
+    """A unit at ``offsets``. ``rows``: the payloads of the records held by joins, by join and side name."""
 
     version: int
     offsets: dict[str, int]
@@ -49,6 +60,7 @@ class UnitSnapshot(msgspec.Struct):
     counts: dict[str, int]
     buffers: dict[str, bytes]
     rows: dict[str, SavedRows]
+    aligns: dict[str, SavedAlign] = {}
 
 
 class _Version(msgspec.Struct):
@@ -58,7 +70,8 @@ class _Version(msgspec.Struct):
 
 
 def encode(saved: UnitSnapshot) -> bytes:
-    """Return the bytes of a snapshot."""
+    """Return the bytes of a snapshot, with its version."""
+    saved.version = VERSION if saved.aligns else _WITHOUT_ALIGNS
     return msgspec.msgpack.encode(saved)
 
 

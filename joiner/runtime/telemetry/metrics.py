@@ -33,9 +33,13 @@ _LATENCIES_S: Final = (*DURATIONS_S, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unmatched": "unmatched"}
 """The names of the counters for each output, by the setting that names its topic."""
 
+_TOTALS: Final = {"records": "records", "rows": "rows", "duplicates": "duplicates", "watermarks": WATERMARK_COUNT}
+"""The counts that are totals of a checkpoint, by the name there."""
+
 _COUNTED: Final = {
     "records": "Messages that were read from the input topics: records, watermarks and other messages.",
-    "pairs": "Results that were written.",
+    "pairs": "Results of joins that were written.",
+    "rows": "Aligned rows that were written.",
     "late": "Late records that were written to the late topic.",
     "rejected": "Dead letters that were written.",
     "unmatched": "Unmatched records that were written to the unmatched topic.",
@@ -100,7 +104,7 @@ class JoinerMetrics:
         )
         self._latency_s = add(
             "lsb_joiner_output_latency_seconds",
-            "Time from when the later record of a pair was appended until its result was committed.",
+            "Time from when the later record of a pair, or a row's driver record, was appended until the commit.",
             _LATENCIES_S,
         )
 
@@ -132,7 +136,7 @@ class JoinerMetrics:
     def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint) -> None:
         # Each unit has only one commit at a time, so no other thread changes the entries of this unit.
         unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
-        for what, name in (("records", "records"), ("duplicates", "duplicates"), ("watermarks", WATERMARK_COUNT)):
+        for what, name in _TOTALS.items():
             self._counts[what][unit] += checkpoint.counts.get(name, 0) - before.get(name, 0)
         for name, count in checkpoint.counts.items():
             if (join := of_join(name)) is not None:
@@ -143,6 +147,8 @@ class JoinerMetrics:
                 # A message holds many results.
                 pairs, failed = (checkpoint.counts.get(name, 0) - before.get(name, 0) for name in ("pairs", FAILED))
                 count = pairs - failed
+            elif what == "pairs":
+                count -= checkpoint.counts.get("rows", 0) - before.get("rows", 0)
             self._counts[what][unit] += count
         self._totals[checkpoint.unit] = checkpoint.counts
         self._transaction_size.observe(sum(map(len, messages.values())))

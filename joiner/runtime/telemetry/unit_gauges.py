@@ -1,4 +1,4 @@
-"""Gauges for the units of a runner: the owner, lag and snapshot of each unit, and the records that its joins hold.
+"""Gauges for the units of a runner: the owner, lag and snapshot of each unit, and the records that its operators hold.
 
 They are computed from the checkpoint of each unit's last commit, at the time they are read.
 """
@@ -6,11 +6,11 @@ They are computed from the checkpoint of each unit's last commit, at the time th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from broker.metrics import Readings
-    from joiner.runtime.model import Checkpoint, JoinSummary
+    from joiner.runtime.model import Checkpoint
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.settings import JoinerSettings
 
@@ -24,12 +24,25 @@ class UnitStatus(NamedTuple):
 
     checkpoint: Checkpoint
     """The last committed checkpoint."""
-    held_bytes: Mapping[str, tuple[int, int]]
-    """Approximate number of bytes held by the left and the right side of each join."""
+    held_bytes: Mapping[str, Mapping[str, int]]
+    """Approximate number of bytes held, by operator and stream."""
     paused: Collection[str]
     lag: int
     """Number of input offsets beyond the last commit, summed over all topics."""
     snapshot_age_s: float
+
+
+class _Figures(NamedTuple):
+    """An operator of a unit, by stream: the records held, their approximate bytes, and the frontiers in ns.
+
+    A stream without a frontier is missing in ``frontiers``.
+    """
+
+    unit: str
+    name: str
+    held: Mapping[str, int]
+    held_bytes: Mapping[str, int]
+    frontiers: Mapping[str, tuple[int, int]]
 
 
 class UnitGauges:
@@ -74,10 +87,10 @@ class UnitGauges:
             self._paused,
             ("unit", "topic"),
         )
-        self._expose_joins(readings)
+        self._expose_operators(readings)
 
-    def _expose_joins(self, readings: Readings) -> None:
-        """Add the gauges of the units' joins."""
+    def _expose_operators(self, readings: Readings) -> None:
+        """Add the gauges of the units' joins and aligns. An align's streams have its name and theirs as labels."""
         gauge, side = readings.gauge, ("unit", "join", "side")
         gauge("lsb_joiner_buffer_used_ratio", "Used share of the buffer limit.", self._used, ("unit", "join"))
         gauge("lsb_joiner_held_records", "Records that may still get a neighbour.", self._held_records, side)
@@ -116,47 +129,46 @@ class UnitGauges:
             for topic in topics
         }
 
-    def _joins(self) -> Iterator[tuple[str, str, JoinSummary, tuple[int, int]]]:
-        """Yield, for each join, its unit, its name, its summary, and the bytes that each side holds."""
+    def _operators(self) -> Iterator[_Figures]:
+        """Yield the joins and aligns of the units."""
         for unit, status in self._unit_statuses().items():
             for name, join in list(status.checkpoint.joins.items()):
-                yield str(unit), name, join, status.held_bytes.get(name, (0, 0))
+                held = {"left": join.held_left, "right": join.held_right}
+                spans = {"left": join.frontier_left, "right": join.frontier_right}
+                frontiers = {side: span for side, span in spans.items() if span is not None}
+                yield _Figures(str(unit), name, held, status.held_bytes.get(name, {}), frontiers)
+            for name, align in list(status.checkpoint.aligns.items()):
+                yield _Figures(str(unit), name, align.held, status.held_bytes.get(name, {}), align.frontiers)
 
     def _held_records(self) -> dict[tuple[str, ...], float]:
-        return {
-            (unit, name, side): held
-            for unit, name, join, _ in self._joins()
-            for side, held in (("left", join.held_left), ("right", join.held_right))
-        }
+        return {(of.unit, of.name, stream): held for of in self._operators() for stream, held in of.held.items()}
 
     def _held_bytes(self) -> dict[tuple[str, ...], float]:
         return {
-            (unit, name, side): size
-            for unit, name, _, sizes in self._joins()
-            for side, size in zip(("left", "right"), sizes, strict=True)
+            (of.unit, of.name, stream): of.held_bytes.get(stream, 0) for of in self._operators() for stream in of.held
         }
 
     def _used(self) -> dict[tuple[str, ...], float]:
         limits = self._settings.application
         return {
-            (unit, name): max(
-                (join.held_left + join.held_right) / limits.buffer_records_max, sum(sizes) / limits.buffer_bytes_max
+            (of.unit, of.name): max(
+                sum(of.held.values()) / limits.buffer_records_max,
+                sum(of.held_bytes.values()) / limits.buffer_bytes_max,
             )
-            for unit, name, join, sizes in self._joins()
+            for of in self._operators()
         }
 
     def _frontiers(self) -> Iterator[tuple[tuple[str, ...], tuple[int, int], int]]:
-        """Yield labels, span and newest event time for each side of a join that has a frontier.
+        """Yield labels, span and newest event time for each stream of an operator that has a frontier.
 
-        The span is the lowest and the highest frontier. The newest event time is that of the whole join. All are in ns.
+        The span is the lowest and the highest frontier. The newest event time is that of the whole operator. All are in
+        ns.
         """
-        lateness_ns = {join.name: join.lateness for join in self._settings.join}
-        for unit, name, join, _ in self._joins():
-            sides = {"left": join.frontier_left, "right": join.frontier_right}
-            known: dict[str, Any] = {side: span for side, span in sides.items() if span is not None}
-            late_ns = dict(zip(sides, lateness_ns.get(name, (0, 0)), strict=True))
-            newest_ns = max((span[1] + late_ns[side] for side, span in known.items()), default=0)
-            yield from (((unit, name, side), span, newest_ns) for side, span in known.items())
+        lateness_ns = {operator.name: operator.lateness_by_stream for operator in self._settings.operators}
+        for of in self._operators():
+            late_ns = lateness_ns.get(of.name, {})
+            newest_ns = max((span[1] + late_ns.get(stream, 0) for stream, span in of.frontiers.items()), default=0)
+            yield from (((of.unit, of.name, stream), span, newest_ns) for stream, span in of.frontiers.items())
 
     def _frontier_lags(self) -> dict[tuple[str, ...], float]:
         return {

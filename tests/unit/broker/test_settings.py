@@ -82,7 +82,7 @@ def test_the_environment_overrides_the_file_and_the_file_the_default(
         ("[kafka", "cannot be read as TOML"),
         ("[mqtt]\nport = " + "9" * 5000, "cannot be read as TOML"),
         ("[mqtt]\nport = " + "[" * 5000, "cannot be read as TOML"),
-        ("[joins]\n", r"\[joins\] is not a section; the sections are application"),
+        ("[joins]\n", r"\[joins\] is not a section; the sections are align, application"),
         ("[kafka]\nbootstrap = 1\n", "kafka.bootstrap"),
         ("[mqtt]\nport = 70000\n", "mqtt.port"),
         ("[topics]\ndata = 'a b'\n", "topics.data"),
@@ -159,7 +159,9 @@ def test_a_variable_of_an_unknown_section_is_a_mistake(
 ) -> None:
     monkeypatch.setenv(variable, SECRET)
     (line,) = errors_of(tmp_path)
-    assert line.startswith(f"environment: {variable.upper()}: [kafak] is not a section; the sections are application, ")
+    assert line.startswith(
+        f"environment: {variable.upper()}: [kafak] is not a section; the sections are align, application, "
+    )
 
 
 def test_variables_that_are_no_settings_or_of_other_services_or_empty_are_passed_over(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.wire.records import decode_joined, encode
+from broker.wire.records import AlignedRow, decode_joined, encode
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, _cached_tag_text, point_line
 from tests.unit.db_connector.test_contract import joined, parse_line
 
@@ -23,6 +23,19 @@ def test_a_decoded_pair_has_the_same_line() -> None:
 def test_both_values_become_two_fields() -> None:
     line = point_line(joined(result={"left": 1.0, "right": 2.5}), "joined", "ms")
     assert line == b"joined,join=power,quantity=power,thing=R0815 left=1.0,right=2.5 1000000"
+
+
+def test_a_row_becomes_one_point_with_a_field_for_each_value_that_it_has() -> None:
+    row = AlignedRow("R0815", "spindle", 1, 2.5, "spindle:4:1", {"speed": 288.0, "heading": None, "mode": 0.0}, "1")
+    line = point_line(decode_joined(encode(row)), "joined", "ms")
+    assert line == b"joined,join=spindle,quantity=spindle,thing=R0815,tie=1 result=2.5,speed=288.0,mode=0.0 1000000"
+
+
+@pytest.mark.parametrize("name", ["result", "time", "", "a\nb", "a\\"])
+def test_a_row_with_a_column_that_no_field_can_be_named_after_has_no_point(name: str) -> None:
+    row = AlignedRow("R0815", "spindle", 1, 2.5, "spindle:4:1", {name: 1.0})
+    with pytest.raises(UnrepresentableError, match="column"):
+        point_line(decode_joined(encode(row)), "joined", "ms")
 
 
 def test_pairs_of_different_joins_are_different_points_also_with_one_output() -> None:

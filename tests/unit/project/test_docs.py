@@ -28,9 +28,10 @@ from connector.events import Parser
 from connector.settings import ConnectorSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
+from joiner.operators import AlignSettings, ColumnSettings, JoinSettings, Stream
 from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
-from joiner.runtime.settings import ApplicationSettings, JoinerSettings, JoinSettings, SparkSettings, Stream
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings, SparkSettings
 from simulator.settings import read_settings
 from tests.unit.project.documents import (
     DOCS,
@@ -59,6 +60,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "application": ApplicationSettings,
     "spark": SparkSettings,
     "join": JoinSettings,
+    "align": AlignSettings,
     "connector": ConnectorSettings,
     "db_connector": DbConnectorSettings,
 }
@@ -66,7 +68,8 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
     # Where each table is in configuration.md: its heading, and the title of its first column.
     **{name: (name, "setting", model) for name, model in MODELS.items()},
-    "a stream of a join": ("join", "stream", Stream),
+    "a stream": ("join", "stream", Stream),
+    "a column of an align": ("align", "column", ColumnSettings),
 }
 
 HOST_NAME: Final = ApplicationSettings.model_fields["instance"].default_factory
@@ -159,15 +162,20 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "lateness": "1s", "direction": "nearest", "driver": "left", "watermark_scope": "partition",
         "emit_unmatched": "left",
     },
+    "align": {
+        "name": "other", "driver": "c", "lateness": "1s", "watermark_scope": "partition", "columns": {"y": {}},
+    },
 }  # fmt: skip
 
 
 def fingerprint(section: str, name: str | None = None) -> str:
     values: dict[str, Any] = {other: {} for other in CHANGED}
     values["join"] = {"name": "a", "left": "x", "right": "y", "output": "z"}
+    values["align"] = {"name": "b", "driver": "t", "columns": {"x": {}}}
     if name is not None:
         values[section] = values[section] | {name: CHANGED[section][name]}
-    return JoinerSettings.model_validate(values | {"join": [values["join"]]}).fingerprint()
+    operators = {one: [values[one]] for one in ("join", "align") if one in {"join", section}}
+    return JoinerSettings.model_validate(values | {"align": []} | operators).fingerprint()
 
 
 @pytest.mark.parametrize("section", CHANGED)
@@ -251,10 +259,11 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "record": (lambda text: records.decode_data(text, "ms")[0], records.Record, set()),
     "mark": (lambda text: records.decode_data(text, "ms")[0], records.Watermark, set()),
     "joined": (records.decode_joined, records.Joined, {"tie"}),
+    "row": (records.decode_joined, records.AlignedRow, {"tie"}),
     "late": (msgspec.json.Decoder(records.Late).decode, records.Late, {"row"}),
     "unmatched": (msgspec.json.Decoder(records.Unmatched).decode, records.Unmatched, {"row"}),
     "rejected": (records.decode_rejected, records.Rejected, {"row"}),
-    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
+    "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped", "aligns"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, control.NotServed, set()),
     **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},
@@ -273,7 +282,7 @@ def test_every_form_has_an_example_that_is_read_and_shows_all_members(form: str)
     message = decode(text)
     tag = {struct.__struct_config__.tag_field} - {None}
     assert set(json.loads(text)) == (set(struct.__struct_encode_fields__) | tag) - in_words
-    assert json.loads(msgspec.json.encode(message)) == json.loads(text) | ({"tie": ""} if "tie" in in_words else {})
+    assert json.loads(msgspec.json.encode(message)) == json.loads(text)
     assert [member for member in in_words if f"`{member}`" not in prose(FORMATS)] == []
 
 

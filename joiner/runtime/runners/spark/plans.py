@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker.wire.columns import StringColumn
-from joiner.runtime.model import JoinSummary
+from joiner.runtime.model import AlignSummary, JoinSummary
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 from joiner.runtime.task.flow_control import Lead
@@ -55,11 +55,12 @@ class Outcome(msgspec.Struct):
     parts: list[bytes] = msgspec.field(default_factory=list)
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     joins: dict[str, JoinSummary] = msgspec.field(default_factory=dict)
+    aligns: dict[str, AlignSummary] = msgspec.field(default_factory=dict)
     leads: list[Lead] = msgspec.field(default_factory=list)
     records: int = 0
     pairs: int = 0
     held: int = 0
-    held_bytes: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    held_bytes: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     appended_ms: dict[int, int] = msgspec.field(default_factory=dict)
     failed_pairs: dict[str, Failures] = msgspec.field(default_factory=dict)
     snapshot: bytes | None = None

@@ -48,7 +48,7 @@ class SparkTask(RunningTask):
     claim_number: int = 0
     """The driver's number for this claim of the unit. Outcomes from earlier claims are discarded."""
     held: int = 0
-    held_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    held_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
     planned: Plan | None = None
     """The plan that Spark is executing."""
     leaving: Leaving | None = None
@@ -133,7 +133,9 @@ class SparkTask(RunningTask):
         """Record a plan's outcome. Return the checkpoint and the snapshot, if any, to write in its transaction."""
         plan, leaving = outcome.plan, self.leaving
         counts = counts_with(outcome.counts, self.checkpoint.counts, outcome.failed_pairs)
-        checkpoint = msgspec.structs.replace(self.checkpoint, offsets=plan.end, counts=counts, joins=outcome.joins)
+        checkpoint = msgspec.structs.replace(
+            self.checkpoint, offsets=plan.end, counts=counts, joins=outcome.joins, aligns=outcome.aligns
+        )
         if leaving is not None and leaving.plan == plan:
             checkpoint = msgspec.structs.replace(checkpoint, run=leaving.run, site=leaving.site)
         self.held, self.held_bytes, self.leads = outcome.held, outcome.held_bytes, outcome.leads

@@ -204,7 +204,8 @@ def _execute(settings: JoinerSettings, plan: Plan, copy: StateCopy, memory: Work
     spent.note("store")
     # Keep the unit only now that the batch has succeeded: after a failed batch, its state is useless.
     memory.keep(place, _Left(plan.start, unit))
-    found.counts, found.joins, found.leads = dict(unit.counts), unit.join_summaries(), unit.leads()
+    found.counts, found.leads = dict(unit.counts), unit.leads()
+    found.joins, found.aligns = unit.join_summaries(), unit.align_summaries()
     found.held, found.held_bytes = unit.held(), unit.held_bytes()
     found.appended_ms = dict(appended_ms)
     found.snapshot = data if plan.snapshot else None

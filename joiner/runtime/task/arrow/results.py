@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from joiner.runtime.settings import JoinerSettings, JoinSettings
+    from joiner.operators import JoinSettings
+    from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.emit import Pairs
 
 

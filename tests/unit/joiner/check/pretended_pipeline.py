@@ -18,7 +18,7 @@ from broker.partitioner import partition_of
 from broker.times import mean_text
 from broker.wire import records as wire
 from joiner.check.found.evidence import Message, RecordedEvidence
-from joiner.check.model import oracle
+from joiner.check.model import aligned, oracle
 from joiner.runtime.model import FORMAT_VERSION, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 
@@ -138,7 +138,7 @@ def make_checkpoint(pipeline: Pipeline, unit: int, stop: int | None = None) -> C
 
 def _run_unit(pipeline: Pipeline, unit: int) -> None:
     settings, topic = pipeline.settings, pipeline.settings.topics.data
-    wanted = {side.quantity for join in settings.join for side in (join.left, join.right)}
+    wanted = {stream.quantity for operator in settings.operators for stream in operator.streams.values()}
     usable: list[tuple[int, int, wire.Record | wire.Watermark]] = []
     for message in pipeline.inputs:
         if message.partition != unit:
@@ -162,45 +162,85 @@ def _run_unit(pipeline: Pipeline, unit: int) -> None:
             pipeline.put_out(settings.topics.rejected, unit, "", dead_letter)
         else:
             usable.append((message.offset, ts, entry))
-    for join in settings.join:
+    _run_operators(pipeline, unit, usable)
+
+
+def _run_operators(pipeline: Pipeline, unit: int, usable: list[tuple[int, int, Any]]) -> None:
+    for join in pipeline.settings.join:
         _run_join(pipeline, unit, join, usable)
+    for align in pipeline.settings.align:
+        _run_align(pipeline, unit, align, usable)
 
 
 def _run_join(pipeline: Pipeline, unit: int, join: Any, usable: list[tuple[int, int, Any]]) -> None:
-    settings = pipeline.settings
     records = {offset: entry for offset, _, entry in usable}
-    things = sorted({entry.thing for _, _, entry in usable if entry.thing is not None})
-    streams: list[list[oracle.Rec | oracle.Watermark]] = []
-    for side in (join.left, join.right):
-        stream: list[oracle.Rec | oracle.Watermark] = []
-        for offset, ts, entry in usable:
-            key = oracle.ALL_KEYS if entry.thing is None else things.index(entry.thing)
-            if isinstance(entry, wire.Watermark) and entry.quantity in {None, side.quantity}:
-                stream.append(oracle.Watermark(key, ts, offset))
-            elif isinstance(entry, wire.Record) and entry.quantity == side.quantity:
-                stream.append(oracle.Rec(key, ts, offset, entry.id))
-        streams.append(stream)
+    streams = [_entries(usable, side.quantity) for side in (join.left, join.right)]
     options = {"tolerance_ns": join.tolerance, "lateness_ns": join.lateness}
     answer = oracle.join(*streams, **options)
     for name, side in (("left", answer.left), ("right", answer.right)):
-        for late in side.late:
-            record = records[late.seq]
-            message = wire.Late(
-                f"{join.name}:{unit}:{name}:{late.seq}",
-                APPLICATION,
-                join.name,
-                name,  # type: ignore[arg-type] # one of the two literals
-                settings.topics.data,
-                unit,
-                late.seq,
-                record,
-            )
-            pipeline.put_out(settings.topics.late, unit, record.thing, message)
+        _emit_late(pipeline, unit, (join.name, name), records, side)
     _emit_unmatched(pipeline, unit, join, records, oracle.unmatched(*streams, **options))
     times = [{rec.seq: rec.ts for rec in side.accepted} for side in (answer.left, answer.right)]
     ordinals = [oracle.ordinals(side.accepted) for side in (answer.left, answer.right)]
     for left_seq, right_seq in sorted(answer.pairs):
         _put_pair(pipeline, unit, join, (left_seq, right_seq), records, times, ordinals)
+
+
+def _entries(usable: list[tuple[int, int, Any]], quantity: str | None) -> list[oracle.Rec | oracle.Watermark]:
+    """Return the records and watermarks of a quantity."""
+    things = sorted({entry.thing for _, _, entry in usable if entry.thing is not None})
+    stream: list[oracle.Rec | oracle.Watermark] = []
+    for offset, ts, entry in usable:
+        key = oracle.ALL_KEYS if entry.thing is None else things.index(entry.thing)
+        if isinstance(entry, wire.Watermark) and entry.quantity in {None, quantity}:
+            stream.append(oracle.Watermark(key, ts, offset))
+        elif isinstance(entry, wire.Record) and entry.quantity == quantity:
+            stream.append(oracle.Rec(key, ts, offset, entry.id))
+    return stream
+
+
+def _emit_late(
+    pipeline: Pipeline, unit: int, where: tuple[str, str], records: dict[int, Any], stream: oracle.Stream
+) -> None:
+    """Write the late records of a side. ``where``: the name of the operator, and the side."""
+    settings, (name, side) = pipeline.settings, where
+    for late in stream.late:
+        record, identity = records[late.seq], f"{name}:{unit}:{side}:{late.seq}"
+        message = wire.Late(identity, APPLICATION, name, side, settings.topics.data, unit, late.seq, record)
+        pipeline.put_out(settings.topics.late, unit, record.thing, message)
+
+
+def _run_align(pipeline: Pipeline, unit: int, align: Any, usable: list[tuple[int, int, Any]]) -> None:
+    records = {offset: entry for offset, _, entry in usable}
+    entries = {name: _entries(usable, stream.quantity) for name, stream in align.streams.items()}
+    streams = {
+        name: oracle.Stream(of, align.lateness_by_stream[name], watermark_scope=align.watermark_scope)
+        for name, of in entries.items()
+    }
+    for name, stream in streams.items():
+        _emit_late(pipeline, unit, (align.name, name), records, stream)
+    values = {offset: record.result for offset, record in records.items() if isinstance(record, wire.Record)}
+    columns = [
+        aligned.Column(
+            entries[name], values, column.rule, column.tolerance, column.period, column.on_missing, column.lateness
+        )
+        for name, column in align.columns.items()
+    ]
+    options = {"lateness_ns": align.lateness, "watermark_scope": align.watermark_scope}
+    rows, _ = aligned.align(entries["driver"], columns, **options)
+    times = {rec.seq: rec.ts for rec in streams["driver"].accepted}
+    ordinals = oracle.ordinals(streams["driver"].accepted)
+    for seq, row in sorted(rows.items()):
+        driver, tie = records[seq], str(ordinals[seq]) if ordinals[seq] else ""
+        time = msgspec.Raw(mean_text(times[seq], times[seq], "ms").encode())
+        cells = dict(zip(align.columns, row, strict=True))
+        message = wire.AlignedRow(
+            driver.thing, align.name, time, driver.result, f"{align.name}:{unit}:{seq}", cells, tie
+        )
+        pipeline.put_out(pipeline.settings.topics.out, unit, driver.thing, message)
+        key = (align.name, driver.thing, align.name, "", tie, times[seq])
+        fields = {name: value for name, value in cells.items() if value is not None}
+        pipeline.points[key] = {"result": driver.result, **fields}
 
 
 def _emit_unmatched(
@@ -213,7 +253,7 @@ def _emit_unmatched(
         for offset in sorted(unmatched[number]):
             identity = f"{join.name}:{unit}:{offset}:" if name == "left" else f"{join.name}:{unit}::{offset}"
             record, where = records[offset], (settings.topics.data, unit, offset)
-            value = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)  # type: ignore[arg-type] # as above
+            value = wire.Unmatched(identity, APPLICATION, join.name, name, *where, record)
             pipeline.put_out(settings.topics.unmatched, unit, record.thing, value)
 
 

@@ -18,7 +18,7 @@ from broker.kafka.topics import TopicFacts
 from joiner.cli import status
 from joiner.cli.status import WIDTH, lines_of, read_status
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
-from joiner.runtime.model import RESET_RUN, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
+from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.presence import read_members, state_of
@@ -165,6 +165,20 @@ def test_what_an_older_release_has_not_counted_by_join_is_no_zero(monkeypatch: p
     one = shown(monkeypatch, make_checkpoint(joins={"power": join}, counts=counts))
     assert one.units[0] is not None
     assert (one.units[0].joins["power"].pairs, one.units[0].joins["power"].failed) == (5, 0)
+
+
+def test_an_align_has_its_own_totals_and_a_row_for_each_of_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    span = 1_554_096_460 * NS, 1_554_096_540 * NS
+    align = AlignSummary({"driver": 7, "speed": 300, "x" * 100: 0}, 3, {"driver": span, "speed": span})
+    counts = {"rows": 55, "spindle:rows": 55, "spindle:dropped": 4, "spindle:late": 3, "spindle:duplicates": 2}
+    found = shown(monkeypatch, make_checkpoint(aligns={"spindle": align}, counts=counts))
+    (unit,) = found.units
+    assert unit is not None
+    assert (unit.rows, unit.pairs, unit.aligns["spindle"].dropped) == (55, 0, 4)
+    lines = lines_of(found)
+    assert ["spindle", "0", "55", "4", "3", "2", "7"] in [line.split() for line in lines]
+    assert ["spindle", "0", "speed", "300", "2019-04-01T05:27:40..05:29:00"] in [line.split() for line in lines]
+    assert [line for line in lines if len(line) > WIDTH] == []
 
 
 def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:

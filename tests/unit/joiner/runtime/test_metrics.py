@@ -8,6 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -25,7 +26,7 @@ from db_connector.metrics import register_metrics as register_db_connector_metri
 from db_connector.progress import Progress as DbProgress
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
-from joiner.runtime.model import Checkpoint, JoinSummary
+from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.commit import write_commit
 from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
@@ -120,6 +121,29 @@ def test_a_batch_is_counted_when_it_is_committed_and_not_when_that_fails() -> No
     assert runner.value("transaction_messages_sum") == len(effects.joined) + len(effects.late) + len(effects.rejected)
 
 
+def test_aligned_rows_are_counted_by_themselves_and_have_a_latency() -> None:
+    runner = Runner(align=[{"name": "table", "driver": "torque", "columns": {"speed": {}}}])
+    unit, effects = joined(runner.settings)
+    runner.commit(effects, dict(unit.counts))
+    assert runner.counted("pairs", "rows", "late", "duplicates") == [2, 1, 2, 2]
+    # From the append of the driver's record; the pairs' later records came at 200 and 300 ms.
+    assert effects.appended_ms == {BASE_MS + 200: 2, BASE_MS + 300: 1}
+
+
+def test_the_gauges_of_an_align_have_its_streams_as_sides() -> None:
+    align = {"name": "table", "driver": "torque", "lateness": "2s", "columns": {"speed": {}}}
+    runner = Runner(align=[align], application={"buffer_records_max": 100})
+    held = AlignSummary({"driver": 20, "speed": 5}, 3, {"driver": (40 * S, 60 * S)})
+    checkpoint = msgspec.structs.replace(runner.checkpoint({}), aligns={"table": held})
+    runner.told = {3: UnitStatus(checkpoint, {"table": {"driver": 100, "speed": 400}}, {DATA}, 0, 0.0)}
+    driver, speed = ({"unit": "3", "join": "table", "side": side} for side in ("driver", "speed"))
+    assert [runner.value("held_records", **one) for one in (driver, speed)] == [20, 5]
+    assert [runner.value("held_bytes", **one) for one in (driver, speed)] == [100, 400]
+    assert runner.value("buffer_used_ratio", unit="3", join="table") == 0.25
+    assert [runner.value("frontier_timestamp_seconds", **one) for one in (driver, speed)] == [60, None]
+    assert runner.value("frontier_lag_seconds", **driver, bound="min", thing="hindmost") == 22
+
+
 def test_each_of_the_results_in_a_message_is_counted() -> None:
     runner = Runner(application={"results": "arrow"})
     unit, effects = joined(runner.settings)
@@ -189,7 +213,9 @@ def test_a_unit_tells_what_it_holds_where_its_frontiers_are_and_who_has_it() -> 
     join = {"name": "power", "left": "speed", "right": "torque", "output": "p", "lateness": ["2s", 0]}
     runner = Runner(join, application={"buffer_records_max": 100, "buffer_bytes_max": 1000})
     held = JoinSummary(20, 5, 3, (40 * S, 60 * S), (10 * S, 50 * S))
-    runner.told = {3: UnitStatus(runner.checkpoint({}, power=held), {"power": (100, 400)}, {DATA}, 12, 1.5)}
+    runner.told = {
+        3: UnitStatus(runner.checkpoint({}, power=held), {"power": {"left": 100, "right": 400}}, {DATA}, 12, 1.5)
+    }
     side = {"unit": "3", "join": "power", "side": "left"}
     other = side | {"side": "right"}
     assert [runner.value("held_records", **one) for one in (side, other)] == [20, 5]

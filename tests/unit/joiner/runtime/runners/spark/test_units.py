@@ -182,7 +182,12 @@ def test_what_a_worker_brings_is_counted_when_it_is_committed_and_told_as_any_ru
     served = stage.serve(0)
     stage.ends[0] = {DATA: 150}
     held = {"power": JoinSummary(3, 0, 1, (0, 10**9), None)}
-    brought = {"counts": {"records": 100}, "joins": held, "held_bytes": {"power": (900, 0)}, "appended_ms": {1: 4}}
+    brought = {
+        "counts": {"records": 100},
+        "joins": held,
+        "held_bytes": {"power": {"left": 900, "right": 0}},
+        "appended_ms": {1: 4},
+    }
     stage.transactions[0].fails.append(Aborted("no answer"))
     for _ in range(2):
         (plan,) = stage.plans()

@@ -1,0 +1,229 @@
+"""The settings of an application's operators, `[[join]]` and `[[align]]`, and the conflicts between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from broker.settings import Duration, Section, TopicName, plain_name
+from joiner.alignment.driver_rows import DRIVER
+
+NAME_LENGTH_MAX: Final = 100
+
+Name = Annotated[str, plain_name(NAME_LENGTH_MAX)]
+"""The name of a join, an align or an application. It is part of every result's id (``join:unit:left:right``), so it
+must not contain a colon. Spark keeps states in a folder named after the application, so the name must not be a path.
+"""
+
+
+class Stream(Section):
+    """A stream of an operator: the records of ``topic`` (default: the data topic) with ``quantity`` (default: all)."""
+
+    topic: TopicName | None = None
+    quantity: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_quantity(cls, given: object) -> object:
+        return {"quantity": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _selects_something(self) -> Self:
+        if self.topic is None and self.quantity is None:
+            message = "name a quantity, a topic, or both"
+            raise ValueError(message)
+        return self
+
+
+def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
+    """Accept a single duration for both sides. An error in it is then reported only once."""
+    if isinstance(given, (list, tuple)):
+        return validate(given)
+    try:
+        return validate((given, given))
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+
+class JoinSettings(Section):
+    """A ``[[join]]``: two streams, the options of the join, its joining function and the name of its output."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"join.progress": "join.watermark_scope"}
+
+    name: Name
+    left: Stream
+    right: Stream
+    function: str = Field(default="both", pattern=r"^([a-z_]+|[A-Za-z0-9_.]+:[A-Za-z0-9_]+)$")
+    output: str = Field(min_length=1, max_length=256)
+    tolerance: Duration | None = None
+    lateness: Annotated[tuple[Duration, Duration], WrapValidator(_as_pair)] = (0, 0)
+    direction: Literal["both", "backward", "forward", "nearest"] = "both"
+    driver: Literal["both", "left", "right"] = "both"
+    watermark_scope: Literal["key", "partition"] = "key"
+    emit_unmatched: Literal["none", "left", "right", "both"] = "none"
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """The selections of both sides, by side."""
+        return {"left": self.left, "right": self.right}
+
+    @property
+    def lateness_by_stream(self) -> dict[str, int]:
+        """The lateness in ns of both sides, by side."""
+        return dict(zip(self.streams, self.lateness, strict=True))
+
+    def emits_unmatched(self, side: str) -> bool:
+        """Return whether unmatched records of ``side``, ``"left"`` or ``"right"``, are written."""
+        return self.emit_unmatched in {side, "both"}
+
+
+COLUMNS_MAX: Final = 100
+"""Maximum number of columns of an align. A column takes one buffer or two."""
+
+_TAKEN: Final = frozenset({DRIVER, "result", "time", "join", "thing", "quantity", "half", "tie"})
+"""Names that a column cannot have: the driver's, and those of the other fields and tags of a row's point."""
+
+
+def _column_name(name: str) -> str:
+    if name in _TAKEN:
+        message = f"{name!r} cannot be the name of a column, because a row has another member or tag of that name"
+        raise ValueError(message)
+    return name
+
+
+ColumnName = Annotated[str, plain_name(NAME_LENGTH_MAX), AfterValidator(_column_name)]
+"""The name of a column: a member of ``values`` in every row, and part of the ids of its late records."""
+
+
+class ColumnSettings(Section):
+    """A column of an align: a stream (default: the quantity named like the column), and the rule for its value."""
+
+    stream: Stream | None = None
+    rule: Literal["previous", "next", "nearest", "linear"] = "previous"
+    tolerance: Duration | None = None
+    lateness: Duration = 0
+    on_missing: Literal["null", "drop"] = "null"
+    period: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_period_only_if_linear(self) -> Self:
+        if self.period is not None and self.rule != "linear":
+            message = f"period is an option of the rule 'linear', not of {self.rule!r}"
+            raise ValueError(message)
+        return self
+
+
+class AlignSettings(Section):
+    """An ``[[align]]``: a driver, whose records have a row each, and the columns of the rows."""
+
+    name: Name
+    driver: Stream
+    lateness: Duration = 0
+    watermark_scope: Literal["key", "partition"] = "key"
+    columns: Annotated[dict[ColumnName, ColumnSettings], Field(min_length=1, max_length=COLUMNS_MAX)]
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """The selections of the driver and the columns, by name."""
+        columns = {name: column.stream or Stream(quantity=name) for name, column in self.columns.items()}
+        return {DRIVER: self.driver, **columns}
+
+    @property
+    def lateness_by_stream(self) -> dict[str, int]:
+        """The lateness in ns of the driver and the columns, by name."""
+        return {DRIVER: self.lateness, **{name: column.lateness for name, column in self.columns.items()}}
+
+
+class Outline(NamedTuple):
+    """What conflicts depend on. Of settings that have not been validated, a part may be of any type, or None.
+
+    ``output``: the quantity of the results. ``streams``: the topic (None: the data topic) and quantity (None: any) of
+    each stream. No record may belong to two streams of one of the ``pairs``.
+    """
+
+    kind: Literal["join", "align"]
+    name: object
+    output: object
+    streams: Mapping[str, tuple[str | None, str | None]]
+    pairs: Sequence[tuple[str, str]]
+
+
+def outline_of(operator: JoinSettings | AlignSettings) -> Outline:
+    """Return the outline of a join or an align."""
+    streams = {name: (stream.topic, stream.quantity) for name, stream in operator.streams.items()}
+    if isinstance(operator, JoinSettings):
+        return Outline("join", operator.name, operator.output, streams, [("left", "right")])
+    return Outline("align", operator.name, operator.name, streams, [(DRIVER, name) for name in operator.columns])
+
+
+def outline_of_invalid(kind: Literal["join", "align"], given: Mapping[str, Any]) -> Outline:
+    """Return the outline of a join or an align that has not been validated, without its invalid streams."""
+    columns = given.get("columns")
+    columns = columns if isinstance(columns, Mapping) else {}
+    asked: dict[str, object] = {side: given.get(side) for side in ("left", "right")} if kind == "join" else {}
+    if kind == "align":
+        asked = {
+            DRIVER: given.get(DRIVER),
+            **{str(name): _stream_of(str(name), column) for name, column in columns.items()},
+        }
+    streams = {}
+    for name, stream in asked.items():
+        try:
+            valid = Stream.model_validate(stream)
+        except ValidationError:
+            continue
+        streams[name] = valid.topic, valid.quantity
+    pairs = [("left", "right")] if kind == "join" else [(DRIVER, name) for name in asked if name != DRIVER]
+    return Outline(kind, given.get("name"), given.get("output" if kind == "join" else "name"), streams, pairs)
+
+
+def _stream_of(name: str, column: object) -> object:
+    found = column.get("stream") if isinstance(column, Mapping) else None
+    return name if found is None else found
+
+
+def clashes(operators: Sequence[Outline], data_topic: str | None) -> list[str]:
+    """Return conflicts: names and outputs used more than once, and records that may be in two streams of a pair."""
+    mistakes = []
+    for what in ("name", "output"):
+        kinds_by_value: dict[str, list[str]] = {}
+        for operator in operators:
+            value = getattr(operator, what)
+            if value is not None:
+                kinds_by_value.setdefault(str(value), []).append(operator.kind)
+        for value, kinds in sorted(kinds_by_value.items()):
+            # The output of an align is its name, so two aligns are already in conflict.
+            if len(kinds) > 1 and (what == "name" or "join" in kinds):
+                mistakes.append(f"{_both(kinds)} have the {what} {value!r}")
+    mistakes += [
+        _shared(operator, pair)
+        for operator in operators
+        for pair in operator.pairs
+        if all(name in operator.streams for name in pair) and _overlap(operator, pair, data_topic)
+    ]
+    return mistakes
+
+
+def _shared(operator: Outline, pair: tuple[str, str]) -> str:
+    where = "on both sides" if operator.kind == "join" else f"both in the driver and in the column {pair[1]!r}"
+    return f"{operator.kind} {operator.name!r}: a record may be {where}; give them different topics or quantities"
+
+
+def _both(kinds: Sequence[str]) -> str:
+    return f"two {kinds[0]}s" if len(set(kinds)) == 1 else "a join and an align"
+
+
+def _overlap(operator: Outline, pair: tuple[str, str], data_topic: str | None) -> bool:
+    (topic, quantity), (other_topic, other_quantity) = (operator.streams[name] for name in pair)
+    if (topic or data_topic) != (other_topic or data_topic):
+        return False
+    return None in {quantity, other_quantity} or quantity == other_quantity

@@ -1,0 +1,191 @@
+"""`UnitOperator`: what a unit needs of each of its operators, and what a join and an align share.
+
+An operator has two or more streams, each a selection of the unit's input, in a fixed order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+from msgspec import UNSET
+
+from broker.wire.records import ROW_BITS, Late, Unmatched, position_text
+from joiner.runtime.task.emit import Things, record_of, sides_of
+from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
+from joiner.runtime.task.payloads import Rows, with_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from joiner.operators import AlignSettings, JoinSettings
+    from joiner.runtime.model import AlignSummary, JoinSummary
+    from joiner.runtime.settings import JoinerSettings
+    from joiner.runtime.task.append_times import AppendTimes
+    from joiner.runtime.task.decode import Keys, SideInput
+    from joiner.runtime.task.effects import Effects
+    from joiner.runtime.task.unit_snapshot import UnitSnapshot
+
+    Ints = NDArray[np.int64]
+
+_NEVER: Final = np.iinfo(np.int64).min
+"""The frontier of a key without records and watermarks."""
+
+Output = TypeVar("Output", Late, Unmatched)
+
+
+class UnitOperator(ABC):
+    """A join or an align in one unit."""
+
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        operator: JoinSettings | AlignSettings,
+        unit: int,
+        keys: Keys,
+        appended: Mapping[str, AppendTimes],
+    ) -> None:
+        """Start without held records. ``keys``: those of the unit; ``appended``: by topic, empty without metrics."""
+        self.name = operator.name
+        self._settings, self._unit = settings, unit
+        self._keys, self._appended = keys, appended
+        self._has_rows = settings.topics.has_rows
+        self._streams = list(operator.streams)
+        selections = [settings.stream(stream) for stream in operator.streams.values()]
+        self._topics = [str(selection["topic"]) for selection in selections]
+        self._quantities = [selection["quantity"] for selection in selections]
+        self._lateness_ns = list(operator.lateness_by_stream.values())
+
+    @abstractmethod
+    def push(self, inputs: Sequence[SideInput], effects: Effects | None) -> dict[str, int]:
+        """Consume the input of each stream and add the effects to ``effects`` (None: only rebuild the state).
+
+        Return the numbers of results, late records, duplicates and so on, by what they are.
+        """
+
+    @abstractmethod
+    def summary(self) -> JoinSummary | AlignSummary:
+        """Return the numbers of held records and keys, and the frontiers."""
+
+    @abstractmethod
+    def held_by_stream(self) -> dict[str, int]:
+        """Return the number of records held, by stream."""
+
+    @abstractmethod
+    def held_bytes(self) -> dict[str, int]:
+        """Return the approximate bytes held, by stream. Thread-safe."""
+
+    @abstractmethod
+    def known_keys(self) -> Ints:
+        """Return the numbers of the keys to which the operator still refers."""
+
+    @abstractmethod
+    def save(self, saved: UnitSnapshot) -> None:
+        """Add the operator to a snapshot."""
+
+    @abstractmethod
+    def load(self, saved: UnitSnapshot) -> None:
+        """Load what `save` has added. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
+
+    @abstractmethod
+    def _held_by_key(self) -> tuple[Ints, Ints]:
+        """Return the keys that have records, and how many each has."""
+
+    @abstractmethod
+    def _frontiers_ns(self) -> list[Ints]:
+        """Return the frontiers of each stream, for all keys in use."""
+
+    @abstractmethod
+    def _leading_pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs of streams of which the first may have to wait for the second."""
+
+    @abstractmethod
+    def _count_later(self, stream: int, ts_ns: int) -> int:
+        """Return how many held records of a stream are later than ``ts_ns``."""
+
+    def held(self) -> int:
+        """Return the number of records held."""
+        return sum(self.held_by_stream().values())
+
+    def room(self) -> dict[str, tuple[int, int]]:
+        """Return the used amount and the limit of the buffer, by the name of the limit's setting."""
+        limits = self._settings.application
+        return {
+            "buffer_records_max": (self.held(), limits.buffer_records_max),
+            "buffer_bytes_max": (sum(self.held_bytes().values()), limits.buffer_bytes_max),
+        }
+
+    def fullest_keys(self, count: int) -> list[tuple[str, int]]:
+        """Return the ``count`` things with the most held records, each with their number."""
+        keys, held = self._held_by_key()
+        return [(self._keys.things[keys[at]], int(held[at])) for at in np.argsort(-held)[:count].tolist()]
+
+    def leads(self) -> list[Lead]:
+        """Return how far streams lead each other, if their topics differ and the buffer is filling up."""
+        pairs = [(one, other) for one, other in self._leading_pairs() if self._topics[one] != self._topics[other]]
+        if not pairs:
+            return []
+        fill = max(used / limit for used, limit in self.room().values())
+        if fill < RESUME_BELOW:
+            return []
+        # The largest time of each stream, by a record of any key or a watermark.
+        latest_ns = [
+            int(frontier.max(initial=_NEVER)) + lateness_ns
+            for frontier, lateness_ns in zip(self._frontiers_ns(), self._lateness_ns, strict=True)
+        ]
+        return [
+            Lead(self._topics[one], self._topics[other], fill, self._count_later(one, latest_ns[other]) / self.held())
+            for one, other in pairs
+        ]
+
+    # For the subclasses
+
+    def _spans(self) -> list[tuple[int, int] | None]:
+        """Return the lowest and the highest frontier of each stream, None if there is none."""
+        known = (frontier[frontier != _NEVER] for frontier in self._frontiers_ns())
+        return [(int(some.min()), int(some.max())) if len(some) else None for some in known]
+
+    def _outputs(self, kind: type[Output], stream: int, rows: Rows, identity: str) -> list[Output]:
+        """Return the late or unmatched records of a stream. ``identity``: their id, with %s for the position."""
+        if not len(rows.seq):
+            return []
+        if self._has_rows:
+            rows = with_json(rows, self._quantities[stream], self._settings.events.time_unit)
+        bits = ROW_BITS if self._has_rows else 0
+        return [
+            kind(
+                identity % position_text(seq, has_rows=self._has_rows),
+                self._settings.application.name,
+                self.name,
+                self._streams[stream],
+                self._topics[stream],
+                self._unit,
+                seq >> bits,
+                record_of(thing, shown),
+                seq & (1 << bits) - 1 if bits else UNSET,
+            )
+            for seq, thing, shown in zip(
+                rows.seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
+            )
+        ]
+
+    def _appended_ms(self, stream: int, seq: Ints) -> Ints:
+        """Return the append times of a stream's records."""
+        return self._appended[self._topics[stream]].of(seq >> ROW_BITS if self._has_rows else seq)
+
+    def _things_of(self, keys: Ints) -> Things:
+        things = self._keys.things
+        is_there = np.zeros(len(things), dtype=bool)
+        is_there[keys] = True
+        there = is_there.nonzero()[0]
+        number = np.empty(len(things), dtype=np.int64)
+        number[there] = np.arange(len(there))
+        return Things([things[key] for key in there.tolist()], number.take(keys))
+
+
+def note_latencies(effects: Effects, appended_ms: Ints) -> None:
+    """Count results by the append times (ms) from which their latency is measured, shape (n,)."""
+    times_ms, counts = np.unique(appended_ms, return_counts=True)
+    effects.appended_ms.update(dict(zip(times_ms.tolist(), counts.tolist(), strict=True)))

@@ -1,0 +1,214 @@
+"""One align in one unit: the rows that wait, the held records of its columns, and the effects of a batch.
+
+`AlignBuffer` holds keys, times and the values of the columns. Of the driver's records, this module keeps what else a
+row contains, until the row comes out: the value, and the ordinal among the records with the same key and time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from broker.wire.bulk import RowColumns, encode_rows, position_pieces
+from broker.wire.columns import StringColumn
+from broker.wire.records import Late, encode_lines
+from joiner.alignment.buffer import AlignBuffer, AlignedRows
+from joiner.alignment.driver_rows import DRIVER
+from joiner.alignment.position_table import PositionTable
+from joiner.alignment.rules import ColumnRule
+from joiner.core import snapshot
+from joiner.runtime.model import AlignSummary
+from joiner.runtime.task.batch import Batch
+from joiner.runtime.task.emit import mean_times
+from joiner.runtime.task.operators.operator import UnitOperator, note_latencies
+from joiner.runtime.task.operators.ordinals import Ordinals
+from joiner.runtime.task.unit_snapshot import SavedAlign, UnitSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from joiner.operators import AlignSettings, ColumnSettings
+    from joiner.runtime.settings import JoinerSettings
+    from joiner.runtime.task.append_times import AppendTimes
+    from joiner.runtime.task.decode import Keys, SideInput
+    from joiner.runtime.task.effects import Effects
+
+    Ints = NDArray[np.int64]
+
+_OF_DRIVER: Final = 0
+"""The driver's place among the streams."""
+
+_HELD: Final = 3
+"""What is held of a driver record: position, value (the bits of a float64) and ordinal."""
+
+_ROW_BYTES: Final = 80
+"""Bytes of a row that waits, besides those of its relations. Measured."""
+_RELATION_BYTES: Final = 110
+"""Bytes that a row that waits takes for one neighbour. Measured."""
+_RECORD_BYTES: Final = 120
+"""Bytes of a held record of a column. Measured."""
+
+
+class UnitAlign(UnitOperator):
+    """One align of a unit."""
+
+    def __init__(
+        self,
+        settings: JoinerSettings,
+        align: AlignSettings,
+        unit: int,
+        keys: Keys,
+        appended: Mapping[str, AppendTimes],
+    ) -> None:
+        """See `UnitOperator`."""
+        super().__init__(settings, align, unit, keys, appended)
+        rules = {name: rule_of(column) for name, column in align.columns.items()}
+        self._buffer = AlignBuffer(rules, lateness_ns=align.lateness, watermark_scope=align.watermark_scope)
+        self._row_bytes = _ROW_BYTES + _RELATION_BYTES * sum(len(rule.directions) for rule in rules.values())
+        self._driver = PositionTable(_HELD)
+        self._ordinals = Ordinals()
+
+    def push(self, inputs: Sequence[SideInput], effects: Effects | None) -> dict[str, int]:
+        """See `UnitOperator`. Return the numbers of rows, dropped rows, late records and duplicates."""
+        driver, columns = inputs[_OF_DRIVER], dict(zip(self._streams[1:], inputs[1:], strict=True))
+        found = self._buffer.push(
+            driver=driver.columns(),
+            columns={name: (given, side.rows().result) for name, side in columns.items() if (given := side.columns())},
+            driver_watermarks=driver.watermarks(),
+            column_watermarks={name: marks for name, side in columns.items() if (marks := side.watermarks())},
+        )
+        self._hold(driver, found)
+        if effects is not None:
+            self._emit_rows(found, effects)
+            for stream, side in enumerate(inputs):
+                self._emit_late(stream, side, found.late_seq[self._streams[stream]], effects)
+        self._driver.remove(self._driver.find(np.concatenate((found.seq, found.dropped_seq))))
+        return {
+            "rows": len(found),
+            "dropped": len(found.dropped_seq),
+            "late": sum(map(len, found.late_seq.values())),
+            "duplicates": sum(map(len, found.duplicate_seq.values())),
+        }
+
+    # Held records
+
+    def held_by_stream(self) -> dict[str, int]:
+        """See `UnitOperator`. Of the driver, the rows that wait; a record of a linear column may count twice."""
+        return self._buffer.driver_rows.held_by_stream()
+
+    def held_bytes(self) -> dict[str, int]:
+        """See `UnitOperator`."""
+        return {
+            stream: count * (self._row_bytes if stream == DRIVER else _RECORD_BYTES)
+            for stream, count in self.held_by_stream().items()
+        }
+
+    def summary(self) -> AlignSummary:
+        """See `UnitOperator`."""
+        spans = zip(self._streams, self._spans(), strict=True)
+        return AlignSummary(self.held_by_stream(), len(self._keys), {name: span for name, span in spans if span})
+
+    def known_keys(self) -> Ints:
+        """See `UnitOperator`."""
+        # A key that is in use has its records of such times in the buffer, so the buffer knows all that are left.
+        self._ordinals.forget_all(self._driver_frontier_ns)
+        return self._buffer.driver_rows.known_keys()
+
+    def _held_by_key(self) -> tuple[Ints, Ints]:
+        return self._buffer.driver_rows.held_by_key()
+
+    def _frontiers_ns(self) -> list[Ints]:
+        frontiers = self._buffer.driver_rows.frontier_ns(self._keys.numbers_in_use())
+        return [frontiers[stream] for stream in self._streams]
+
+    def _driver_frontier_ns(self, keys: Ints) -> Ints:
+        return self._buffer.driver_rows.frontier_ns(keys)[DRIVER]
+
+    def _leading_pairs(self) -> list[tuple[int, int]]:
+        columns = range(1, len(self._streams))
+        return [pair for column in columns for pair in ((_OF_DRIVER, column), (column, _OF_DRIVER))]
+
+    def _count_later(self, stream: int, ts_ns: int) -> int:
+        return int(np.count_nonzero(self._buffer.driver_rows.held_ts(self._streams[stream]) > ts_ns))
+
+    # Snapshots
+
+    def save(self, saved: UnitSnapshot) -> None:
+        """See `UnitOperator`."""
+        self._ordinals.forget_all(self._driver_frontier_ns)
+        held, ordinals = self._driver.rows(), self._ordinals.table()
+        columns = {f"held.{number}": column for number, column in enumerate(held)}
+        columns |= {f"ordinals.{number}": column for number, column in enumerate(ordinals)}
+        saved.aligns[self.name] = SavedAlign(self._buffer.snapshot(), snapshot.pack({}, columns))
+
+    def load(self, saved: UnitSnapshot) -> None:
+        """See `UnitOperator`."""
+        given = saved.aligns[self.name]
+        _, columns = snapshot.unpack(given.driver)
+        self._buffer = AlignBuffer.restore(given.buffer)
+        self._driver.append(np.stack([columns[f"held.{number}"] for number in range(_HELD)]))
+        self._ordinals.load(np.stack([columns[f"ordinals.{number}"] for number in range(3)]))
+
+    # Steps of `push`
+
+    def _hold(self, driver: SideInput, found: AlignedRows) -> None:
+        """Hold the accepted records of the driver."""
+        rows = driver.rows()
+        if not len(rows.seq):
+            return
+        left_out = np.concatenate((found.late_seq[DRIVER], found.duplicate_seq[DRIVER]))
+        if len(left_out):
+            is_accepted = np.ones(len(rows.seq), dtype=bool)
+            is_accepted[rows.seq.searchsorted(left_out)] = False
+            rows = rows.take(is_accepted.nonzero()[0])
+        ordinals = self._ordinals.assign(rows.key, rows.ts_ns)
+        self._ordinals.forget(np.unique(rows.key), self._driver_frontier_ns)
+        self._driver.append(np.stack((rows.seq, rows.result.view(np.int64), ordinals)))
+
+    def _emit_rows(self, found: AlignedRows, effects: Effects) -> None:
+        if not len(found):
+            return
+        _, value, ordinal = self._driver.take(self._driver.find(found.seq))
+        things = self._things_of(found.key)
+        columns = RowColumns(
+            things.texts(),
+            mean_times(found.ts_ns, found.ts_ns, self._settings.events.time_unit),
+            numbers(value.view(np.float64)),
+            position_pieces(found.seq, has_rows=self._has_rows),
+            {name: numbers(found.values[name], found.is_missing[name]) for name in self._streams[1:]},
+            ordinal,
+        )
+        effects.joined_parts.append(Batch(things.keys(), encode_rows(columns, self.name, self._unit)))
+        effects.pairs += len(found)
+        if self._appended:
+            note_latencies(effects, self._appended_ms(_OF_DRIVER, found.seq))
+
+    def _emit_late(self, stream: int, side: SideInput, late_seq: Ints, effects: Effects) -> None:
+        if len(late_seq):
+            rows = side.rows()
+            late = rows.take(rows.seq.searchsorted(late_seq))
+            identity = f"{self.name}:{self._unit}:{self._streams[stream]}:%s"
+            effects.late += self._outputs(Late, stream, late, identity)
+
+
+def rule_of(column: ColumnSettings) -> ColumnRule:
+    """Return the rule of a column."""
+    return ColumnRule(
+        rule=column.rule,
+        tolerance_ns=column.tolerance,
+        period=column.period,
+        on_missing=column.on_missing,
+        lateness_ns=column.lateness,
+    )
+
+
+def numbers(values: NDArray[np.float64], is_missing: NDArray[np.bool_] | None = None) -> StringColumn:
+    """Return numbers as JSON, null where they are missing."""
+    found: list[float | None] = values.tolist()
+    if is_missing is not None:
+        for at in is_missing.nonzero()[0].tolist():
+            found[at] = None
+    return StringColumn.of_lines(encode_lines(found))

@@ -1,0 +1,174 @@
+"""Does `tester.py verify` pass the aligned rows of a correct run, and fail others with the appropriate message?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joiner.check.found.evidence import RecordedEvidence
+from joiner.check.found.findings import Findings
+from joiner.check.report import render_findings
+from joiner.check.verify.events import EventsCheck
+from joiner.check.verify.outputs import verify
+from joiner.check.verify.points import PointKey, PointsCheck
+from tests.unit.joiner.check.pretended_pipeline import JOINS, Pipeline, make_checkpoint, make_pipeline, make_settings
+
+SPINDLE = {
+    "name": "spindle",
+    "driver": "torque",
+    "lateness": "1s",
+    "columns": {
+        "speed": {"rule": "linear", "tolerance": "4s"},
+        "heading": {"stream": "command", "rule": "linear", "period": 360.0, "lateness": "1s"},
+        "command": {"on_missing": "drop"},
+        "near": {"stream": "speed", "rule": "nearest", "tolerance": "1s"},
+    },
+}
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return make_pipeline(3, rows=80, settings=make_settings(join=list(JOINS[:1]), align=[SPINDLE]))
+
+
+def check(pipeline: Pipeline, **more: Any) -> Findings:
+    return verify(pipeline.settings, pipeline.evidence(), **more)
+
+
+def row_places(pipeline: Pipeline) -> list[int]:
+    """Return the indices of the rows in the list of all outputs."""
+    return [at for at, message in enumerate(pipeline.outputs) if b'"values":' in (message.value or b"")]
+
+
+def test_a_right_run_is_right_and_has_every_kind_of_row(pipeline: Pipeline) -> None:
+    findings = check(pipeline)
+    assert findings.is_right, render_findings(findings)
+    rows = [json.loads(pipeline.outputs[at].value or b"") for at in row_places(pipeline)]
+    assert findings.tally("aligned rows", "spindle").found == len(rows) > 5
+    assert any(None in row["values"].values() for row in rows)
+    assert findings.tally("late records", "spindle").found > 1
+    driver = next(side for side in findings.sides if side["side"] == "driver")
+    assert (driver["joined"], driver["unmatched"] > 0) == (len(rows), True)
+    assert driver["accepted"] == driver["joined"] + driver["unmatched"] + driver["waiting"]
+
+
+def test_a_removed_row_is_missing_and_a_copy_is_doubled(pipeline: Pipeline) -> None:
+    whole, at = list(pipeline.outputs), row_places(pipeline)[2]
+    identity = json.loads(whole[at].value or b"")["id"]
+    del pipeline.outputs[at]
+    report = render_findings(check(pipeline))
+    assert f"row {identity} of R" in report
+    assert report.endswith("WRONG: 1 missing.")
+    pipeline.outputs = [*whole, whole[at]._replace(offset=10**6)]
+    report = render_findings(check(pipeline))
+    assert f"row {identity}: at" in report
+    assert report.endswith("WRONG: 1 doubled.")
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("thing", lambda c: c.update(thing="R1000")),
+        ("quantity", lambda c: c.update(quantity="other")),
+        ("phenomenonTime", lambda c: c.update(phenomenonTime=c["phenomenonTime"] + 1)),
+        ("result", lambda c: c.update(result=0.125)),
+        ("tie", lambda c: c.update(tie="7")),
+        ("values.speed", lambda c: c["values"].update(speed=123456.0)),
+        ("values.speed", lambda c: c["values"].update(speed=c["values"]["speed"] * (1 + 1e-9))),
+        ("values.command: None", lambda c: c["values"].update(command=None)),
+        ("values.heading: missing", lambda c: c["values"].pop("heading")),
+        ("values.more: there is no such column", lambda c: c["values"].update(more=1.0)),
+        ("not a valid row", lambda c: c.pop("values")),
+    ],
+)
+def test_an_altered_row_names_the_field(
+    pipeline: Pipeline, field: str, change: Callable[[dict[str, Any]], object]
+) -> None:
+    rows = ((at, json.loads(pipeline.outputs[at].value or b"")) for at in row_places(pipeline))
+    at, content = next((at, row) for at, row in rows if None not in row["values"].values())
+    change(content)
+    pipeline.outputs[at] = pipeline.outputs[at]._replace(value=json.dumps(content).encode())
+    findings = check(pipeline)
+    assert render_findings(findings).endswith("WRONG: 1 altered.")
+    assert field in findings.examples["altered aligned rows"][0]
+
+
+def test_rounding_of_interpolated_values_and_the_seam_of_a_period_are_no_difference(pipeline: Pipeline) -> None:
+    changed = 0
+    for at in row_places(pipeline):
+        content = json.loads(pipeline.outputs[at].value or b"")
+        for name, factor in (("speed", 1 + 1e-15), ("heading", 1 - 1e-15)):
+            if content["values"][name] is not None:
+                content["values"][name] *= factor
+                changed += 1
+        pipeline.outputs[at] = pipeline.outputs[at]._replace(value=json.dumps(content).encode())
+    assert changed > 5
+    assert check(pipeline).is_right
+
+
+def test_an_altered_kafka_key_of_a_row_is_altered(pipeline: Pipeline) -> None:
+    at = row_places(pipeline)[1]
+    pipeline.outputs[at] = pipeline.outputs[at]._replace(key=b"R0.speed")
+    assert "Kafka key" in check(pipeline).examples["altered aligned rows"][0]
+
+
+def test_a_row_that_must_not_be_is_unexpected(pipeline: Pipeline) -> None:
+    at = row_places(pipeline)[0]
+    value = (pipeline.outputs[at].value or b"").replace(b'"id":"spindle:', b'"id":"spindle:9')
+    pipeline.outputs.append(pipeline.outputs[at]._replace(value=value, offset=10**6))
+    assert render_findings(check(pipeline)).endswith("WRONG: 1 unexpected.")
+
+
+def test_rows_that_became_due_after_the_progress_was_read_are_neither_missing_nor_unexpected(
+    pipeline: Pipeline,
+) -> None:
+    whole = pipeline.evidence()
+    earlier = {
+        unit: make_checkpoint(pipeline, unit, stop=min(30, pipeline.ends["machine.data", unit])) for unit in range(3)
+    }
+    findings = verify(
+        pipeline.settings, RecordedEvidence(earlier, whole.messages, whole.topics, whole.progress_by_unit)
+    )
+    assert findings.is_right, render_findings(findings)
+    tally = findings.tally("aligned rows", "spindle")
+    assert tally.after > 0
+    assert tally.found + tally.after == len(row_places(pipeline))
+
+
+def test_every_quantity_of_the_file_is_accounted_for_by_driver_and_columns(pipeline: Pipeline, tmp_path: Path) -> None:
+    file = tmp_path / "events.json"
+    file.write_bytes(b"".join(row + b"\n" for row in pipeline.rows))
+    evidence = pipeline.evidence()
+    findings = verify(pipeline.settings, evidence, further=[EventsCheck(file, pipeline.settings, evidence)])
+    assert findings.is_right, render_findings(findings)
+    accounts = findings.events["accounts"]
+    for name in ("driver", "speed", "heading", "command", "near"):
+        account = accounts[f"spindle {name}"]
+        assert account["joined"] > 0
+        assert account["selected"] == sum(count for fate, count in account.items() if fate != "selected")
+
+
+def check_points(pipeline: Pipeline) -> Findings:
+    points = {PointKey(*key): dict(fields) for key, fields in pipeline.points.items()}
+    return check(pipeline, further=[PointsCheck(points, ["power", "spindle"])])
+
+
+def test_each_row_has_one_point_with_a_field_for_each_value(pipeline: Pipeline) -> None:
+    findings = check_points(pipeline)
+    assert findings.is_right, render_findings(findings)
+    assert findings.tally("points in InfluxDB", "spindle").found == len(row_places(pipeline))
+    key = next(key for key in pipeline.points if key[0] == "spindle")
+    fields = pipeline.points.pop(key)
+    assert render_findings(check_points(pipeline)).endswith("WRONG: 1 missing.")
+    for wrong in (
+        fields | {"result": 0.5},
+        fields | {"more": 1.0},
+        {**fields, "command": 0.5},
+        {"result": fields["result"]},
+    ):
+        pipeline.points[key] = wrong
+        assert render_findings(check_points(pipeline)).endswith("WRONG: 1 altered."), wrong

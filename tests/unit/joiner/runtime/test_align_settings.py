@@ -1,0 +1,146 @@
+"""Are the settings of aligns read, refused with the reason, and part of the fingerprint?"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from broker.settings import SettingsError, load_settings
+from joiner.operators import COLUMNS_MAX, ColumnSettings
+from joiner.runtime.settings import JoinerSettings, semantic_differences
+
+BASE: dict[str, Any] = {
+    "application": {"name": "app"},
+    "join": [{"name": "power", "left": "l", "right": "r", "output": "o"}],
+    "align": [{"name": "spindle", "driver": "torque", "columns": {"speed": {"rule": "linear"}, "mode": {}}}],
+}
+
+
+def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    given = copy.deepcopy(BASE)
+    place: Any = given
+    for step in path[:-1]:
+        place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
+    place[path[-1]] = value
+    return given
+
+
+def fingerprint(given: dict[str, Any]) -> str:
+    return JoinerSettings.model_validate(given).fingerprint()
+
+
+COLUMN = ("align", 0, "columns", "speed")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"),
+    [
+        (("align", 0, "driver"), "mode", "a record may be both in the driver and in the column 'mode'"),
+        (("align", 0, "driver"), {"topic": "machine.data"}, "in the column 'speed'"),
+        (("align", 0, "driver"), {"topic": "machine.out"}, "'machine.out' is both read and written"),
+        (("align", 0, "name"), "power", "a join and an align have the name 'power'"),
+        (("align", 0, "name"), "o", "a join and an align have the output 'o'"),
+        (("align",), 2 * BASE["align"], "two aligns have the name 'spindle'"),
+        (("align", 0, "name"), "a:b", "align.0.name"),
+        (("align", 0, "driver"), {}, "name a quantity, a topic, or both"),
+        (("align", 0, "columns"), {}, "align.0.columns"),
+        (("align", 0, "columns"), {f"c{n}": {} for n in range(COLUMNS_MAX + 1)}, "align.0.columns"),
+        (("align", 0, "lateness"), ["1s", "1s"], "a duration is a number with a unit"),
+        (("align", 0, "watermark_scope"), "all", "align.0.watermark_scope"),
+        (("align", 0, "surprise"), 1, "align.0.surprise"),
+        ((*COLUMN, "rule"), "last", "align.0.columns.speed.rule"),
+        ((*COLUMN, "tolerance"), 5, "a duration is a number with a unit"),
+        ((*COLUMN, "on_missing"), "skip", "align.0.columns.speed.on_missing"),
+        ((*COLUMN, "period"), 0, "align.0.columns.speed.period"),
+        ((*COLUMN, "period"), float("inf"), "align.0.columns.speed.period"),
+        ((*COLUMN, "stream"), "torque", "in the column 'speed'"),
+        ((*COLUMN, "surprise"), 1, "align.0.columns.speed.surprise"),
+        (("align", 0, "columns", "mode", "period"), 360, "period is an option of the rule 'linear', not of 'previous'"),
+        *(
+            (("align", 0, "columns", name), {}, "cannot be the name of a column")
+            for name in ("driver", "result", "time", "join", "thing", "quantity", "half", "tie")
+        ),
+        (("align", 0, "columns", "a b"), {}, "must be 1 to 100 characters"),
+        (("application", "results"), "arrow", "aligned rows are written as JSON"),
+    ],
+)
+def test_a_setting_of_an_align_that_cannot_be_used_is_named(path: tuple[Any, ...], value: Any, what: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        JoinerSettings.model_validate(changed(path, value))
+    assert what in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("align", 0, "name"), "other"),
+        (("align", 0, "driver"), "other"),
+        (("align", 0, "lateness"), "1s"),
+        (("align", 0, "watermark_scope"), "partition"),
+        (("align", 0, "columns", "more"), {}),
+        ((*COLUMN, "stream"), "other"),
+        ((*COLUMN, "rule"), "next"),
+        ((*COLUMN, "tolerance"), "1s"),
+        ((*COLUMN, "lateness"), "1s"),
+        ((*COLUMN, "on_missing"), "drop"),
+        ((*COLUMN, "period"), 360.0),
+        (("align",), []),
+    ],
+)
+def test_every_setting_of_an_align_changes_the_fingerprint(path: tuple[Any, ...], value: Any) -> None:
+    given = changed(path, value)
+    assert fingerprint(given) != fingerprint(BASE)
+    then, now = (JoinerSettings.model_validate(one).semantics() for one in (BASE, given))
+    assert all(place.startswith("aligns") for place, _, _ in semantic_differences(then, now))
+    if path[2:3] == ("columns",):
+        assert set(ColumnSettings.model_fields) >= {path[-1]} or path[-1] == "more"
+
+
+def test_the_same_settings_in_other_words_keep_the_fingerprint() -> None:
+    spelled = {"stream": {"topic": "machine.data", "quantity": "speed"}, "rule": "linear", "tolerance": None}
+    assert fingerprint(changed(COLUMN, spelled)) == fingerprint(BASE)
+    columns = dict(reversed(BASE["align"][0]["columns"].items()))
+    assert fingerprint(changed(("align", 0, "columns"), columns)) == fingerprint(BASE)
+
+
+def test_an_application_without_aligns_has_the_fingerprint_of_the_release_before() -> None:
+    assert fingerprint(changed(("align",), [])) == "61850580908c3ebfc6be7efc899bf0b4564605efbc5eea54660634fcc6b3c7d8"
+
+
+def test_an_application_may_have_aligns_alone_and_needs_one_operator() -> None:
+    settings = JoinerSettings.model_validate(changed(("join",), []))
+    assert [one.name for one in settings.operators] == ["spindle"]
+    with pytest.raises(ValidationError, match=r"neither a \[\[join\]\] nor an \[\[align\]\]"):
+        JoinerSettings.model_validate({})
+
+
+def test_two_columns_may_read_one_stream_by_different_rules() -> None:
+    settings = JoinerSettings.model_validate(
+        changed(("align", 0, "columns", "next"), {"stream": "mode", "rule": "next"})
+    )
+    (align,) = settings.align
+    assert [stream.quantity for stream in align.streams.values()] == ["torque", "speed", "mode", "mode"]
+
+
+def test_all_mistakes_of_an_align_are_told_in_one_round(tmp_path: Path) -> None:
+    file = tmp_path / "lsb.toml"
+    file.write_text(
+        "[[align]]\nname = 'a'\ndriver = 'x'\nlateness = '1x'\n"
+        "[align.columns.y]\nperiod = 3\n[align.columns.z]\nstream = 'x'\nrule = 'linear'\n"
+        "[[align]]\nname = 'a'\ndriver = 'x'\n[align.columns]\ny = {}\n"
+    )
+    with pytest.raises(SettingsError) as refused:
+        load_settings(JoinerSettings, file)
+    told = str(refused.value)
+    for mistake in (
+        "align.0.lateness: a duration is a number with a unit",
+        "align.0.columns.y: period is an option of the rule 'linear'",
+        "two aligns have the name 'a'",
+        "align 'a': a record may be both in the driver and in the column 'z'",
+    ):
+        assert told.count(mistake) == 1, mistake
+    assert all(line.startswith(str(file)) for line in told.splitlines())
