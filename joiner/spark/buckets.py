@@ -17,10 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from joiner.spark import rows as arrow
+from joiner.spark.aligned_rows import AlignRules, align_whole
 from joiner.spark.reordering import Rules, join_whole
+from joiner.spark.rows import Side
 
-PACKED: Final = "bucket int, side tinyint, packed binary"
-"""The schema of the operator's input: each row is a packed table of rows from one bucket and one side."""
+PACKED: Final = "bucket int, side int, packed binary"
+"""The schema of the operators' input: each row is a packed table of rows from one bucket and one side.
+
+A side is a number: 0 left and 1 right, or 0 the driver of aligned rows and then the tables of its columns."""
 
 _PACKED_ROWS_MAX: Final = 200_000
 """Number of rows that a worker collects before it packs them: tens of megabytes. A smaller number would produce many
@@ -59,12 +63,11 @@ def _hash(value: int) -> int:
     return mixed - (1 << 32) if mixed >> 31 else mixed
 
 
-def packer(rules: Rules, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that packs the rows of side ``at`` (0 left, 1 right).
+def packer(side: Side, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for ``mapInArrow`` that packs the rows of ``side``, which is number ``at``.
 
     The first column of the input must contain the bucket of each row.
     """
-    side = rules.sides[at]
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _in_large_parts(batches):
@@ -95,7 +98,7 @@ def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
     ]
     columns = [
         pa.array(buckets, pa.int32()),
-        pa.array(np.full(len(parts), at), pa.int8()),
+        pa.array(np.full(len(parts), at), pa.int32()),
         pa.array(parts, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=["bucket", "side", "packed"])
@@ -129,3 +132,15 @@ def whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table
         return join_whole(rules, left.remove_column(0), right.remove_column(0)).rename_columns(names)
 
     return join_bucket
+
+
+def whole_aligner(rules: AlignRules, names: list[str]) -> Callable[[pa.Table], pa.Table]:
+    """Return a function for ``groupBy(…).applyInArrow`` that aligns the packed tables of a bucket, see `PACKED`."""
+
+    def align_bucket(rows: pa.Table) -> pa.Table:
+        parts: list[list[pa.Table]] = [[side.schema.empty_table()] for side in rules.sides]
+        for at, packed in zip(rows.column("side").to_pylist(), rows.column("packed"), strict=True):
+            parts[at].append(arrow.from_bytes(packed.as_buffer()))
+        return align_whole(rules, [pa.concat_tables(tables) for tables in parts]).rename_columns(names)
+
+    return align_bucket

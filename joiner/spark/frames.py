@@ -13,6 +13,9 @@ from joiner.spark.request import Options, Request
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+    from joiner.spark.rows import Side
 
 
 def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
@@ -87,19 +90,32 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
-    """Return the frame with a new first column that groups its rows by bucket, and its columns renamed to ``c0``, …"""
-    rules = request.rules
+    rules, types = request.rules, request.types[at]
     side = rules.sides[at]
+    cast = frame.toDF(*side.schema.names).select(
+        [
+            F.col(name) if kind == field.dataType else F.col(name).cast(kind).alias(name)
+            for name, kind, field in zip(side.schema.names, types, frame.schema.fields, strict=True)
+        ]
+    )
+    keys = [types[place] for place in side.by]
+    return in_buckets(cast, side, keys, rules.buckets, keeps_incomplete=rules.emits_unmatched(at))
+
+
+def in_buckets(
+    frame: DataFrame, side: Side, key_types: Sequence[DataType], buckets: int, *, keeps_incomplete: bool
+) -> DataFrame:
+    """Return the frame with a first column that groups its rows by bucket, and its own columns as ``c0``, ``c1``, …
+
+    ``key_types``: the types in which keys are compared. ``keeps_incomplete``: whether rows without a time, or with a
+    null in their key, stay.
+    """
     placed = frame.toDF(*side.schema.names)
-    columns = [
-        F.col(name) if kind == field.dataType else F.col(name).cast(kind)
-        for name, kind, field in zip(side.schema.names, request.types[at], frame.schema.fields, strict=True)
-    ]
-    keys = [columns[place] for place in side.by]
-    if not rules.emits_unmatched(at):
+    keys = [F.col(side.schema.names[place]).cast(kind) for place, kind in zip(side.by, key_types, strict=True)]
+    if not keeps_incomplete:
         for place in (*side.by, side.time):
             placed = placed.where(F.col(side.schema.names[place]).isNotNull())
-    return placed.select(_group(keys, rules.buckets).alias("bucket"), *columns)
+    return placed.select(_group(keys, buckets).alias("bucket"), *side.schema.names)
 
 
 def _group(keys: list[Column], buckets: int) -> Column:
@@ -114,7 +130,7 @@ def _table(sides: tuple[DataFrame, DataFrame], request: Request) -> DataFrame:
 
 
 def _stream(sides: tuple[DataFrame, DataFrame], request: Request, name: str) -> DataFrame:
-    left, right = (side.mapInArrow(packer(request.rules, at), PACKED) for at, side in enumerate(sides))
+    left, right = (side.mapInArrow(packer(request.rules.sides[at], at), PACKED) for at, side in enumerate(sides))
     joined = (
         left.unionAll(right)
         .groupBy("bucket")

@@ -16,11 +16,12 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from joiner.runtime.settings import JoinerSettings
-from joiner.spark.request import PROVIDER, ROCKSDB
 
 _NEEDED: Final = {
     # The only state store that supports the operator used here (``transformWithStateInPandas``).
-    PROVIDER: ROCKSDB,
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
     # With changelogs, a batch writes only its changes instead of all files of the state store.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # Tasks must not run twice, because the outcome of the second attempt would be discarded anyway.

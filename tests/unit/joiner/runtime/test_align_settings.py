@@ -49,11 +49,11 @@ COLUMN = ("align", 0, "columns", "speed")
         (("align", 0, "driver"), {}, "name a quantity, a topic, or both"),
         (("align", 0, "columns"), {}, "align.0.columns"),
         (("align", 0, "columns"), {f"c{n}": {} for n in range(COLUMNS_MAX + 1)}, "align.0.columns"),
-        (("align", 0, "lateness"), ["1s", "1s"], "a duration is a number with a unit"),
+        (("align", 0, "lateness"), ["1s", "1s"], "expected a duration with a unit"),
         (("align", 0, "watermark_scope"), "all", "align.0.watermark_scope"),
         (("align", 0, "surprise"), 1, "align.0.surprise"),
         ((*COLUMN, "rule"), "last", "align.0.columns.speed.rule"),
-        ((*COLUMN, "tolerance"), 5, "a duration is a number with a unit"),
+        ((*COLUMN, "tolerance"), 5, "expected a duration with a unit"),
         ((*COLUMN, "on_missing"), "skip", "align.0.columns.speed.on_missing"),
         ((*COLUMN, "period"), 0, "align.0.columns.speed.period"),
         ((*COLUMN, "period"), float("inf"), "align.0.columns.speed.period"),
@@ -137,7 +137,7 @@ def test_all_mistakes_of_an_align_are_told_in_one_round(tmp_path: Path) -> None:
         load_settings(JoinerSettings, file)
     told = str(refused.value)
     for mistake in (
-        "align.0.lateness: a duration is a number with a unit",
+        "align.0.lateness: expected a duration with a unit",
         "align.0.columns.y: period is an option of the rule 'linear'",
         "two aligns have the name 'a'",
         "align 'a': a record may be both in the driver and in the column 'z'",

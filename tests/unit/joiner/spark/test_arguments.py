@@ -1,21 +1,28 @@
-"""Does the page of the Spark operator list its arguments with their defaults, and no others?"""
+"""Do the pages of the Spark operators list their arguments with their defaults, and no others?"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
-from joiner.spark import neighbour_join
+import pytest
+
+from joiner.spark import align, neighbour_join
 from tests.unit.project.documents import DOCS, rows
 
 
-def test_the_page_lists_every_argument_of_the_operator_with_its_default() -> None:
+@pytest.mark.parametrize(("page", "operator"), [("neighbour_join.md", neighbour_join), ("alignment.md", align)])
+def test_the_page_lists_every_argument_of_the_operator_with_its_default(
+    page: str, operator: Callable[..., Any]
+) -> None:
     documented = {
         name.strip(" `"): row.cells[1].strip("`")
-        for row in rows(DOCS / "neighbour_join.md")
+        for row in rows(DOCS / page)
         if row.title == "argument"
         for name in row.cells[0].split(",")
     }
-    parameters = inspect.signature(neighbour_join).parameters
+    parameters = inspect.signature(operator).parameters
     assert list(documented) == list(parameters)
     empty = {inspect.Parameter.empty: "", None: None}
     for name, parameter in parameters.items():

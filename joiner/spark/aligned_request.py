@@ -1,0 +1,194 @@
+"""Validates the arguments of `align` against its DataFrames, before the query starts.
+
+Every error is a Spark `AnalysisException` that names the argument and the DataFrame, and says what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import types as spark
+
+from joiner.library.align import TableColumn
+from joiner.spark.aligned_rows import AlignedColumn, AlignRules
+from joiner.spark.frame_columns import (
+    Frame,
+    Unit,
+    arrow_schema,
+    bucket_count,
+    check_times,
+    column_names,
+    key_types,
+    nullable,
+    order_places,
+)
+
+if TYPE_CHECKING:
+    from joiner.spark.rows import Side
+
+_DRIVER: Final = "driver"
+_NUMBERS: Final = (
+    *(spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType),
+    *(spark.FloatType, spark.DoubleType),
+)
+
+
+@dataclass(frozen=True)
+class AlignRequest:
+    """The validated arguments. ``frames``: the driver, then each table of the columns once, as in ``rules.sides``.
+
+    ``key_types``: the types in which keys are compared.
+    """
+
+    rules: AlignRules
+    frames: list[DataFrame]
+    key_types: list[spark.DataType]
+    result: spark.StructType
+
+    @classmethod
+    def of(
+        cls,
+        driver: DataFrame,
+        columns: Mapping[str, TableColumn],
+        *,
+        time: str,
+        by: str | Sequence[str],
+        order: str | Sequence[str] | None,
+        buckets: int | None,
+    ) -> AlignRequest:
+        """Validate the arguments. Raises `AnalysisException`."""
+        _check_table(_DRIVER, driver)
+        _check_columns(columns)
+        names = column_names(by)
+        tables = [_Table.of(Frame.of(_DRIVER, driver), driver, time, names)]
+        places: dict[tuple[Any, ...], int] = {}
+        side_of = {}
+        for name, one in columns.items():
+            of_column = one.time or time, tuple(names if one.by is None else one.by)
+            # Columns that are taken from one frame share it, so its rows are sent to the workers once.
+            side_of[name] = places.setdefault((id(one.table), *of_column), len(tables))
+            if side_of[name] == len(tables):
+                where = f"columns[{name!r}]"
+                tables.append(_Table.of(Frame.of(where, one.table), one.table, of_column[0], list(of_column[1])))
+        _check_key_counts(tables)
+        frames = [table.frame for table in tables]
+        unit = check_times(frames, [table.time for table in tables])
+        kinds = key_types(frames, [table.by for table in tables])
+        of_columns = order_places(order, frames[1:], "no table of a column")
+        orders = [tuple(range(len(frames[0].fields))), *of_columns]
+        sides = tuple(table.side(places) for table, places in zip(tables, orders, strict=True))
+        found = [_column(name, one, side_of[name], tables[side_of[name]], unit) for name, one in columns.items()]
+        result = _result(tables[0].frame, [field for _, field in found])
+        rules = AlignRules(
+            sides,
+            arrow_schema(kinds),
+            tuple(one for one, _ in found),
+            bucket_count(buckets, driver.sparkSession) if names else 1,
+            arrow_schema([field.dataType for field in result.fields]),
+        )
+        return cls(rules, [table.data for table in tables], kinds, result)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The driver, or a table of columns: its columns, its data, and the positions of time and keys."""
+
+    frame: Frame
+    data: DataFrame
+    time: int
+    by: list[int]
+
+    @classmethod
+    def of(cls, frame: Frame, data: DataFrame, time: str, by: list[str]) -> _Table:
+        return cls(frame, data, frame.place(time, "time"), [frame.place(name, "by") for name in by])
+
+    def side(self, order: tuple[int, ...]) -> Side:
+        return self.frame.side(tuple(self.by), self.time, order)
+
+
+def _check_table(name: str, table: object) -> None:
+    if not isinstance(table, DataFrame):
+        raise AnalysisException(
+            f"{name} must be a Spark DataFrame, not {type(table).__qualname__}; for other tables, use joiner.align"
+        )
+    if table.isStreaming:
+        raise AnalysisException(
+            f"{name} is a stream, and align takes tables alone: use foreachBatch to align each micro-batch with tables"
+        )
+
+
+def _check_columns(columns: object) -> None:
+    if not isinstance(columns, Mapping) or not columns:
+        raise AnalysisException(
+            "columns must be a mapping of new names to at least one column, such as {'speed': column(…)}, not "
+            f"{columns!r}"
+        )
+    for name, one in columns.items():
+        if not isinstance(name, str):
+            raise AnalysisException(f"columns: the name {name!r} must be a str")
+        if not isinstance(one, TableColumn):
+            raise AnalysisException(f"columns[{name!r}] must be a joiner.column(…), not {type(one).__qualname__}")
+        _check_table(f"columns[{name!r}]", one.table)
+
+
+def _check_key_counts(tables: list[_Table]) -> None:
+    for table in tables[1:]:
+        if len(table.by) != len(tables[0].by):
+            given = [table.frame.fields[place].name for place in table.by]
+            raise AnalysisException(
+                f"{table.frame.name}: by must name {len(tables[0].by)} columns, as for the driver, not {given!r}"
+            )
+
+
+def _column(
+    name: str, one: TableColumn, side: int, table: _Table, unit: Unit
+) -> tuple[AlignedColumn, spark.StructField]:
+    """Return a column of the result, for the workers and as Spark declares it."""
+    where = f"columns[{name!r}]"
+    frame = replace(table.frame, name=where)
+    place = _value_place(frame, table, name, one.value)
+    field = nullable(frame.fields[place], name)
+    if one.rule.rule == "linear":
+        if not isinstance(field.dataType, _NUMBERS):
+            raise AnalysisException(
+                f"{where}: {frame.fields[place].name!r} must contain integers or floats for rule 'linear', not "
+                f"{field.dataType.simpleString()}; cast it to double"
+            )
+        field = spark.StructField(name, spark.DoubleType(), nullable=True, metadata=field.metadata)
+    tolerance = None if one.tolerance is None else unit.duration(f"{where}: tolerance", one.tolerance)
+    return AlignedColumn(side, place, replace(one.rule, tolerance_ns=tolerance)), field
+
+
+def _value_place(frame: Frame, table: _Table, name: str, given: str | None) -> int:
+    """Return the position of a column's values, by the same rule as `joiner.align`."""
+    if given is not None:
+        return frame.place(given, "value")
+    others = [place for place in range(len(frame.fields)) if place not in {table.time, *table.by}]
+    if any(place in others for place in frame.places(name)):
+        return frame.place(name, "value")
+    if len(others) == 1:
+        return others[0]
+    shown = frame.fields[others[0]].name if others else "value"
+    has = ", ".join(repr(field.name) for field in frame.fields)
+    raise AnalysisException(
+        f"{frame.name}: name the column of values, as in column(table, {shown!r}); the table has {has}"
+    )
+
+
+def _result(driver: Frame, added: list[spark.StructField]) -> spark.StructType:
+    """Return the schema of the result: the columns of the driver, then the new ones."""
+    known: set[str] = set()
+    for field in driver.fields:
+        driver.place(field.name, "result")
+        known.add(driver.folded(field.name))
+    for field in added:
+        if driver.folded(field.name) in known:
+            raise AnalysisException(
+                f"columns: the result would have two columns named {field.name!r}; choose another name"
+            )
+        known.add(driver.folded(field.name))
+    return spark.StructType([*(nullable(field, field.name) for field in driver.fields), *added])

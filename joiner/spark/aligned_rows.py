@@ -1,0 +1,104 @@
+"""Aligned rows of the tables of a bucket: the part of `joiner.spark.align` that runs in the workers.
+
+The rows of a DataFrame have no order, so rows of a column's table with equal key and time are ordered by their content
+(`Side.order`) before the library's `align` sees them. This module does not depend on Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from joiner.alignment.rules import ColumnRule
+from joiner.library.align import align, column
+from joiner.spark import rows as arrow
+from joiner.spark.rows import Side
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AlignedColumn:
+    """A column of the result: the table, as an index into the sides, and the position of the values in it.
+
+    The tolerance of ``rule`` is in microseconds, or in the unit of the times if these are integers.
+    """
+
+    side: int
+    value: int
+    rule: ColumnRule
+
+
+@dataclass(frozen=True)
+class AlignRules:
+    """What to align. ``sides``: the driver, then the tables of the columns.
+
+    ``keys``: the types in which keys are compared. ``columns``: the columns of the result after those of the driver.
+    ``result``: the types of all columns of the result.
+    """
+
+    sides: tuple[Side, ...]
+    keys: pa.Schema
+    columns: tuple[AlignedColumn, ...]
+    buckets: int
+    result: pa.Schema
+
+
+def align_whole(rules: AlignRules, tables: list[pa.Table]) -> pa.Table:
+    """Return the rows of the driver, in any order, with the value of each column at their times.
+
+    ``tables``: a table for each of the sides, with all rows of its keys. The columns of the result are named by
+    position (``c0``, ``c1``, …). Raises `ArgumentError` if a time is outside the range that the buffer supports.
+    """
+    complete = [arrow.complete(table, side) for table, side in zip(tables, rules.sides, strict=True)]
+    with_times = [table.filter(which) for table, which in zip(tables, complete, strict=True)]
+    driver, *others = _keys_and_times(rules, with_times)
+    driver = driver.append_column("row", pa.array(complete[0].nonzero()[0]))
+    in_order = [
+        _in_order(side, table, key_and_time)
+        for side, table, key_and_time in zip(rules.sides[1:], with_times[1:], others, strict=True)
+    ]
+    columns = {
+        f"value{number}": column(
+            in_order[one.side - 1],
+            f"c{one.value}",
+            rule=one.rule.rule,
+            tolerance=one.rule.tolerance_ns,
+            period=one.rule.period,
+            on_missing=one.rule.on_missing,
+        )
+        for number, one in enumerate(rules.columns)
+    }
+    aligned = align(driver, columns, time="time", by="key")
+    values = aligned.select(list(columns)).columns
+    found = pa.table(tables[0].take(aligned["row"]).columns + values, schema=rules.result)
+    if any(one.rule.on_missing == "drop" for one in rules.columns):
+        return found
+    # Rows without a key or a time have no neighbours, so all of their values are missing.
+    rest = tables[0].filter(~complete[0])
+    nulls = [pa.nulls(rest.num_rows, kind) for kind in rules.result.types[len(rest.columns) :]]
+    return pa.concat_tables([found, pa.table(rest.columns + nulls, schema=rules.result)])
+
+
+def _keys_and_times(rules: AlignRules, tables: list[pa.Table]) -> list[pa.Table]:
+    """Return the columns ``key`` (a number, the same for equal keys of all tables) and ``time`` of each table."""
+    keys = [arrow.keys_of(table, side).cast(rules.keys) for table, side in zip(tables, rules.sides, strict=True)]
+    counts = [table.num_rows for table in tables]
+    codes = arrow.codes(pa.concat_tables(keys)) if rules.sides[0].by else np.zeros(sum(counts), dtype=np.int64)
+    return [
+        pa.table({"key": of_one, "time": arrow.times(table, side)})
+        for of_one, table, side in zip(np.split(codes, np.cumsum(counts)[:-1]), tables, rules.sides, strict=True)
+    ]
+
+
+def _in_order(side: Side, table: pa.Table, key_and_time: pa.Table) -> pa.Table:
+    """Return a table of a column, with its keys and times, ordered by time and content."""
+    key, time = (key_and_time.column(name).to_numpy() for name in ("key", "time"))
+    order = arrow.ordered(table, key, time, side)
+    return pa.table([*table.columns, key, time], names=[*table.column_names, "key", "time"]).take(order)
