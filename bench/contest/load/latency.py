@@ -24,7 +24,7 @@ import numpy as np
 from bench.contest.job import Contender, Job
 from bench.contest.load.receiver import Arrived, Receiver
 from bench.contest.load.sender import Schedule
-from bench.contest.running.arena import Arena, FailedError, at_work, last_words, settings_of, tidy
+from bench.contest.running.arena import Arena, FailedError, at_work, commands_of, last_words, settings_of, tidy
 from bench.contest.running.outputs import pairs_of
 from bench.contest.running.processes import Tree, processes
 
@@ -81,7 +81,7 @@ def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[
     with (
         tidy(arena, replace(job, name=data)),
         tidy(arena, job),
-        at_work(contender, job) as tree,
+        at_work(commands_of(contender, job), job) as tree,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender,  # noqa: S603 - this package
         closing(Receiver(job)) as receiver,
     ):
