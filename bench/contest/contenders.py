@@ -138,6 +138,7 @@ def _of_script(
             guarantee=script.guarantee,
             topics=topics,
             waits_ms=waits_ms,
+            in_batches=script.is_spark,
         )
 
     variants = [contender(f"{name}: {one}", *given, *settings) for one, settings in (tried or {}).items()]
@@ -157,7 +158,12 @@ OURS: Final = (
     Contender("plain process", "joiner run", _joiner, _NEIGHBOURS, states=_states),
     Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), _NEIGHBOURS, states=_states),
     Contender(
-        "Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), _NEIGHBOURS, states=_states
+        "Spark stage",
+        "joiner spark, local[2]",
+        lambda job: _joiner(job, command="spark"),
+        _NEIGHBOURS,
+        states=_states,
+        in_batches=True,
     ),
     Contender(
         "Spark stage, one core",
@@ -165,6 +171,7 @@ OURS: Final = (
         lambda job: _joiner(job, command="spark", cores=1),
         _NEIGHBOURS,
         states=_states,
+        in_batches=True,
     ),
 )
 PASS_THROUGH: Final = Contender(

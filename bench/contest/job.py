@@ -72,8 +72,9 @@ class Contender:
     results depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
     ``widths`` times as long as the given width. ``topics`` is 2 if each side needs a topic of its own. ``guarantee`` is
     the delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
-    multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted. ``variants``
-    have other settings to try. ``for_latency`` has the settings with which the latency is measured, if they differ.
+    multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted.
+    ``in_batches`` says whether it works in batches, so that results come in bursts. ``variants`` have other settings to
+    try. ``for_latency`` has the settings with which the latency is measured, if they differ.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Contender:
     states: Callable[[Job], list[State]] = lambda _: []
     patience: float = 1.0
     waits_ms: int = 0
+    in_batches: bool = False
     variants: tuple[Contender, ...] = ()
     for_latency: tuple[Contender, ...] = ()
 

@@ -50,7 +50,7 @@ def throughput(arena: Arena, task: Task) -> dict[str, Any]:
             watch.until_ended(tree)
             ended_s = time.time()
         results = read_results(job)
-        judged = judge(results, expected, watch, ended_s, window)
+        judged = judge(results, expected, watch, ended_s, window, in_batches=task.contender.in_batches)
         state = state_of(task.contender, job, watch, results, expected) | {"kafka_bytes": arena.log_bytes(job)}
         return {"settings": settings_of(task.contender, job)} | judged | state
 

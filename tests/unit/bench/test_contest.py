@@ -394,12 +394,22 @@ def test_the_steady_part_begins_behind_a_fifth_of_the_results() -> None:
     assert steady(np.zeros(6)) is None
 
 
-def test_the_steady_part_begins_with_a_batch() -> None:
+def test_the_steady_part_of_a_contender_that_works_in_batches_begins_with_a_batch() -> None:
     smooth = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
-    assert steady(smooth) == (4 / 6, 0.1, 0.5)
-    assert steady(np.concatenate([smooth, smooth + 3, smooth + 6])) == (12 / 18, 0.5, 6.5)
+    assert steady(smooth, in_batches=True) == (4 / 6, 0.1, 0.5)
+    assert steady(np.concatenate([smooth, smooth + 3, smooth + 6]), in_batches=True) == (12 / 18, 0.5, 6.5)
 
 
-def test_results_are_cut_at_a_moment() -> None:
-    nothing = np.zeros(3, dtype=np.int64)
-    assert Results(nothing, nothing, np.array([1.0, 2.0, 3.0])).first(2.0).at_s.tolist() == [1.0, 2.0]
+def test_a_stall_does_not_move_the_steady_part_of_a_contender_that_works_continuously() -> None:
+    smooth = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert steady(np.concatenate([smooth, smooth + 3, smooth + 6])) == (14 / 18, 0.3, 6.5)
+
+
+def test_spark_works_in_batches_and_nobody_else() -> None:
+    assert {name for name, one in CONTENDERS.items() if one.in_batches} == {n for n in CONTENDERS if "Spark" in n}
+
+
+def test_the_share_of_the_results_in_the_steady_part_is_recorded() -> None:
+    expected = expect(make("alternating", RECORDS))
+    found = judged(expected, split(expected), is_quiet=True, window=Window())
+    assert found["steady_share"] == pytest.approx(0.8, abs=0.001)
