@@ -15,6 +15,8 @@ from bench.contest.plan import BASES, KINDS
 NONE: Final = "-"
 ROUGH_S: Final = 3.0
 """A rate measured over a shorter time than this is marked as approximate, because that time has too few batches."""
+DISTURBED: Final = 0.05
+"""A run is marked as disturbed if other programs and the host took more than this share of the machine."""
 CUT_OFF: Final = "cut off"
 STUCK: Final = "went quiet early"
 VERDICTS: Final = {
@@ -104,9 +106,15 @@ def spread(found: list[float], form: Shown) -> str:
 
 
 def rate(runs: list[Found]) -> str:
-    """Return the rate of the runs in thousand records per second, with a mark if it is approximate."""
+    """Return the rate of the runs in thousand records per second, with marks if it is approximate or disturbed."""
     is_rough = min(values(runs, "steady_s"), default=ROUGH_S) < ROUGH_S
-    return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
+    marks = (" ~" if is_rough else "") + (" !" if is_disturbed(runs) else "")
+    return shown(runs, "records_per_s", thousands) + marks
+
+
+def is_disturbed(runs: list[Found]) -> bool:
+    """Return whether other programs disturbed one of the runs. Older runs, which did not record it, are not marked."""
+    return max(values(runs, "foreign_share"), default=0.0) > DISTURBED
 
 
 def reached(runs: list[Found]) -> str:

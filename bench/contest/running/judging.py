@@ -79,7 +79,7 @@ def judge(
             "steady_share": share,
             "cpu_s_per_million": own_s / rows * 1e6,
             "kafka_cpu_s_per_million": kafka_s / rows * 1e6,
-        }
+        } | watch.others_between(first_s, last_s)
     return found | {"memory_bytes": watch.memory_max, "complete": comparison.complete if everything.is_joined else None}
 
 

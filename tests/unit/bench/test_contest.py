@@ -217,6 +217,9 @@ class Clock:
     def time(self) -> float:
         return self.now_s
 
+    def process_time(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 

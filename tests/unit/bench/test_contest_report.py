@@ -118,6 +118,15 @@ def test_a_rate_that_a_contender_does_not_keep_up_with_is_where_it_is_saturated(
     assert "| plain process | 1,000 | 5,000 | 30 | 0.50 |" in text
 
 
+def test_a_run_that_other_programs_disturbed_is_marked(tmp_path: Path) -> None:
+    text = page_of(tmp_path, "throughput", measured("plain process", foreign_share=0.06))
+    assert "| plain process | exactly once | 1 | 50.0 ! |" in text
+    assert "A figure with ! was disturbed" in text
+    text = page_of(tmp_path, "throughput", measured("plain process", foreign_share=0.04))
+    assert "| plain process | exactly once | 1 | 50.0 |" in text
+    assert "disturbed" not in text
+
+
 def test_states_of_all_contenders_are_shown_in_the_same_columns(tmp_path: Path) -> None:
     runs = [measured("plain process"), measured("Spark range join, best")]
     runs[0]["state"] = {

@@ -9,7 +9,9 @@ import pytest
 
 from bench.contest.job import Contender, Limits
 from bench.contest.running import runs
+from bench.contest.running.processes import Machine, Sample, machine_cpu, others_cores
 from bench.contest.running.runs import Task
+from bench.contest.running.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,3 +56,26 @@ def test_the_clock_starts_once_the_contender_is_installed(
     with pytest.raises(_StoppedError):
         measure(arena, Task(Contender("one", "", commands), "alternating", 1, Limits()))
     assert order == ["installed", "clock started"]
+
+
+def test_cpu_time_that_is_nobodys_is_that_of_other_programs() -> None:
+    found = others_cores(Machine(busy_s=12.0, idle_s=7.0, steal_s=1.0), known_s=10.0, passed_s=10.0)
+    assert found == {"foreign_cores": 0.2, "steal_cores": 0.1, "idle_cores": 0.7, "foreign_share": 3.0 / 20.0}
+    assert others_cores(Machine(9.99, 10.0, 0.0), known_s=10.0, passed_s=10.0)["foreign_cores"] == 0.0
+
+
+def test_the_machines_cpu_time_leaves_out_interrupts() -> None:
+    assert machine_cpu("cpu  100 200 300 400 50 7 8 25 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n") == Machine(6.0, 4.5, 0.25)
+
+
+def test_what_others_used_is_that_of_the_measured_part() -> None:
+    nobody: Any = None
+    watch = Watch(nobody, nobody, Limits(), lambda *_: False)
+    watch.samples = [
+        Sample(0.0, 0.0, 0.0, 0.0, Machine(0.0, 0.0, 0.0)),
+        Sample(10.0, 0.0, 0.0, 0.0, Machine(20.0, 0.0, 0.0)),
+        Sample(20.0, 10.0, 4.0, 2.0, Machine(37.0, 3.0, 0.0)),
+    ]
+    assert watch.between(10.0, 20.0) == (10.0, 4.0)
+    assert watch.others_between(10.0, 20.0)["foreign_cores"] == pytest.approx(0.1)
+    assert watch.others_between(0.0, 10.0)["foreign_share"] == 1.0
