@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from confluent_kafka import KafkaException
 
 from bench.contest import engine
 from bench.contest.contenders import CONTENDERS, PASS_THROUGH
-from bench.contest.job import NotHereError
+from bench.contest.job import ROOT, NotHereError
 from bench.contest.kept import Kept, Measurement
 from bench.contest.load.latency import climb, steady_load
 from bench.contest.plan import FULL, KINDS, QUICK, Sizes, contender, plan
@@ -29,7 +30,7 @@ from bench.contest.report.page import write_report
 from bench.contest.running.arena import Arena, FailedError
 from bench.contest.running.runs import Task, recovery, throughput
 from bench.harness.pipeline import about, own_stack
-from bench.harness.report import machine
+from bench.harness.report import code_commit, machine
 from broker.stack import StackError
 
 _PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
@@ -65,12 +66,17 @@ def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
 
 
 def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan."""
+    """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan.
+
+    A resumed run completes an interrupted turn with another broker. Each measurement therefore records when its broker
+    was started and the commit of the code, and the report compares only those that agree in both.
+    """
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
         return
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)
+        broker = {"broker_start": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
         warm_up(arena, sizes)
         before = todo[0][1]
         for number, (place, one) in enumerate(todo, 1):
@@ -91,7 +97,8 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
                 # Record the failure and make the next measurement. Local paths are shortened in the recorded reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
-            kept.add(one, [{"place": place} | found for found in figures])
+            made = broker | {"place": place, "commit": code_commit(ROOT)}
+            kept.add(one, [made | found for found in figures])
             shown = "; ".join(map(_shown, figures))
             print(f"[{number}/{len(todo)}, {passed_s / 60:.0f} min] {one}: {shown}", flush=True)
 

@@ -176,8 +176,7 @@ OURS: Final = (
 )
 PASS_THROUGH: Final = Contender(
     "pass-through",
-    "consumes, produces and commits in Python, with one transaction per unit and one dict per message; "
-    "not an upper limit",
+    "consumes, produces and commits in Python, with one transaction per unit and one dict per message; a reference",
     _pass_through,
     "joins nothing",
 )
@@ -202,8 +201,8 @@ def _ceiling(name: str, what: str) -> Contender:
 
 
 CEILINGS: Final = (
-    _ceiling("pass-through in C", "the joiner's transactions, made with the C library of its client; an upper limit"),
-    _ceiling("pass-through in Java", "the joiner's transactions, made with Kafka's own Java client; an upper limit"),
+    _ceiling("pass-through in C", "the joiner's transactions, made with the C library of its client; a reference"),
+    _ceiling("pass-through in Java", "the joiner's transactions, made with Kafka's own Java client; a reference"),
 )
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(

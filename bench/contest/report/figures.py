@@ -87,6 +87,11 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
     return groups
 
 
+SAME_TURN: Final = ("turn", "broker_start", "commit")
+"""Measurements that agree in these fields were made in one turn: with the same broker and the same code, too, which a
+resumed run changes. Older files have neither; all of their measurements count as made with the same."""
+
+
 def values(runs: Iterable[Found], name: str) -> list[float]:
     """Return the values of a figure from all runs that have it."""
     return [one[name] for one in runs if one.get(name) is not None]

@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.contest.kept import Kept, Measurement, read
 from bench.contest.plan import QUICK
+from bench.contest.report import tables
 from bench.contest.report.figures import percent
 from bench.contest.report.page import BEGIN, END, write_report
 from bench.harness.report import json_text
@@ -56,7 +57,7 @@ def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> N
     assert text.startswith("# Title\n\nFindings.\n")
     assert text.endswith(f"{END}\n\nThe end.\n")
     assert "old" not in text
-    assert "| plain process : Spark range join, tuned, records/s | 3.0 | 12 | no |" in text
+    assert "| plain process : Spark range join, tuned, records/s | 1 | 3.0 | 12 | - |" in text
     assert "| Flink interval join | throughput | no environment |" in text
     assert "99.999%" in text
     assert "| plain process | exactly once | 1 | 90.0 |" in text
@@ -173,3 +174,43 @@ def test_json_has_a_line_for_each_run_and_is_read_back_as_it_was() -> None:
     assert json.loads(text) == {"machine": {"cores": 2}, "runs": runs, "none": []}
     assert sum(f'"number {number}"' in line for number in range(5) for line in text.splitlines()) == 5
     assert len(text.splitlines()) == 2 + 2 + len(runs) + 2
+
+
+OURS, SPARK, PYTHON, IN_C = "plain process", "Spark range join, tuned", "pass-through", "pass-through in C"
+
+
+def runs_of(contender: str, rates: list[float], **more: Any) -> list[dict[str, Any]]:
+    """Return a run for each rate, each in a turn of its own."""
+    return [measured(contender, records_per_s=rate, **more) | {"turn": turn} for turn, rate in enumerate(rates, 1)]
+
+
+def ratio_rows(*runs: list[dict[str, Any]]) -> list[str]:
+    return tables.ratios({"throughput": [one for some in runs for one in some], "latency": []})[3:]
+
+
+def test_a_ratio_is_of_two_runs_with_the_same_broker_and_the_same_code() -> None:
+    ours = runs_of(OURS, [90.0, 100.0, 110.0], broker_start="a", commit="1")
+    other = runs_of(SPARK, [10.0, 10.0, 10.0], broker_start="a", commit="1")
+    assert ratio_rows(ours, other) == [f"| {OURS} : {SPARK}, records/s | 3 | 9.0 / 10.0 / 11.0 | 12 | no |"]
+    other[0] |= {"broker_start": "b"}
+    other[2] |= {"commit": "2"}
+    assert ratio_rows(ours, other) == [f"| {OURS} : {SPARK}, records/s | 1 | 10.0 | 12 | - |"]
+    ours[1] |= {"broker_start": None, "commit": None}
+    assert ratio_rows(ours, other) == []
+
+
+def test_runs_that_do_not_record_their_broker_are_paired_by_turn() -> None:
+    rows = ratio_rows(runs_of(OURS, [90.0, 100.0]), runs_of(SPARK, [10.0, 20.0]))
+    assert rows == [f"| {OURS} : {SPARK}, records/s | 2 | 5.0 / 7.0 / 9.0 | 12 | - |"]
+
+
+def test_whether_a_target_was_reached_takes_three_turns() -> None:
+    fast, slow = [130.0, 140.0, 150.0], [10.0, 10.0, 10.0]
+    assert ratio_rows(runs_of(OURS, fast), runs_of(SPARK, slow))[0].endswith("| 12 | yes |")
+    assert ratio_rows(runs_of(OURS, fast[:2]), runs_of(SPARK, slow[:2]))[0].endswith("| 12 | - |")
+
+
+def test_a_rate_is_compared_with_the_fastest_pass_through_of_its_own_turn() -> None:
+    runs = [*runs_of(PYTHON, [50.0, 60.0, 150.0]), *runs_of(IN_C, [100.0, 200.0])]
+    assert tables.of_pass_through(runs_of(OURS, [50.0, 50.0, 50.0, 50.0]), runs) == [0.5, 0.25, 1 / 3]
+    assert tables.of_pass_through(runs_of(OURS, [50.0], broker_start="a"), runs) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from bench.contest.running import runs
 from bench.contest.running.processes import Machine, Sample, machine_cpu, others_cores
 from bench.contest.running.runs import Task
 from bench.contest.running.watch import Watch
+from bench.harness.report import code_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,3 +81,22 @@ def test_what_others_used_is_that_of_the_measured_part() -> None:
     assert watch.between(10.0, 20.0) == (10.0, 4.0)
     assert watch.others_between(10.0, 20.0)["foreign_cores"] == pytest.approx(0.1)
     assert watch.others_between(0.0, 10.0)["foreign_share"] == 1.0
+
+
+def test_the_commit_is_the_last_one_that_changed_code(tmp_path: Path) -> None:
+    def git(*given: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", *who, *given], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert code_commit(tmp_path) == "unknown"
+    git("init", "-q")
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    for path in ("bench/one.py", "bench/results/one.json"):
+        (tmp_path / path).write_text("1")
+        git("add", "-A")
+        git("commit", "-q", "-m", path)
+    before = git("rev-parse", "--short", "HEAD^").strip()
+    (tmp_path / "bench" / "results" / "one.json").write_text("2")
+    assert code_commit(tmp_path) == before
+    (tmp_path / "bench" / "one.py").write_text("2")
+    assert code_commit(tmp_path) == f"{before}-dirty"
