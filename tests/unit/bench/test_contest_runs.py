@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.contest import __main__ as contest
 from bench.contest.job import Contender, Limits
+from bench.contest.plan import QUICK
 from bench.contest.running import runs
 from bench.contest.running.processes import Machine, Sample, machine_cpu, others_cores
 from bench.contest.running.runs import Task
@@ -86,7 +89,8 @@ def test_what_others_used_is_that_of_the_measured_part() -> None:
 def test_the_commit_is_the_last_one_that_changed_code(tmp_path: Path) -> None:
     def git(*given: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        return subprocess.run(["git", *who, *given], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        command = ["git", *who, *given]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
     assert code_commit(tmp_path) == "unknown"
     git("init", "-q")
@@ -100,3 +104,27 @@ def test_the_commit_is_the_last_one_that_changed_code(tmp_path: Path) -> None:
     assert code_commit(tmp_path) == before
     (tmp_path / "bench" / "one.py").write_text("2")
     assert code_commit(tmp_path) == f"{before}-dirty"
+
+
+@pytest.mark.parametrize(
+    ("costs", "took_s", "runs_made"),
+    [([3.0, 2.0, 1.5, 1.49, 1.0], 1.0, 4), ([3.0, 3.1], 1.0, 2), ([5.0, 4.0, 3.0, 2.0, 1.0], 50.0, 3)],
+)
+def test_the_broker_is_warmed_up_until_it_gets_no_faster_or_two_minutes_are_over(
+    costs: list[float], took_s: float, runs_made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[float] = []
+
+    def throughput(*_: Any) -> dict[str, Any]:
+        made.append(costs[len(made)])
+        return {"records_per_s": 1.0, "is_through": True, "kafka_cpu_s_per_million": made[-1]}
+
+    class Arena:
+        def forget(self, *_: Any) -> None:
+            pass
+
+    arena: Any = Arena()
+    monkeypatch.setattr(contest, "throughput", throughput)
+    monkeypatch.setattr(contest, "time", SimpleNamespace(monotonic=lambda: took_s * len(made)))
+    contest.warm_up(arena, QUICK)
+    assert len(made) == runs_made
