@@ -12,6 +12,7 @@ from bench.contest.plan import QUICK
 from bench.contest.report import tables
 from bench.contest.report.figures import percent
 from bench.contest.report.page import BEGIN, END, write_report
+from bench.contest.report.plots import bars_of, of_one_recording
 from bench.harness.report import json_text
 
 
@@ -214,3 +215,20 @@ def test_a_rate_is_compared_with_the_fastest_pass_through_of_its_own_turn() -> N
     runs = [*runs_of(PYTHON, [50.0, 60.0, 150.0]), *runs_of(IN_C, [100.0, 200.0])]
     assert tables.of_pass_through(runs_of(OURS, [50.0, 50.0, 50.0, 50.0]), runs) == [0.5, 0.25, 1 / 3]
     assert tables.of_pass_through(runs_of(OURS, [50.0], broker_start="a"), runs) == []
+
+
+def test_a_line_over_the_keys_has_points_of_one_recording() -> None:
+    def at(workload: str, commit: str | None, date: str) -> dict[str, Any]:
+        return measured(OURS, commit=commit, date=date) | {"workload": workload}
+
+    old, new = at("1,000 keys", "1", "2026-01-01 00:00 UTC"), at("100,000 keys", "2", "2026-01-02 00:00 UTC")
+    same, other = (at("alternating", commit, "2026-01-03 00:00 UTC") for commit in ("2", "3"))
+    assert of_one_recording({"workloads": [old, new], "throughput": [same, other]}) == [new, same]
+    unknown = [one | {"commit": None} for one in (old, new, same)]
+    assert of_one_recording({"workloads": unknown[:2], "throughput": unknown[2:]}) == unknown[:2]
+    assert of_one_recording({"workloads": [], "throughput": [same]}) == []
+
+
+def test_a_bar_says_how_many_runs_it_stands_for() -> None:
+    (bar,) = bars_of(runs_of(OURS, [1.0, 2.0, 3.0]))
+    assert bar.words.startswith("n=3, exactly once")
