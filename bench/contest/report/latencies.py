@@ -116,4 +116,4 @@ def found_share(runs: list[Found]) -> str:
     withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
     if not withheld:
         return "joins nothing"
-    return f"{' or '.join(withheld)} at {statistics.median(values(runs, 'reached')):.0%} of the input"
+    return f"{' or '.join(withheld)} at {percent(statistics.median(values(runs, 'reached')))} of the input"

@@ -11,6 +11,7 @@ from bench.contest.kept import Kept, Measurement, read
 from bench.contest.plan import QUICK
 from bench.contest.report import tables
 from bench.contest.report.figures import percent
+from bench.contest.report.latencies import found_share
 from bench.contest.report.page import BEGIN, END, write_report
 from bench.contest.report.plots import bars_of, of_one_recording
 from bench.harness.report import json_text
@@ -232,3 +233,9 @@ def test_a_line_over_the_keys_has_points_of_one_recording() -> None:
 def test_a_bar_says_how_many_runs_it_stands_for() -> None:
     (bar,) = bars_of(runs_of(OURS, [1.0, 2.0, 3.0]))
     assert bar.words.startswith("n=3, exactly once")
+
+
+def test_a_run_that_lacks_a_little_is_not_said_to_have_ended_at_the_whole_input() -> None:
+    assert (
+        found_share([{"withheld": "went quiet early", "reached": 0.9996}]) == "went quiet early at 99.960% of the input"
+    )
