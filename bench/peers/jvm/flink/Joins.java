@@ -3,7 +3,9 @@ package flink;
 import common.Measurement;
 import common.Pair;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Properties;
 import java.util.TreeMap;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
@@ -13,6 +15,10 @@ import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.java.typeutils.GenericTypeInfo;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.connector.kafka.lineage.DefaultKafkaDatasetFacet;
+import org.apache.flink.connector.kafka.lineage.DefaultKafkaDatasetIdentifier;
+import org.apache.flink.connector.kafka.lineage.KafkaDatasetFacet;
+import org.apache.flink.connector.kafka.lineage.KafkaDatasetFacetProvider;
 import org.apache.flink.connector.kafka.sink.KafkaRecordSerializationSchema;
 import org.apache.flink.connector.kafka.sink.KafkaSink;
 import org.apache.flink.connector.kafka.sink.TransactionNamingStrategy;
@@ -120,8 +126,8 @@ public final class Joins {
     }
   }
 
-  /** Writes pairs. */
-  private static final class Writing implements KafkaRecordSerializationSchema<Pair> {
+  /** Writes pairs. It names its topic, because pooled transactions are listed for each topic. */
+  private static final class Writing implements KafkaRecordSerializationSchema<Pair>, KafkaDatasetFacetProvider {
     private static final long serialVersionUID = 1;
 
     private final String topic;
@@ -133,6 +139,11 @@ public final class Joins {
     @Override
     public ProducerRecord<byte[], byte[]> serialize(Pair pair, KafkaSinkContext context, Long timestamp) {
       return new ProducerRecord<>(topic, pair.key(), pair.json());
+    }
+
+    @Override
+    public Optional<KafkaDatasetFacet> getKafkaDatasetFacet() {
+      return Optional.of(new DefaultKafkaDatasetFacet(DefaultKafkaDatasetIdentifier.ofTopics(List.of(topic))));
     }
   }
 
