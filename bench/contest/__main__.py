@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from confluent_kafka import KafkaException
 
 from bench.contest import engine
 from bench.contest.contenders import CONTENDERS, PASS_THROUGH
-from bench.contest.job import NotHereError
+from bench.contest.job import ROOT, NotHereError
 from bench.contest.kept import Kept, Measurement
 from bench.contest.load.latency import climb, steady_load
 from bench.contest.plan import FULL, KINDS, QUICK, Sizes, contender, plan
@@ -29,9 +30,12 @@ from bench.contest.report.page import write_report
 from bench.contest.running.arena import Arena, FailedError
 from bench.contest.running.runs import Task, recovery, throughput
 from bench.harness.pipeline import about, own_stack
-from bench.harness.report import machine
+from bench.harness.report import code_commit, machine
 from broker.stack import StackError
 
+_WARM: Final = 0.95
+"""The broker is warm once a run costs it more than this share of the CPU time that the one before it did."""
+_WARM_UP_S_MAX: Final = 120.0
 _PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
 
 
@@ -65,15 +69,17 @@ def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
 
 
 def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
-    """Make the measurements in order, and start no more after ``minutes``.
+    """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan.
 
-    ``todo`` pairs each measurement with its position in the complete plan.
+    A resumed run completes an interrupted turn with another broker. Each measurement therefore records when its broker
+    was started and the commit of the code, and the report compares only those that agree in both.
     """
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
         return
     with own_stack() as (stack, folder):
         arena = Arena(stack, folder)
+        broker = {"broker_start": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
         warm_up(arena, sizes)
         before = todo[0][1]
         for number, (place, one) in enumerate(todo, 1):
@@ -95,15 +101,29 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
                 # reason.
                 figures = [{"reason": _PATH.sub(r"…/\1", f"{error}") or type(error).__name__}]
                 failed |= {one.contender} if isinstance(error, NotHereError) else set()
-            kept.add(one, [{"place": place} | found for found in figures])
+            made = broker | {"place": place, "commit": code_commit(ROOT)}
+            kept.add(one, [made | found for found in figures])
             shown = "; ".join(map(_shown, figures))
             print(f"[{number}/{len(todo)}, {passed_s / 60:.0f} min] {one}: {shown}", flush=True)
 
 
 def warm_up(arena: Arena, sizes: Sizes) -> None:
-    """Run the pass-through once, so that the broker and the file cache are warm before the first measured run."""
-    task = Task(PASS_THROUGH, "alternating", sizes.warm_up_records, sizes.limits)
-    print(f"warming up the broker: {_shown(throughput(arena, task))}", flush=True)
+    """Run the pass-through until Kafka needs no less CPU time for a record than before, or the time is over.
+
+    Kafka's JVM compiles its code while it runs: soon after its start, a record costs it two to three times as much.
+    """
+    task, began_s, before_s = (
+        Task(PASS_THROUGH, "alternating", sizes.warm_up_records, sizes.limits),
+        time.monotonic(),
+        0.0,
+    )
+    while time.monotonic() - began_s < _WARM_UP_S_MAX:
+        figures = throughput(arena, task)
+        print(f"warming up the broker: {_shown(figures)}", flush=True)
+        now_s = figures.get("kafka_cpu_s_per_million", 0.0)
+        if before_s and now_s > _WARM * before_s:
+            break
+        before_s = now_s
     arena.forget(task.workload, task.records)
 
 

@@ -138,6 +138,7 @@ def _of_script(
             guarantee=script.guarantee,
             topics=topics,
             waits_ms=waits_ms,
+            in_batches=script.is_spark,
         )
 
     variants = [contender(f"{name}: {one}", *given, *settings) for one, settings in (tried or {}).items()]
@@ -157,7 +158,12 @@ OURS: Final = (
     Contender("plain process", "joiner run", _joiner, _NEIGHBOURS, states=_states),
     Contender("two processes", "joiner run, twice", lambda job: _joiner(job, processes=2), _NEIGHBOURS, states=_states),
     Contender(
-        "Spark stage", "joiner spark, local[2]", lambda job: _joiner(job, command="spark"), _NEIGHBOURS, states=_states
+        "Spark stage",
+        "joiner spark, local[2]",
+        lambda job: _joiner(job, command="spark"),
+        _NEIGHBOURS,
+        states=_states,
+        in_batches=True,
     ),
     Contender(
         "Spark stage, one core",
@@ -165,12 +171,12 @@ OURS: Final = (
         lambda job: _joiner(job, command="spark", cores=1),
         _NEIGHBOURS,
         states=_states,
+        in_batches=True,
     ),
 )
 PASS_THROUGH: Final = Contender(
     "pass-through",
-    "consumes, produces and commits in Python, with one transaction per unit and one dict per message; "
-    "not an upper limit",
+    "consumes, produces and commits in Python, with one transaction per unit and one dict per message; a reference",
     _pass_through,
     "joins nothing",
 )
@@ -195,8 +201,8 @@ def _ceiling(name: str, what: str) -> Contender:
 
 
 CEILINGS: Final = (
-    _ceiling("pass-through in C", "the joiner's transactions, made with the C library of its client; an upper limit"),
-    _ceiling("pass-through in Java", "the joiner's transactions, made with Kafka's own Java client; an upper limit"),
+    _ceiling("pass-through in C", "the joiner's transactions, made with the C library of its client; a reference"),
+    _ceiling("pass-through in Java", "the joiner's transactions, made with Kafka's own Java client; a reference"),
 )
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
@@ -247,6 +253,16 @@ _FLINK_BY_HAND: Final = _Script(
     for_latency={f"checkpoint {ms} ms": ("--variant", f"checkpoint-{ms}ms") for ms in (100, 200)},
     guarantee=EXACTLY_ONCE,
 )
+_SINKS: Final = ("sink-256k", "sink-default")
+_STREAMS_TRIALS: Final = (
+    *("commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "small-fetches"),
+    *_SINKS,
+)
+_FLINK_TRIALS: Final = ("checkpoint-5s", "checkpoint-10s", "pooled-transactions", *_SINKS)
+_SPARK_TRIALS: Final = {
+    **{f"batches of {size:,}": ("--batch", str(size)) for size in (100_000, 400_000, 800_000)},
+    **_variants("4-partitions", "no-changelogs", *_SINKS),
+}
 _ON_THE_JVM: Final = (
     _of_script(
         "Kafka Streams window",
@@ -254,23 +270,21 @@ _ON_THE_JVM: Final = (
         _STREAMS,
         *("--join", "window"),
         lacks=_WINDOW,
-        tried=_variants("rocksdb", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"),
+        tried=_variants("rocksdb", *_STREAMS_TRIALS),
     ),
     _of_script(
         "Kafka Streams by hand",
         "Kafka Streams: a processor that keeps the neighbours of each thing, exactly once, with in-memory stores",
         replace(_STREAMS, has_window=False),
         lacks=f"{_BY_HAND}; needs ordered records unless a lateness is set",
-        tried=_variants(
-            "rocksdb", "no-cache", "commit-100ms", "commit-5s", "one-thread", "poll-4000", "poll-10000", "batch-16k"
-        ),
+        tried=_variants("rocksdb", "no-cache", *_STREAMS_TRIALS),
     ),
     _of_script(
         "Flink by hand",
         "Flink in Java: a keyed process function, exactly once, with state in memory",
         _FLINK_BY_HAND,
         lacks=f"{_BY_HAND}; needs ordered records unless a lateness is set",
-        tried=_variants("rocksdb", "parallelism-4", "parallelism-1", "checkpoint-10s", "large-fetches"),
+        tried=_variants("rocksdb", "parallelism-4", "parallelism-1", "small-fetches", "huge-fetches", *_FLINK_TRIALS),
     ),
     _of_script(
         "Flink by hand, timers",
@@ -280,7 +294,7 @@ _ON_THE_JVM: Final = (
         lacks=_BY_HAND,
         # A record is joined only once the watermark has passed its time.
         waits_ms=1_000,
-        tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-4", "large-fetches"),
+        tried=_variants("rocksdb", "not-aligned", "drift-10s", "parallelism-4", "large-fetches", *_FLINK_TRIALS),
     ),
     _of_script(
         "Spark by hand in Java",
@@ -288,7 +302,7 @@ _ON_THE_JVM: Final = (
         _Script("jvm/spark", has_window=False),
         lacks=_BY_HAND,
         waits_ms=SPARK_LATENESS_MS,
-        tried={"batches of 100,000": ("--batch", "100000"), **_variants("4-partitions", "no-changelogs")},
+        tried=_SPARK_TRIALS,
     ),
     _of_script(
         "Spark by hand in Java, ordered",
@@ -296,11 +310,7 @@ _ON_THE_JVM: Final = (
         _Script("jvm/spark", has_window=False),
         *("--order", "arrival"),
         lacks=_ORDERED,
-        tried={
-            "batches of 100,000": ("--batch", "100000"),
-            "batches of 400,000": ("--batch", "400000"),
-            **_variants("4-partitions", "no-changelogs"),
-        },
+        tried=_SPARK_TRIALS,
     ),
 )
 PEERS_OF_OTHERS: Final = (

@@ -72,13 +72,13 @@ class Job:
 class Contender:
     """An engine with its settings.
 
-    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the results
-    depend on a window width. If ``widths`` is greater than 1, the windows form a fixed grid, and each window is
-    ``widths`` times as long as the given width. ``topics`` is 2 if each side needs its own topic. ``guarantee`` is the
-    delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
-    multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted. ``variants``
-    are copies of the contender with other settings to try. ``for_latency`` lists the variants whose latency is
-    measured, if they differ from the contender itself.
+    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the
+    results depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
+    ``widths`` times as long as the given width. ``topics`` is 2 if each side needs a topic of its own. ``guarantee`` is
+    the delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
+    multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted.
+    ``in_batches`` says whether it works in batches, so that results come in bursts. ``variants`` have other settings to
+    try. ``for_latency`` has the settings with which the latency is measured, if they differ.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Contender:
     states: Callable[[Job], list[State]] = lambda _: []
     patience: float = 1.0
     waits_ms: int = 0
+    in_batches: bool = False
     variants: tuple[Contender, ...] = ()
     for_latency: tuple[Contender, ...] = ()
 

@@ -49,7 +49,7 @@ class Sizes:
     workload_records: int = 1_000_000
     width_records: int = 300_000
     curve_records: int = 1_000_000
-    warm_up_records: int = 500_000
+    warm_up_records: int = 1_000_000
     turns: dict[str, int] = field(default_factory=lambda: {"throughput": 5, "latency": 5})
     limits: Limits = field(default_factory=Limits)
     short_limits: Limits = field(default_factory=lambda: Limits(budget_s=30.0, quiet_s=12.0))

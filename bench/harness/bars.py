@@ -52,7 +52,7 @@ def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
     axis.set_yticks(range(len(ordered)), [bar.name for bar in ordered])
     axis.invert_yaxis()
     # Room for the words.
-    axis.set_xlim(0, 1.55 * largest)
+    axis.set_xlim(0, 1.75 * largest)
     axis.xaxis.set_major_formatter("{x:,g}")
     axis.set_xlabel(x_label)
     save(figure, path)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,23 @@ def machine(*packages: str) -> dict[str, Any]:
         "Python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
+
+
+def code_commit(folder: Path) -> str:
+    """Return the last commit in a git checkout that changed more than documents and results.
+
+    The text ``-dirty`` follows if there are changes that are not committed. Return ``unknown`` outside a checkout.
+    """
+    code = ["--", ".", ":!docs", ":!bench/results"]
+
+    def git(*given: str) -> str:
+        command = ["git", "-C", str(folder), *given, *code]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+
+    try:
+        return git("log", "-1", "--format=%h") + ("-dirty" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def seconds_of(run: Callable[[], object]) -> float:

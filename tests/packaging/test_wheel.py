@@ -136,11 +136,11 @@ def test_every_command_of_the_services_explains_itself(service: Environment, com
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["joiner", "run"], "lsb.toml: join: is missing"),
+        (["joiner", "run"], "lsb.toml: there is neither a [[join]] nor an [[align]]"),
         (["connector"], "kafka.security_protocol"),
         (["db_connector"], "kafka.security_protocol"),
         (["simulator"], "events.json does not exist"),
-        (["lsb-tester", "verify"], "lsb.toml: join: is missing"),
+        (["lsb-tester", "verify"], "lsb.toml: there is neither a [[join]] nor an [[align]]"),
     ],
     ids=str,
 )

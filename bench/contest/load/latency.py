@@ -24,9 +24,9 @@ import numpy as np
 from bench.contest.job import Contender, Job
 from bench.contest.load.receiver import Arrived, Receiver
 from bench.contest.load.sender import Schedule
-from bench.contest.running.arena import Arena, FailedError, at_work, last_words, settings_of, tidy
+from bench.contest.running.arena import Arena, FailedError, at_work, commands_of, last_words, settings_of, tidy
 from bench.contest.running.outputs import pairs_of
-from bench.contest.running.processes import Tree, processes
+from bench.contest.running.processes import Machine, Tree, machine_cpu, others_cores, processes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[
     with (
         tidy(arena, replace(job, name=data)),
         tidy(arena, job),
-        at_work(contender, job) as tree,
+        at_work(commands_of(contender, job), job) as tree,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender,  # noqa: S603 - this package
         closing(Receiver(job)) as receiver,
     ):
@@ -119,7 +119,7 @@ def steady_load(arena: Arena, contender: Contender, rate: int, seconds: float) -
             step = _step(load, receiver, rate, min(seconds, _PART_S))
             parts.append(step | {"memory_bytes": load.tree.memory_max})
         settings = settings_of(contender, load.job)
-    names = ("ms", "memory_bytes", "keeps_up", "contender_cores", "kafka_cores")
+    names = ("ms", "memory_bytes", "keeps_up", "contender_cores", "kafka_cores", "foreign_share")
     worst = max(parts, key=lambda part: tuple(np.inf if value is None else value for value in part["ms"] or (np.inf,)))
     shown = [{name: part[name] for name in names} for part in parts]
     whole = {"keeps_up": all(part["keeps_up"] for part in parts), "results": sum(part["results"] for part in parts)}
@@ -153,24 +153,29 @@ def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str
     """
     load.set_rate(rate)
     listen_s = drain_s(load.contender.waits_ms, rate)
-    began_s, used_s = time.monotonic(), load.cpu_s()
+    began_s, used_s, machine = time.monotonic(), load.cpu_s(), machine_cpu()
     first_ns = load.schedule.began_ns + int(seconds / 3 * 1e9)
     last_ns = load.schedule.began_ns + int(seconds * 1e9)
     counted = Counted(first_ns, last_ns, load.schedule.count_between(first_ns, last_ns))
     arrived = receiver.receive(seconds)
-    cores = np.subtract(load.cpu_s(), used_s) / (time.monotonic() - began_s)
-    # Parse the results only after the step, so that parsing does not delay their arrival.
+    passed_s, spent_s = time.monotonic() - began_s, np.subtract(load.cpu_s(), used_s)
+    cores, all_s = spent_s / passed_s, Machine(*np.subtract(machine_cpu(), machine).tolist())
+    # Parsed only now, so that parsing does not delay receiving.
     times_ns = arrivals(arrived + receiver.receive(listen_s))
     reported = load.set_rate(rate)
-    return judged_step(times_ns, counted, seconds) | {
-        "rate": rate,
-        "listened_s": seconds + listen_s,
-        "contender_cores": float(cores[0]),
-        "kafka_cores": float(cores[1]),
-        "measuring_cores": float(cores[2]),
-        "sender_late_ms": reported.get("late_ms"),
-        "is_limited_by_sender": reported.get("behind_ms", 0.0) > _SENDER_BEHIND_MS,
-    }
+    return (
+        judged_step(times_ns, counted, seconds)
+        | others_cores(all_s, float(spent_s.sum()), passed_s)
+        | {
+            "rate": rate,
+            "listened_s": seconds + listen_s,
+            "contender_cores": float(cores[0]),
+            "kafka_cores": float(cores[1]),
+            "measuring_cores": float(cores[2]),
+            "sender_late_ms": reported.get("late_ms"),
+            "is_limited_by_sender": reported.get("behind_ms", 0.0) > _SENDER_BEHIND_MS,
+        }
+    )
 
 
 def judged_step(times_ns: NDArray[np.int64], counted: Counted, seconds: float) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from bench.contest.plan import BASES, KINDS
 
 NONE: Final = "-"
 ROUGH_S: Final = 3.0
-"""A rate measured over a shorter time than this is marked as approximate, because it is based on too few batches."""
+"""A rate measured over a shorter time than this is marked as approximate, because that time has too few batches."""
+DISTURBED: Final = 0.05
+"""A run is marked as disturbed if other programs and the host took more than this share of the machine."""
 CUT_OFF: Final = "cut off"
 STUCK: Final = "went quiet early"
 VERDICTS: Final = {
@@ -88,6 +90,11 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
     return groups
 
 
+SAME_TURN: Final = ("turn", "broker_start", "commit")
+"""Measurements that agree in these fields were made in one turn: with the same broker and the same code, too, which a
+resumed run changes. Older files have neither; all of their measurements count as made with the same."""
+
+
 def values(runs: Iterable[Found], name: str) -> list[float]:
     """Return the values of a figure from all runs that have it."""
     return [one[name] for one in runs if one.get(name) is not None]
@@ -107,9 +114,15 @@ def spread(found: list[float], form: Shown) -> str:
 
 
 def rate(runs: list[Found]) -> str:
-    """Return the rate of the runs in thousand records per second, with a mark if it is approximate."""
+    """Return the rate of the runs in thousand records per second, with marks if it is approximate or disturbed."""
     is_rough = min(values(runs, "steady_s"), default=ROUGH_S) < ROUGH_S
-    return shown(runs, "records_per_s", thousands) + (" ~" if is_rough else "")
+    marks = (" ~" if is_rough else "") + (" !" if is_disturbed(runs) else "")
+    return shown(runs, "records_per_s", thousands) + marks
+
+
+def is_disturbed(runs: list[Found]) -> bool:
+    """Return whether other programs disturbed one of the runs. Older runs, which did not record it, are not marked."""
+    return max(values(runs, "foreign_share"), default=0.0) > DISTURBED
 
 
 def reached(runs: list[Found]) -> str:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import statistics
 
 from bench.contest.load.latency import QUANTILES
-from bench.contest.report.figures import NONE, Found, by, mega, percent, reached, short, shown, spread, values, whole
+from bench.contest.report.figures import (
+    NONE,
+    Found,
+    by,
+    is_disturbed,
+    mega,
+    percent,
+    reached,
+    short,
+    shown,
+    spread,
+    values,
+    whole,
+)
 from bench.harness.report import table
 
 
@@ -38,7 +51,8 @@ def _quantile(runs: list[Found], number: int) -> str:
 def _keeps_up(runs: list[Found]) -> str:
     kept = [one["keeps_up"] for one in runs]
     by_sender = ", limited by the sender" if any(one.get("is_limited_by_sender") for one in runs) else ""
-    return ("yes" if all(kept) else f"{sum(kept)} of {len(kept)} times") + by_sender
+    marks = by_sender + (" !" if is_disturbed(runs) else "")
+    return ("yes" if all(kept) else f"{sum(kept)} of {len(kept)} times") + marks
 
 
 def _saturation(measurements: list[Found]) -> list[str]:
@@ -70,7 +84,7 @@ def steady(measurements: list[Found]) -> list[str]:
                     f"{one['steady_s']:,.0f}",
                     spread(times, whole) + missing,
                     f"{mega(memory[0])} / {mega(memory[-1])}",
-                    "yes" if one["keeps_up"] else "no",
+                    ("yes" if one["keeps_up"] else "no") + (" !" if is_disturbed([one, *one["parts"]]) else ""),
                 )
             )
     heads = ["", "records/s", "for, s", "p99 of a minute, ms", "memory in the first / last minute, MB", "keeps up"]
@@ -102,4 +116,4 @@ def found_share(runs: list[Found]) -> str:
     withheld = sorted({one["withheld"] for one in runs if one.get("withheld")})
     if not withheld:
         return "joins nothing"
-    return f"{' or '.join(withheld)} at {statistics.median(values(runs, 'reached')):.0%} of the input"
+    return f"{' or '.join(withheld)} at {percent(statistics.median(values(runs, 'reached')))} of the input"

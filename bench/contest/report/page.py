@@ -10,7 +10,7 @@ from typing import Final
 from bench.contest import engine
 from bench.contest.contenders import CONTENDERS
 from bench.contest.report import latencies, tables
-from bench.contest.report.figures import ROUGH_S, VERDICTS, Found, by, rate, read_figures
+from bench.contest.report.figures import DISTURBED, ROUGH_S, VERDICTS, Found, by, is_disturbed, rate, read_figures
 from bench.contest.report.plots import draw
 from bench.harness.pipeline import KAFKAS_OWN, changed_settings
 from bench.harness.report import table
@@ -19,6 +19,10 @@ BEGIN: Final = "<!-- figures: written by python -m bench.contest, which overwrit
 END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 _ROUGH: Final = f"A rate with ~ is approximate: its steady part lasted less than {ROUGH_S:.0f} s in at least one run."
+_DISTURBED: Final = (
+    "A figure with ! was disturbed: in at least one run, other programs and the host took more than "
+    f"{DISTURBED:.0%} of the machine."
+)
 
 
 def write_report(results: Path, page: Path, plots: Path) -> None:
@@ -56,6 +60,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
         "",
         "Where there are three figures, they are the minimum / median / maximum of the runs; otherwise all runs agree.",
         _ROUGH,
+        *([_DISTURBED] if is_disturbed([one for runs in figures.values() for one in runs]) else []),
         *(f"\n{text}" for verdict, text in VERDICTS.items() if verdict in withheld),
         *_machine(found),
     ]

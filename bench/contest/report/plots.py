@@ -25,7 +25,7 @@ def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {name: folder / f"bench_{name}.png" for name in PLOTS}
     has: dict[str, bool] = {}
-    bars = _bars(figures["throughput"])
+    bars = bars_of(figures["throughput"])
     if bars:
         plot_bars(drawn["throughput"], bars, "thousand records/s, alternating workload")
     shares = _shares(figures["widths"])
@@ -44,14 +44,14 @@ def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
     return {name: path for name, path in drawn.items() if has[name]}
 
 
-def _bars(measurements: list[Found]) -> list[Bar]:
+def bars_of(measurements: list[Found]) -> list[Bar]:
     """Return a bar per contender, except for the engine in memory, which neither reads from nor writes to Kafka."""
     bars = []
     for (name,), runs in by(measurements, "contender").items():
         rates = [value / 1000 for value in values(runs, "records_per_s")]
         if rates and name != engine.NAME:
             guarantee = CONTENDERS[name].guarantee if name in CONTENDERS else ""
-            bars.append(Bar(name, rates, f"{guarantee}, {found_share(runs)}", is_ours=is_ours(name)))
+            bars.append(Bar(name, rates, f"n={len(rates)}, {guarantee}, {found_share(runs)}", is_ours=is_ours(name)))
     return bars
 
 
@@ -74,9 +74,22 @@ def _line(groups: Mapping[Any, list[Found]], name: str, scale: float = 1.0) -> L
     return sorted(((place, found) for place, found in points if found), key=lambda point: point[0])
 
 
+def of_one_recording(figures: dict[str, list[Found]]) -> list[Found]:
+    """Return the measurements at different numbers of keys that were made with the newest code.
+
+    Those with 8 keys are among the throughput. If they were made with other code, or do not record it, they are left
+    out: a line through points of different versions shows no effect of the keys.
+    """
+    kept = [one for one in figures["workloads"] if one["workload"] in KEYS]
+    newest = max(kept, key=lambda one: str(one["date"]), default={}).get("commit")
+    kept = [one for one in kept if one.get("commit") == newest]
+    names = {*CORE, "pass-through", engine.NAME}
+    ours = [one for one in figures["throughput"] if one["contender"] in names]
+    return kept + [one for one in ours if newest and one.get("commit") == newest]
+
+
 def _keys_panels(figures: dict[str, list[Found]]) -> list[Panel]:
-    measurements = [one for one in figures["workloads"] if one["workload"] in KEYS]
-    measurements += [one for one in figures["throughput"] if one["contender"] in {*CORE, "pass-through", engine.NAME}]
+    measurements = of_one_recording(figures)
     lines: dict[str, Line] = {}
     for name in dict.fromkeys(one["contender"] for one in measurements):
         groups = by((one for one in measurements if one["contender"] == name and "keys" in one), "keys")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Final
 
 from bench.contest import engine
 from bench.contest.contenders import CEILINGS, CONTENDERS, PASS_THROUGH, SPARK_BEST, SPARK_DEFAULT, SPARK_TUNED
 from bench.contest.report.figures import (
     NONE,
+    SAME_TURN,
     Found,
     by,
     excess,
@@ -29,32 +29,43 @@ PRICE_EUR: Final = 0.04
 """The assumed price of one core for one hour, in euros, from which the cost of records is computed."""
 
 
-def best_ceiling(measurements: list[Found]) -> str:
-    """Return the fastest pass-through."""
-    names = [PASS_THROUGH.name, *(one.name for one in CEILINGS)]
-    rates = {name: values(runs, "records_per_s") for (name,), runs in by(measurements, "contender").items()}
-    return max(names, key=lambda name: statistics.median(rates[name]) if rates.get(name) else 0.0)
+def of_pass_through(runs: list[Found], measurements: list[Found]) -> list[float]:
+    """Return the ratio of each run's rate to that of the fastest pass-through of the same turn, where there is one."""
+    names = {PASS_THROUGH.name, *(one.name for one in CEILINGS)}
+    turns = by((one for one in measurements if one["contender"] in names), *SAME_TURN)
+    best = {turn: max(values(found, "records_per_s"), default=0.0) for turn, found in turns.items()}
+    return [
+        rate / best[turn]
+        for turn, found in by(runs, *SAME_TURN).items()
+        for rate in values(found, "records_per_s")
+        if best.get(turn)
+    ]
 
 
 def throughput(measurements: list[Found]) -> list[str]:
     """Return the table of the rates."""
-    best = values(by(measurements, "contender").get((best_ceiling(measurements),), []), "records_per_s")
     rows = []
     for (name,), runs in by(measurements, "contender").items():
-        of_best = [value / statistics.median(best) for value in values(runs, "records_per_s")] if best else []
         rows.append(
             (
                 name,
                 CONTENDERS[name].guarantee if name in CONTENDERS else NONE,
                 len(runs),
                 rate(runs),
-                spread(of_best if name != engine.NAME else [], "{:.2f}".format),
+                spread(of_pass_through(runs, measurements) if name != engine.NAME else [], "{:.2f}".format),
                 shown(runs, "results_per_s", thousands),
                 reached(runs),
                 shown(runs, "start_s", short),
             )
         )
-    heads = ["", "guarantee", "runs", "thousand records/s in", "of the fastest pass-through", "thousand results/s out"]
+    heads = [
+        "",
+        "guarantee",
+        "runs",
+        "thousand records/s in",
+        "of the fastest pass-through of the turn",
+        "thousand results/s out",
+    ]
     heads += ["input processed within the time limit", "s from start to first result"]
     return [*about("alternating", measurements), *table(heads, rows)] if rows else []
 
@@ -143,42 +154,43 @@ RATIOS: Final = (
     *(("Spark stage", one.name, None) for one in CEILINGS),
 )
 """The rates to compare, and the target ratio."""
+TURNS_MIN: Final = 3
+"""Whether a target was reached is said only if there are at least this many turns."""
 _LATE_RATE: Final = 5_000
 
 
 def ratios(figures: dict[str, list[Found]]) -> list[str]:
-    """Return a table that compares the rates of two contenders within each turn."""
+    """Return a table that compares the rates of two contenders within each turn; see `SAME_TURN`."""
     rows: list[tuple[str, list[float], float | None]] = []
+    rates = by((one for one in figures["throughput"] if one.get("records_per_s")), "contender", *SAME_TURN)
     for one, other, hoped in RATIOS:
-        rates = by(figures["throughput"], "contender", "turn")
-        turns = sorted({turn for _, turn in rates})
         of_turns = [
-            rates[one, turn][0]["records_per_s"] / rates[other, turn][0]["records_per_s"]
-            for turn in turns
-            if all(values(rates.get((name, turn), []), "records_per_s") for name in (one, other))
+            runs[0]["records_per_s"] / rates[other, *turn][0]["records_per_s"]
+            for (name, *turn), runs in rates.items()
+            if name == one and (other, *turn) in rates
         ]
         rows.append((f"{one} : {other}, records/s", of_turns, hoped))
     rows.append(_late_ratio(figures["latency"]))
     cells = [
-        (what, spread(of_turns, short), hoped or NONE, _met(of_turns, hoped))
+        (what, len(of_turns), spread(of_turns, short), hoped or NONE, _met(of_turns, hoped))
         for what, of_turns, hoped in rows
         if of_turns
     ]
-    return table(["ratio of each turn", "ratio", "target", "reached"], cells) if cells else []
+    return table(["ratio of each turn", "turns", "ratio", "target", "reached"], cells) if cells else []
 
 
 def _met(of_turns: list[float], hoped: float | None) -> str:
-    if hoped is None:
+    if hoped is None or len(of_turns) < TURNS_MIN:
         return NONE
     return "yes" if min(of_turns) >= hoped else "no" if max(of_turns) < hoped else "in some turns"
 
 
 def _late_ratio(measurements: list[Found]) -> tuple[str, list[float], float]:
-    at = by((one for one in measurements if one.get("rate") == _LATE_RATE and one.get("ms")), "contender", "turn")
+    at = by((one for one in measurements if one.get("rate") == _LATE_RATE and one.get("ms")), "contender", *SAME_TURN)
     of_turns = [
-        runs[0]["ms"][1] / at["plain process", turn][0]["ms"][1]
-        for (name, turn), runs in at.items()
-        if name == SPARK_BEST.name and ("plain process", turn) in at and runs[0]["ms"][1] is not None
+        runs[0]["ms"][1] / at["plain process", *turn][0]["ms"][1]
+        for (name, *turn), runs in at.items()
+        if name == SPARK_BEST.name and ("plain process", *turn) in at and runs[0]["ms"][1] is not None
     ]
     return f"p99 at {_LATE_RATE:,}/s, {SPARK_BEST.name} : plain process", of_turns, 10
 

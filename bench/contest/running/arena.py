@@ -93,14 +93,19 @@ class Arena:
         return folder_bytes(self.stack.kafka.data, f"{job.name}*/*.log")
 
 
-@contextmanager
-def at_work(contender: Contender, job: Job) -> Iterator[Tree]:
-    """Run the contender's processes for the duration of the block. Their output is in ``job.folder``."""
+def commands_of(contender: Contender, job: Job) -> list[list[str]]:
+    """Return the contender's commands. Installs or compiles what they need, which can take minutes."""
     job.folder.mkdir(parents=True, exist_ok=True)
+    return contender.commands(job)
+
+
+@contextmanager
+def at_work(commands: list[list[str]], job: Job) -> Iterator[Tree]:
+    """Run a contender's processes for the duration of the block. Their output is in ``job.folder``."""
     environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pinned = ["taskset", "-c", f"0-{job.cores - 1}"] if job.cores else []
     running = []
-    for number, command in enumerate(contender.commands(job)):
+    for number, command in enumerate(commands):
         with (job.folder / f"{number}.out").open("ab") as out, (job.folder / f"{number}.err").open("ab") as err:
             running.append(
                 subprocess.Popen(  # noqa: S603 - a contender

@@ -5,8 +5,9 @@ pair that the contender can find, and either no neighbour is missing, or the run
 proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
 part of the input that it processed, and not compared for completeness.
 
-Rates are measured over the steady part of a run, which begins after a fifth of its results and ends with the last one,
-according to the broker's clock. This rule excludes start-up in the same way for all contenders.
+Rates are those of the steady part of a run, which begins after a fifth of its results and ends with the last one, by
+the broker's clock. This excludes the start-up by the same rule for all contenders. Only for a contender that works in
+batches does it begin at the end of one.
 """
 
 from __future__ import annotations
@@ -32,9 +33,18 @@ _ENOUGH: Final = 0.15
 
 
 def judge(
-    results: Results, expected: Expected, watch: Watch, ended_s: float, window: Window = NO_WINDOW
+    results: Results,
+    expected: Expected,
+    watch: Watch,
+    ended_s: float,
+    window: Window = NO_WINDOW,
+    *,
+    in_batches: bool = False,
 ) -> dict[str, Any]:
-    """Return the rates and costs of a run, and how its results compare with the expected results."""
+    """Return the rates and costs of a run, and the comparison of its results with the expected ones.
+
+    ``in_batches`` says whether the contender works in batches.
+    """
     everything = results
     if not len(results.at_s):
         raise FailedError("no result")
@@ -53,7 +63,7 @@ def judge(
         "withdrawn": everything.withdrawn,
         "start_s": float(everything.at_s[0]) - watch.began_s,
     }
-    rate = steady(results.at_s)
+    rate = steady(results.at_s, in_batches=in_batches)
     if rate is not None:
         share, first_s, last_s = rate
         rows = share * found["rows"]
@@ -66,9 +76,10 @@ def judge(
             "records_per_s": rows / (last_s - first_s),
             "results_per_s": share * len(results.at_s) / (last_s - first_s),
             "steady_s": last_s - first_s,
+            "steady_share": share,
             "cpu_s_per_million": own_s / rows * 1e6,
             "kafka_cpu_s_per_million": kafka_s / rows * 1e6,
-        }
+        } | watch.others_between(first_s, last_s)
     return found | {"memory_bytes": watch.memory_max, "complete": comparison.complete if everything.is_joined else None}
 
 
@@ -91,15 +102,15 @@ def processed_of(
     return count or len(results.at_s)
 
 
-def steady(at_s: NDArray[np.float64]) -> tuple[float, float, float] | None:
+def steady(at_s: NDArray[np.float64], *, in_batches: bool = False) -> tuple[float, float, float] | None:
     """Return the steady part of a run: its share of the results, its start and its end (in s).
 
-    Return None if all results were written at once. If pauses separate the batches, the steady part begins at the end
-    of a batch, provided that enough results follow.
+    Return None if all results were written at once. If the contender works in batches, and pauses separate them, the
+    steady part begins at the end of a batch, provided that enough results follow. For all others a pause is a stall.
     """
     first, last_s = int(STEADY_FROM * (len(at_s) - 1)), float(at_s[-1])
     pauses = first + np.flatnonzero(np.diff(at_s[first:]) > _PAUSE_S)
-    if len(pauses) and (at_s > at_s[pauses[0]]).mean() >= _ENOUGH:
+    if in_batches and len(pauses) and (at_s > at_s[pauses[0]]).mean() >= _ENOUGH:
         first = int(pauses[0])
     first_s = float(at_s[first])
     share = float((at_s > first_s).mean())

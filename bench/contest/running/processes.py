@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,13 +26,49 @@ class Seen(NamedTuple):
     memory: int
 
 
+class Machine(NamedTuple):
+    """The CPU seconds of all cores since the machine started: used by processes, idle, and stolen by the host."""
+
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+    steal_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class Sample:
-    """The CPU seconds that a process tree and Kafka have used up to a point in time."""
+    """The CPU seconds that a process tree, Kafka, this program and the whole machine have used up to a moment."""
 
     at_s: float
     cpu_s: float
     kafka_cpu_s: float
+    measuring_cpu_s: float = 0.0
+    machine: Machine = field(default_factory=Machine)
+
+
+def machine_cpu(stat: str | None = None) -> Machine:
+    """Return how the machine has spent its CPU time so far. ``stat`` is the content of /proc/stat.
+
+    The time in which interrupts are handled is left out, because it belongs to no process.
+    """
+    lines = (Path("/proc/stat").read_text() if stat is None else stat).splitlines()
+    user, nice, system, idle, waiting, _, _, steal = (int(word) * _TICK_S for word in lines[0].split()[1:9])
+    return Machine(user + nice + system, idle + waiting, steal)
+
+
+def others_cores(machine: Machine, known_s: float, passed_s: float) -> dict[str, float]:
+    """Return how many cores were used by other programs, stolen by the host, and idle.
+
+    ``machine`` is what the machine spent in ``passed_s`` seconds, ``known_s`` the CPU seconds of the contender, Kafka
+    and the measuring programs. ``foreign_share`` is the share of the machine that others used or the host stole.
+    """
+    foreign_s = max(0.0, machine.busy_s - known_s)
+    whole_s = machine.busy_s + machine.idle_s + machine.steal_s
+    return {
+        "foreign_cores": foreign_s / passed_s,
+        "steal_cores": machine.steal_s / passed_s,
+        "idle_cores": machine.idle_s / passed_s,
+        "foreign_share": (foreign_s + machine.steal_s) / whole_s if whole_s else 0.0,
+    }
 
 
 class Tree:

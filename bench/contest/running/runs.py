@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.contest.job import Contender, Job, Limits
-from bench.contest.running.arena import Arena, FailedError, at_work, last_words, settings_of, tidy
+from bench.contest.running.arena import Arena, FailedError, at_work, commands_of, last_words, settings_of, tidy
 from bench.contest.running.judging import judge, processed_of
 from bench.contest.running.outputs import Results, count_results, read_results
 from bench.contest.running.watch import Watch
@@ -43,12 +43,14 @@ def throughput(arena: Arena, task: Task) -> dict[str, Any]:
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
         limits = replace(task.limits, budget_s=task.limits.budget_s * task.contender.patience)
+        # Before the watch, whose clock would otherwise count the installation of the contender as its start-up.
+        commands = commands_of(task.contender, job)
         watch = Watch(arena, job, limits, _end_of(expected, window))
-        with at_work(task.contender, job) as tree:
+        with at_work(commands, job) as tree:
             watch.until_ended(tree)
             ended_s = time.time()
         results = read_results(job)
-        judged = judge(results, expected, watch, ended_s, window)
+        judged = judge(results, expected, watch, ended_s, window, in_batches=task.contender.in_batches)
         state = state_of(task.contender, job, watch, results, expected) | {"kafka_bytes": arena.log_bytes(job)}
         return {"settings": settings_of(task.contender, job)} | judged | state
 
@@ -57,15 +59,16 @@ def recovery(arena: Arena, task: Task) -> dict[str, Any]:
     """Kill a contender's processes after a third of the results, restart them, and time the first new result."""
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
+        commands = commands_of(task.contender, job)
         watch = Watch(arena, job, task.limits, _end_of(expected, window))
-        with at_work(task.contender, job) as tree:
+        with at_work(commands, job) as tree:
             watch.until_ended(tree, results=len(expected.pairs) // 3)
             tree.kill()
         with closing(make_consumer(arena.kafka, "bench")) as consumer:
             already = count_results(consumer, job)
         killed_s = time.time()
         watch = Watch(arena, job, task.limits, _end_of(expected, window))
-        with at_work(task.contender, job) as tree:
+        with at_work(commands, job) as tree:
             watch.until_ended(tree, already=already)
             ended_s = time.time()
         results = read_results(job)
@@ -77,11 +80,6 @@ def recovery(arena: Arena, task: Task) -> dict[str, Any]:
         comparison = asdict(compare(expected, results.left, results.right, processed, window))
         ended = {"is_through": processed is None, "is_quiet": watch.is_quiet}
         return comparison | {"recovery_s": float(results.at_s[is_new][0]) - killed_s} | ended
-
-
-def warm_up(arena: Arena, task: Task) -> None:
-    """Run a contender and ignore its figures, so that the broker is warm before the first measured run."""
-    throughput(arena, task)
 
 
 def _prepare(arena: Arena, task: Task) -> tuple[Expected, Job, Window]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.contest.running.arena import Arena, FailedError, last_words
 from bench.contest.running.outputs import count_results, read_tail
-from bench.contest.running.processes import Sample, Tree, folder_bytes
+from bench.contest.running.processes import Machine, Sample, Tree, folder_bytes, machine_cpu, others_cores
 from bench.contest.states import State
 from joiner.runtime.kafka.clients import make_consumer
 
@@ -91,7 +91,8 @@ class Watch:
         return progress.is_at_end or (quiet_s > wait_s and not self._is_busy(wait_s))
 
     def _look(self, tree: Tree) -> None:
-        self.samples.append(Sample(time.time(), tree.look(), self._arena.kafka_cpu_s()))
+        used_s = (tree.look(), self._arena.kafka_cpu_s(), time.process_time())
+        self.samples.append(Sample(time.time(), *used_s, machine_cpu()))
         self.memory_max = max(self.memory_max, tree.memory_max)
         if len(self.samples) % _STATE_EVERY == 0:
             self.on_disk.append(State(time.time(), bytes=folder_bytes(self._job.state)))
@@ -103,10 +104,19 @@ class Watch:
 
     def between(self, first_s: float, last_s: float) -> tuple[float, float]:
         """Return the CPU seconds that the contender and Kafka used between two points in time."""
+        found = self._grown(first_s, last_s, [[one.cpu_s, one.kafka_cpu_s] for one in self.samples])
+        return found[0], found[1]
+
+    def others_between(self, first_s: float, last_s: float) -> dict[str, float]:
+        """Return what other programs and the host took between two points in time; see `others_cores`."""
+        known = [[one.cpu_s + one.kafka_cpu_s + one.measuring_cpu_s, *one.machine] for one in self.samples]
+        known_s, *machine = self._grown(first_s, last_s, known)
+        return others_cores(Machine(*machine), known_s, last_s - first_s)
+
+    def _grown(self, first_s: float, last_s: float, rows: list[list[float]]) -> list[float]:
+        """Return by how much each column grew between two points in time. Each sample has a row."""
         at = [one.at_s for one in self.samples]
-        own, kafka = ([getattr(one, name) for one in self.samples] for name in ("cpu_s", "kafka_cpu_s"))
-        of_own, of_kafka = (np.diff(np.interp([first_s, last_s], at, column))[0] for column in (own, kafka))
-        return float(of_own), float(of_kafka)
+        return [float(np.diff(np.interp([first_s, last_s], at, column))[0]) for column in zip(*rows, strict=True)]
 
 
 class _Progress:

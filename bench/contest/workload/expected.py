@@ -28,8 +28,8 @@ NOTHING: Final = np.zeros(0, dtype=np.int64)
 class Window:
     """Which pairs a join can find: those at most ``width_ms`` apart or, with ``is_grid``, in the same window of a grid.
 
-    Width 0 means no window. ``waits_ms`` is how far event time must advance before a pair is emitted; so the pairs in
-    the last ``waits_ms`` of a workload are not expected.
+    Width 0 means no window. ``waits_ms`` is how far event time must have passed a pair before it is emitted; so the
+    pairs in the last ``waits_ms`` of a workload, and those just before them, are not expected.
     """
 
     width_ms: int = 0
@@ -75,9 +75,15 @@ class Expected:
         return last
 
     def is_due(self, window: Window) -> NDArray[np.bool_]:
-        """Return which expected pairs must have been emitted by the end of the workload (bool, shape (pairs,))."""
+        """Return which expected pairs must have been emitted by the end of the workload (bool, shape (pairs,)).
+
+        A join that waits emits a pair once event time has passed its later record by *more* than the wait: a watermark
+        promises nothing about records at its own time.
+        """
         time_ms = self.workload.time_ms
-        return np.asarray(time_ms[self.later] <= time_ms.max() - window.waits_ms)
+        if not window.waits_ms:
+            return np.ones(len(self.later), dtype=bool)
+        return np.asarray(time_ms[self.later] < time_ms.max() - window.waits_ms)
 
     def shows_end(self, left: Ints, right: Ints, window: Window = NO_WINDOW) -> bool:
         """Return whether these results, in any order, show that the input was read to its end in every partition."""

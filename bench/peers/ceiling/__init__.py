@@ -1,1 +1,1 @@
-"""Upper limits to compare the joiner with: exactly-once pass-throughs in C and Java, which only copy messages."""
+"""References to compare the joiner with: exactly-once pass-throughs in C and Java, which only copy messages."""

@@ -15,6 +15,23 @@ HEAP: Final = ("-Xms2g", "-Xmx4g", "-XX:+UseParallelGC")
 the time."""
 
 
+def producer(prefix: str, *, linger_ms: int = 5, batch_bytes: int = 1_000_000) -> dict[str, str]:
+    """Return the settings of a producer, by default those of the joiner and of all other peers.
+
+    The prefix is that under which the engine passes them on. The buffer has room for several batches per partition.
+    """
+    settings = {"compression.type": "lz4", "linger.ms": linger_ms, "batch.size": batch_bytes}
+    return {f"{prefix}{name}": str(value) for name, value in (settings | {"buffer.memory": 128 << 20}).items()}
+
+
+def sinks(prefix: str) -> dict[str, dict[str, str]]:
+    """Return the variants of the producer's settings: batches of 256 kB, and of Kafka's own size."""
+    return {
+        "sink-256k": producer(prefix, linger_ms=20, batch_bytes=256 << 10),
+        "sink-default": producer(prefix, linger_ms=5, batch_bytes=16 << 10),
+    }
+
+
 def make_parser(about: str | None, variants: Iterable[str]) -> argparse.ArgumentParser:
     """Return a parser for the arguments that all Java peers share. ``--variant`` accepts the values in ``variants``."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)

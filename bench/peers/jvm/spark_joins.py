@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from bench.peers.jvm.launching import make_parser, start_java, state_of
+from bench.peers.jvm.launching import make_parser, producer, sinks, start_java, state_of
 
 SETTINGS: Final[dict[str, str]] = {
     "spark.master": "local[2]",
@@ -32,12 +32,14 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
+    **producer("sink."),
 }
 
 VARIANTS: Final[dict[str, dict[str, str]]] = {
     "best": {},
     "4-partitions": {"spark.sql.shuffle.partitions": "4"},
     "no-changelogs": {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false"},
+    **sinks("sink."),
 }
 
 _OPENS: Final = [

@@ -8,7 +8,7 @@
 
 The settings are exactly-once processing (v2) with one thread per core; one commit per second, because every commit ends
 one transaction per thread; Kafka's default of a thousand records per poll and buffer, because larger values were
-slower; and lz4-compressed batches of up to 256 kB. The stores are in memory and backed by changelog topics. The
+slower; and a producer with the settings of all peers. The stores are in memory and backed by changelog topics. The
 hand-written join also has a 64 MB cache, so that each commit writes only the newest state of a thing to the changelog.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from bench.peers.jvm.launching import make_parser, start_java, state_of
+from bench.peers.jvm.launching import make_parser, producer, sinks, start_java, state_of
 
 SETTINGS: Final[dict[str, str]] = {
     "processing.guarantee": "exactly_once_v2",
@@ -29,10 +29,7 @@ SETTINGS: Final[dict[str, str]] = {
     "main.consumer.auto.offset.reset": "earliest",
     "main.consumer.fetch.max.bytes": str(64 << 20),
     "main.consumer.max.partition.fetch.bytes": str(8 << 20),
-    "producer.compression.type": "lz4",
-    "producer.linger.ms": "20",
-    "producer.batch.size": str(256 << 10),
-    "producer.buffer.memory": str(128 << 20),
+    **producer("producer."),
 }
 
 VARIANTS: Final[dict[str, dict[str, str]]] = {
@@ -40,15 +37,16 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
     "rocksdb": {"store": "rocksdb"},
     "no-cache": {"statestore.cache.max.bytes": "0"},
     "commit-10ms": {"commit.interval.ms": "10", "producer.linger.ms": "0"},
-    "commit-30ms": {"commit.interval.ms": "30", "producer.linger.ms": "5"},
-    "commit-100ms": {"commit.interval.ms": "100", "producer.linger.ms": "5"},
+    "commit-30ms": {"commit.interval.ms": "30"},
+    "commit-100ms": {"commit.interval.ms": "100"},
     "commit-5s": {"commit.interval.ms": "5000"},
     "one-thread": {"num.stream.threads": "1"},
     "four-threads": {"num.stream.threads": "4"},
     "poll-4000": {"main.consumer.max.poll.records": "4000", "buffered.records.per.partition": "2000"},
     "poll-10000": {"main.consumer.max.poll.records": "10000", "buffered.records.per.partition": "10000"},
-    "batch-16k": {"producer.batch.size": "16384"},
+    "small-fetches": {"main.consumer.max.partition.fetch.bytes": str(1 << 20)},
     "at-least-once": {"processing.guarantee": "at_least_once"},
+    **sinks("producer."),
 }
 
 

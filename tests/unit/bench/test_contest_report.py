@@ -9,8 +9,11 @@ from typing import Any
 
 from bench.contest.kept import Kept, Measurement, read
 from bench.contest.plan import QUICK
+from bench.contest.report import tables
 from bench.contest.report.figures import percent
+from bench.contest.report.latencies import found_share
 from bench.contest.report.page import BEGIN, END, write_report
+from bench.contest.report.plots import bars_of, of_one_recording
 from bench.harness.report import json_text
 
 
@@ -56,7 +59,7 @@ def test_the_page_shows_every_run_and_keeps_the_text_around(tmp_path: Path) -> N
     assert text.startswith("# Title\n\nFindings.\n")
     assert text.endswith(f"{END}\n\nThe end.\n")
     assert "old" not in text
-    assert "| plain process : Spark range join, tuned, records/s | 3.0 | 12 | no |" in text
+    assert "| plain process : Spark range join, tuned, records/s | 1 | 3.0 | 12 | - |" in text
     assert "| Flink interval join | throughput | no environment |" in text
     assert "99.999%" in text
     assert "| plain process | exactly once | 1 | 90.0 |" in text
@@ -118,6 +121,15 @@ def test_a_rate_that_a_contender_does_not_keep_up_with_is_where_it_is_saturated(
     assert "| plain process | 1,000 | 5,000 | 30 | 0.50 |" in text
 
 
+def test_a_run_that_other_programs_disturbed_is_marked(tmp_path: Path) -> None:
+    text = page_of(tmp_path, "throughput", measured("plain process", foreign_share=0.06))
+    assert "| plain process | exactly once | 1 | 50.0 ! |" in text
+    assert "A figure with ! was disturbed" in text
+    text = page_of(tmp_path, "throughput", measured("plain process", foreign_share=0.04))
+    assert "| plain process | exactly once | 1 | 50.0 |" in text
+    assert "disturbed" not in text
+
+
 def test_states_of_all_contenders_are_shown_in_the_same_columns(tmp_path: Path) -> None:
     runs = [measured("plain process"), measured("Spark range join, best")]
     runs[0]["state"] = {
@@ -164,3 +176,66 @@ def test_json_has_a_line_for_each_run_and_is_read_back_as_it_was() -> None:
     assert json.loads(text) == {"machine": {"cores": 2}, "runs": runs, "none": []}
     assert sum(f'"number {number}"' in line for number in range(5) for line in text.splitlines()) == 5
     assert len(text.splitlines()) == 2 + 2 + len(runs) + 2
+
+
+OURS, SPARK, PYTHON, IN_C = "plain process", "Spark range join, tuned", "pass-through", "pass-through in C"
+
+
+def runs_of(contender: str, rates: list[float], **more: Any) -> list[dict[str, Any]]:
+    """Return a run for each rate, each in a turn of its own."""
+    return [measured(contender, records_per_s=rate, **more) | {"turn": turn} for turn, rate in enumerate(rates, 1)]
+
+
+def ratio_rows(*runs: list[dict[str, Any]]) -> list[str]:
+    return tables.ratios({"throughput": [one for some in runs for one in some], "latency": []})[3:]
+
+
+def test_a_ratio_is_of_two_runs_with_the_same_broker_and_the_same_code() -> None:
+    ours = runs_of(OURS, [90.0, 100.0, 110.0], broker_start="a", commit="1")
+    other = runs_of(SPARK, [10.0, 10.0, 10.0], broker_start="a", commit="1")
+    assert ratio_rows(ours, other) == [f"| {OURS} : {SPARK}, records/s | 3 | 9.0 / 10.0 / 11.0 | 12 | no |"]
+    other[0] |= {"broker_start": "b"}
+    other[2] |= {"commit": "2"}
+    assert ratio_rows(ours, other) == [f"| {OURS} : {SPARK}, records/s | 1 | 10.0 | 12 | - |"]
+    ours[1] |= {"broker_start": None, "commit": None}
+    assert ratio_rows(ours, other) == []
+
+
+def test_runs_that_do_not_record_their_broker_are_paired_by_turn() -> None:
+    rows = ratio_rows(runs_of(OURS, [90.0, 100.0]), runs_of(SPARK, [10.0, 20.0]))
+    assert rows == [f"| {OURS} : {SPARK}, records/s | 2 | 5.0 / 7.0 / 9.0 | 12 | - |"]
+
+
+def test_whether_a_target_was_reached_takes_three_turns() -> None:
+    fast, slow = [130.0, 140.0, 150.0], [10.0, 10.0, 10.0]
+    assert ratio_rows(runs_of(OURS, fast), runs_of(SPARK, slow))[0].endswith("| 12 | yes |")
+    assert ratio_rows(runs_of(OURS, fast[:2]), runs_of(SPARK, slow[:2]))[0].endswith("| 12 | - |")
+
+
+def test_a_rate_is_compared_with_the_fastest_pass_through_of_its_own_turn() -> None:
+    runs = [*runs_of(PYTHON, [50.0, 60.0, 150.0]), *runs_of(IN_C, [100.0, 200.0])]
+    assert tables.of_pass_through(runs_of(OURS, [50.0, 50.0, 50.0, 50.0]), runs) == [0.5, 0.25, 1 / 3]
+    assert tables.of_pass_through(runs_of(OURS, [50.0], broker_start="a"), runs) == []
+
+
+def test_a_line_over_the_keys_has_points_of_one_recording() -> None:
+    def at(workload: str, commit: str | None, date: str) -> dict[str, Any]:
+        return measured(OURS, commit=commit, date=date) | {"workload": workload}
+
+    old, new = at("1,000 keys", "1", "2026-01-01 00:00 UTC"), at("100,000 keys", "2", "2026-01-02 00:00 UTC")
+    same, other = (at("alternating", commit, "2026-01-03 00:00 UTC") for commit in ("2", "3"))
+    assert of_one_recording({"workloads": [old, new], "throughput": [same, other]}) == [new, same]
+    unknown = [one | {"commit": None} for one in (old, new, same)]
+    assert of_one_recording({"workloads": unknown[:2], "throughput": unknown[2:]}) == unknown[:2]
+    assert of_one_recording({"workloads": [], "throughput": [same]}) == []
+
+
+def test_a_bar_says_how_many_runs_it_stands_for() -> None:
+    (bar,) = bars_of(runs_of(OURS, [1.0, 2.0, 3.0]))
+    assert bar.words.startswith("n=3, exactly once")
+
+
+def test_a_run_that_lacks_a_little_is_not_said_to_have_ended_at_the_whole_input() -> None:
+    assert (
+        found_share([{"withheld": "went quiet early", "reached": 0.9996}]) == "went quiet early at 99.960% of the input"
+    )

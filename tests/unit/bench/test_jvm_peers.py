@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.contest.contenders import CONTENDERS
 from bench.contest.workload.expected import compare, expect
 from bench.contest.workload.inputs import Workload, make
 from bench.peers.jvm import flink_joins, programs, spark_joins, streams_joins
@@ -104,10 +105,12 @@ def options_of(engine: str, *given: str) -> list[str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_variant_changes_a_setting(engine: str) -> None:
-    timers = ("--order", "timers") if engine == "flink" else ()
-    best = options_of(engine, *timers)
+    # Flink's variants of the alignment change nothing without it, and those of the fetches differ from its default.
+    orders = [("--order", "arrival"), ("--order", "timers")] if engine == "flink" else [()]
     for name in ENGINES[engine].VARIANTS:
-        assert (options_of(engine, *timers, "--variant", name) == best) == (name == "best")
+        is_best = [options_of(engine, *order, "--variant", name) == options_of(engine, *order) for order in orders]
+        assert all(is_best) == (name == "best")
+    best = options_of(engine)
     main = best[best.index("-cp") + 2]
     assert best[best.index("-cp") + 1] == "classes"
     assert [path for path in programs.sources(engine) if path.parent.name == engine and path.stem == main.split(".")[1]]
@@ -126,6 +129,34 @@ def test_flink_waits_for_the_watermark_when_records_are_out_of_order() -> None:
         first = given.index("flink.Joins") + 1
         assert given[first : first + 5] == [order, "host:1", "data", "out", lateness]
         assert f"drift_ms={drift}" in given
+
+
+def test_flink_fetches_less_at_a_time_only_with_alignment() -> None:
+    for order, polled, fetched in (("arrival", 10_000, 1 << 20), ("timers", 2_000, 256 << 10)):
+        given = options_of("flink", "--order", order)
+        assert {f"source.max.poll.records={polled}", f"source.max.partition.fetch.bytes={fetched}"} <= set(given)
+
+
+def test_flink_keeps_its_jars_outside_the_folder_whose_size_is_measured() -> None:
+    (scratch,) = [word for word in options_of("flink") if word.startswith("io.tmp.dirs=")]
+    assert Path("/state") not in [Path(scratch.partition("=")[2]), *Path(scratch.partition("=")[2]).parents]
+
+
+@pytest.mark.parametrize(("engine", "prefix"), [("streams", "producer."), ("flink", "sink."), ("spark", "sink.")])
+def test_every_producer_has_the_settings_of_the_joiners(engine: str, prefix: str) -> None:
+    wanted = {"compression.type": "lz4", "linger.ms": "5", "batch.size": "1000000", "buffer.memory": str(128 << 20)}
+    given = options_of(engine)
+    assert {f"{prefix}{name}={value}" for name, value in wanted.items()} <= set(given)
+    assert sum(word.startswith(f"{prefix}linger.ms=") for word in given) == 1
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CONTENDERS if name.startswith(("Kafka Str", "Flink by", "Spark by"))]
+)
+def test_the_sink_of_every_peer_in_java_is_tried(name: str) -> None:
+    tried = {one.name.partition(": ")[2] for one in CONTENDERS[name].variants}
+    assert {"sink-256k", "sink-default"} <= tried
+    assert tried & {"small-fetches", "large-fetches", "batches of 800,000"}
 
 
 def test_spark_gets_its_order_and_its_batch() -> None:

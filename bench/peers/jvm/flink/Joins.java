@@ -3,7 +3,9 @@ package flink;
 import common.Measurement;
 import common.Pair;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Properties;
 import java.util.TreeMap;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
@@ -13,8 +15,13 @@ import org.apache.flink.api.common.typeutils.TypeSerializer;
 import org.apache.flink.api.java.typeutils.GenericTypeInfo;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.apache.flink.connector.kafka.lineage.DefaultKafkaDatasetFacet;
+import org.apache.flink.connector.kafka.lineage.DefaultKafkaDatasetIdentifier;
+import org.apache.flink.connector.kafka.lineage.KafkaDatasetFacet;
+import org.apache.flink.connector.kafka.lineage.KafkaDatasetFacetProvider;
 import org.apache.flink.connector.kafka.sink.KafkaRecordSerializationSchema;
 import org.apache.flink.connector.kafka.sink.KafkaSink;
+import org.apache.flink.connector.kafka.sink.TransactionNamingStrategy;
 import org.apache.flink.connector.kafka.source.KafkaSource;
 import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsInitializer;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
@@ -26,7 +33,8 @@ import org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.ProducerR
  * <p>usage: Joins ORDER BOOTSTRAP DATA OUT LATENESS_MS NAME=VALUE …
  *
  * <p>ORDER is {@code timers} or {@code arrival}, see {@link ByHand}. The settings are those of Flink, or, with the
- * prefix {@code source.} or {@code sink.}, of Kafka's clients; {@code drift_ms} is how far the partitions may be apart.
+ * prefix {@code source.} or {@code sink.}, of Kafka's clients; {@code drift_ms} is how far the partitions may be apart,
+ * and {@code transaction_naming} a {@link TransactionNamingStrategy}.
  */
 public final class Joins {
   private static final Duration ALIGN = Duration.ofMillis(50);
@@ -41,6 +49,7 @@ public final class Joins {
     }
     Properties reading = take(settings, "source."), writing = take(settings, "sink.");
     long driftMs = Long.parseLong(settings.remove("drift_ms"));
+    TransactionNamingStrategy naming = TransactionNamingStrategy.valueOf(settings.remove("transaction_naming"));
     boolean isExactlyOnce = settings.getOrDefault("execution.checkpointing.mode", "").equals("EXACTLY_ONCE");
     StreamExecutionEnvironment flink =
         StreamExecutionEnvironment.getExecutionEnvironment(Configuration.fromMap(settings));
@@ -64,15 +73,17 @@ public final class Joins {
         .keyBy(one -> one.thing)
         .process(new ByHand(order.equals("timers")))
         .returns(Pair.class)
-        .sinkTo(sink(bootstrap, out, writing, isExactlyOnce));
+        .sinkTo(sink(bootstrap, out, writing, isExactlyOnce, naming));
     flink.execute("neighbours");
   }
 
-  private static KafkaSink<Pair> sink(String bootstrap, String out, Properties settings, boolean isExactlyOnce) {
+  private static KafkaSink<Pair> sink(
+      String bootstrap, String out, Properties settings, boolean isExactlyOnce, TransactionNamingStrategy naming) {
     return KafkaSink.<Pair>builder()
         .setBootstrapServers(bootstrap)
         .setDeliveryGuarantee(isExactlyOnce ? DeliveryGuarantee.EXACTLY_ONCE : DeliveryGuarantee.AT_LEAST_ONCE)
         .setTransactionalIdPrefix(out + "-" + Long.toHexString(System.nanoTime()))
+        .setTransactionNamingStrategy(naming)
         .setKafkaProducerConfig(settings)
         .setRecordSerializer(new Writing(out))
         .build();
@@ -115,8 +126,8 @@ public final class Joins {
     }
   }
 
-  /** Writes pairs. */
-  private static final class Writing implements KafkaRecordSerializationSchema<Pair> {
+  /** Writes pairs. It names its topic, because pooled transactions are listed for each topic. */
+  private static final class Writing implements KafkaRecordSerializationSchema<Pair>, KafkaDatasetFacetProvider {
     private static final long serialVersionUID = 1;
 
     private final String topic;
@@ -128,6 +139,11 @@ public final class Joins {
     @Override
     public ProducerRecord<byte[], byte[]> serialize(Pair pair, KafkaSinkContext context, Long timestamp) {
       return new ProducerRecord<>(topic, pair.key(), pair.json());
+    }
+
+    @Override
+    public Optional<KafkaDatasetFacet> getKafkaDatasetFacet() {
+      return Optional.of(new DefaultKafkaDatasetFacet(DefaultKafkaDatasetIdentifier.ofTopics(List.of(topic))));
     }
   }
 

@@ -2,6 +2,8 @@ package spark;
 
 import common.Measurement;
 import java.sql.Timestamp;
+import java.util.HashMap;
+import java.util.Map;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoder;
@@ -18,16 +20,20 @@ import scala.Tuple4;
  * <p>usage: Joins ORDER BOOTSTRAP DATA OUT STATE LATENESS_MS BATCH NAME=VALUE …
  *
  * <p>ORDER is {@code watermark} or {@code arrival}, see {@link ByHand}. BATCH is the number of records of a micro-batch.
- * The rest are settings of Spark.
+ * The rest are settings of Spark or, with the prefix {@code sink.}, of the producer.
  */
 public final class Joins {
+  private static final String SINK = "sink.";
+
   public static void main(String[] given) throws Exception {
     String order = given[0], bootstrap = given[1], data = given[2], out = given[3], state = given[4];
     boolean hasWatermark = order.equals("watermark");
     SparkSession.Builder builder = SparkSession.builder().appName("neighbours");
+    Map<String, String> writing = new HashMap<>();
     for (int place = 7; place < given.length; place++) {
       String[] words = given[place].split("=", 2);
-      builder.config(words[0], words[1]);
+      if (words[0].startsWith(SINK)) writing.put("kafka." + words[0].substring(SINK.length()), words[1]);
+      else builder.config(words[0], words[1]);
     }
     Dataset<Row> records =
         builder
@@ -55,7 +61,7 @@ public final class Joins {
         .writeStream()
         .format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
-        .option("kafka.compression.type", "lz4")
+        .options(writing)
         .option("topic", out)
         .option("checkpointLocation", state)
         .start()
