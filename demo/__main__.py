@@ -18,6 +18,7 @@ from demo.flow import Stalled
 from demo.run import Demo
 from demo.services import ServiceFailed
 from demo.task import Wishes, read_task
+from joiner.check.found.evidence import EvidenceError
 
 _EXAMPLES = """\
 examples:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"demo: invalid arguments or settings\n{error}", file=sys.stderr)
         return 2
-    except (StackError, ServiceFailed, Stalled, TopicError, OSError) as error:
+    except (StackError, ServiceFailed, Stalled, EvidenceError, TopicError, OSError) as error:
         print(f"\nFAILED: {error}", file=sys.stderr)
         return 1
     except KafkaException as error:

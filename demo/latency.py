@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from confluent_kafka import TopicPartition
 
 from broker.wire.records import decode_joined
-from joiner.runtime.kafka.clients import EOF_CODE, log_range, make_consumer, raise_for
+from demo.results import read_results
 from joiner.runtime.settings import JoinerSettings
 
 
@@ -30,12 +29,12 @@ class Latency(NamedTuple):
 
 
 def measure(settings: JoinerSettings, published: Path, acknowledged: Path) -> Latency | None:
-    """Return the latency percentiles over all results in Kafka, or None if no result could be measured."""
+    """Return the latency percentiles over all pairs in Kafka, or None if no pair could be measured."""
     sent_ns = dict(_published(published))
     acks = _acknowledged(acknowledged)
     waits = sorted(
         ack_ns - max(sent_ns[event] for event in events)
-        for unit, offset, events in _results(settings)
+        for unit, offset, events in _pairs(settings)
         if (ack_ns := _acknowledged_at(acks.get(unit, []), offset)) and all(event in sent_ns for event in events)
     )
     if not waits:
@@ -67,27 +66,13 @@ def _acknowledged_at(acks: list[tuple[int, int]], offset: int) -> int | None:
     return acks[at][1] if at < len(acks) else None
 
 
-def _results(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Yield the partition, the offset and the two event ids of every committed result."""
-    topic, units = settings.topics.out, range(settings.topics.partitions)
-    consumer = make_consumer(settings.kafka, "demo", enable_partition_eof=True)
-    try:
-        consumer.assign([TopicPartition(topic, unit, log_range(consumer, topic, unit)[0]) for unit in units])
-        unread = set(units)
-        while unread:
-            for message in consumer.consume(10_000, 1.0):
-                unit = int(message.partition() or 0)
-                error = message.error()
-                if error is not None and error.code() == EOF_CODE:
-                    unread.discard(unit)
-                    continue
-                raise_for(message)
-                try:
-                    joined = decode_joined(message.value() or b"")
-                except msgspec.DecodeError:
-                    continue
-                # A compact result does not contain the events' ids.
-                if joined.left is not None and joined.right is not None:
-                    yield unit, int(message.offset() or 0), (joined.left["id"], joined.right["id"])
-    finally:
-        consumer.close()
+def _pairs(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]]]:
+    """Yield the partition, the offset and the two event ids of every committed pair."""
+    for unit, offset, value in read_results(settings):
+        try:
+            joined = decode_joined(value)
+        except msgspec.DecodeError:
+            continue
+        # A compact result does not contain the events' ids, and an aligned row is no pair.
+        if joined.left is not None and joined.right is not None:
+            yield unit, offset, (joined.left["id"], joined.right["id"])

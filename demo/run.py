@@ -23,6 +23,7 @@ from broker.kafka.topics import data_topic_specs, ensure_topics, state_topic_spe
 from broker.stack import LocalStack
 from broker.stack.parts import parts_folder
 from demo import latency
+from demo.aligned import row_and_point
 from demo.flow import Flow, parts_in
 from demo.services import ServiceFailed, Services
 from demo.task import Pipeline, Task, load_pipeline
@@ -108,6 +109,9 @@ class Demo:
         print(f"everything has arrived after {took_s:.1f} s")
         _say("Verify: recompute every result independently, and compare with Kafka and InfluxDB")
         right = self._verify()
+        if right and (lines_of_row := row_and_point(pipeline)):
+            _say("An aligned row: the record in Kafka, and its point in InfluxDB")
+            print(*lines_of_row, sep="\n")
         self._show(pipeline.joiner, lines, took_s)
         return right
 
@@ -179,6 +183,7 @@ class Demo:
             ("events replayed", f"{lines:,}"),
             ("records in", f"{records:,}"),
             ("pairs out", f"{_found(found, 'results'):,}"),
+            ("aligned rows", f"{_found(found, 'aligned rows'):,}"),
             ("late", f"{_found(found, 'late records'):,}"),
             ("duplicates", f"{sum(side['duplicate'] for side in found['sides']):,}"),
             ("rejected", f"{_found(found, 'rejected records') + _found(found, 'rows that are no event'):,}"),

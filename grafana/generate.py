@@ -78,6 +78,21 @@ def _thinned() -> str:
     )
 
 
+def _aligned() -> str:
+    """Return the query for a machine's aligned rows: the last value of each field per interval, not a mean of several.
+
+    A row is in the measurement of the pairs, and is told apart by its quantity, which is the name of its align.
+    """
+    return (
+        _points("== r.join")
+        + '  |> group(columns: ["join", "_field"])\n'
+        + "  |> aggregateWindow(every: v.windowPeriod, fn: last, createEmpty: false)\n"
+        + '  |> map(fn: (r) => ({_time: r._time, _value: r._value, _field: r.join + " " + r._field}))\n'
+        + '  |> group(columns: ["_field"])\n'
+        + '  |> sort(columns: ["_time"])'
+    )
+
+
 def _newest() -> str:
     """Return the query for a table of the newest pairs, with one row per pair and one column per field and tag."""
     return _points("=~ /^${quantity:regex}$/") + (
@@ -117,6 +132,22 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
     return panel.override_by_regexp("/ (lowest|highest)$/", [dotted]).with_target(_Flux(query))
 
 
+def _aligned_panel() -> timeseries.Panel:
+    panel = timeseries.Panel().title("Aligned rows").datasource(_INFLUXDB)
+    panel = panel.description(
+        "The driver's records are dots, on the right axis; the columns at their times are lines. Each interval shows "
+        "its last row."
+    )
+    panel = panel.span(_WHOLE).height(_TALL).line_width(1).fill_opacity(0).show_points(common.VisibilityMode.NEVER)
+    dots = [
+        DynamicConfigValue("custom.drawStyle", "points"),
+        DynamicConfigValue("custom.showPoints", "always"),
+        DynamicConfigValue("custom.pointSize", 4),
+        DynamicConfigValue("custom.axisPlacement", "right"),
+    ]
+    return panel.override_by_regexp("/ result$/", dots).with_target(_Flux(_aligned()))
+
+
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
     """Return a dashboard variable that lists the values of ``tag`` in the selected time range.
 
@@ -138,7 +169,7 @@ def _new_dashboard(title: str, uid: str, what: str) -> dashboard.Dashboard:
 
 
 def machine_data() -> dashboard.Dashboard:
-    """Return the dashboard for a machine's results from all joins, with one panel per quantity."""
+    """Return the dashboard for a machine's pairs and aligned rows, with one panel per quantity."""
     board = _new_dashboard("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
     board = board.with_variable(_variable("thing", "Machine", "thing"))
     quantities = _variable("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"')
@@ -151,7 +182,8 @@ def machine_data() -> dashboard.Dashboard:
     )
     pairs = table.Panel().title("Pairs").description(f"The newest {TABLE_ROWS} pairs, with their join.")
     pairs = pairs.datasource(_INFLUXDB).span(_WHOLE).height(_TALL).with_target(_Flux(_newest()))
-    return board.with_panel(panel.repeat("quantity").repeat_direction("v")).with_panel(pairs)
+    board = board.with_panel(panel.repeat("quantity").repeat_direction("v"))
+    return board.with_panel(_aligned_panel()).with_panel(pairs)
 
 
 def join_operation() -> dashboard.Dashboard:

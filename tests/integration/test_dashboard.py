@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.wire.records import AlignedRow
 from db_connector.points import point_line
 from tests.compose.panels import Panel, ask_influxdb, panels
 from tests.integration.db_connector_pipeline import database_at
@@ -18,7 +19,7 @@ PANELS = {panel.title: panel for panel in panels() if panel.source == "influxdb"
 BEGIN_S = 1_554_096_460
 COUNT = 20_000
 STEP_NS = 10_000_000
-QUANTITIES = ["any / name (of x)", "both values"]
+QUANTITIES = ["any / name (of x)", "both values", "at any"]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,9 @@ def asked(new_database: Any) -> Any:
         if number % 100 == 0:
             both = joined("R1", QUANTITIES[1], 2 * at_ns, {"left": value, "right": -value}, "two:0:1:2")
             lines.append(point_line(both, "joined", "ms"))
+        if number % 200 == 0:
+            row = AlignedRow("R1", "at any", at_ns // 10**6, value, "at any:0:1", {"speed": None if number else 5.0})
+            lines.append(point_line(row, "joined", "ms"))
     lines.append(point_line(joined("R2", "of another machine", 2 * BEGIN_S * 10**9), "joined", "ms"))
     # A point written by a release from before the tag `join` was introduced.
     lines.append(f'joined,quantity=both\\ values,thing=R1 left=7,id="two:0:0:0" {BEGIN_S * 10**9 - 1}'.encode())
@@ -70,6 +74,16 @@ def test_both_values_of_a_pair_are_lines_and_those_of_an_older_release_are_not(a
         f"two {side} {kind}" for side in ("left", "right") for kind in ("mean", "lowest", "highest")
     }
     assert "7" not in {row["_value"] for row in rows}
+
+
+def test_the_rows_of_an_align_are_shown_without_the_pairs(asked: Any) -> None:
+    rows = asked(PANELS["Aligned rows"])
+    results = [float(row["_value"]) for row in rows if row["_field"] == "at any result"]
+    # Of the five rows in each interval of 10 s, the last one. The column has a value in the first row alone.
+    assert results == [800.0] * 20
+    assert [(row["_field"], float(row["_value"])) for row in rows if "result" not in row["_field"]] == [
+        ("at any speed", 5.0)
+    ]
 
 
 def test_the_table_has_the_newest_pairs_in_order(asked: Any) -> None:

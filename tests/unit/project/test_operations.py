@@ -70,9 +70,11 @@ def test_every_alert_fires_by_its_cause_and_clears_again() -> None:
 @pytest.mark.parametrize("path", ["lsb.toml", "broker/compose/lsb.toml"])
 def test_the_dashboard_of_machine_data_serves_any_joins(path: str) -> None:
     shown = rendered("machine_data")
-    for join in load_settings(JoinerSettings, ROOT / path).join:
-        for name in (join.output, join.left, join.right):
-            assert str(name) not in shown, "join names are selected with a variable"
+    settings = load_settings(JoinerSettings, ROOT / path)
+    streams = [stream.quantity for operator in settings.operators for stream in operator.streams.values()]
+    assert settings.align
+    for name in (*streams, *(join.output for join in settings.join), *(align.name for align in settings.align)):
+        assert str(name) not in shown, "join names are selected with a variable"
     assert {one["name"] for one in json.loads(shown)["templating"]["list"]} == {"thing", "quantity"}
 
 
