@@ -73,6 +73,10 @@ class RelationBuffer:
         """Return the number of records of the column that are held."""
         return len(self._held)
 
+    def held_of_driver(self) -> int:
+        """Return the number of records of the driver that are held, whether or not they have been answered."""
+        return len(self._buffer) - len(self._held)
+
     def held_ts(self) -> Ints:
         """Return the times in ns of the records of the column that are held, shape (n,)."""
         ts: Ints = self._held.rows()[TS]

@@ -312,6 +312,19 @@ def test_a_full_buffer_names_the_align_and_the_keys_that_hold_most() -> None:
         apply(by_bytes, sent)
 
 
+def test_driver_records_that_are_held_after_their_rows_have_come_out_count_towards_the_limit() -> None:
+    align = {"name": "a", "driver": "torque", "lateness": "1h", "columns": {"speed": {}}}
+    unit = Unit(settings_of(align, application={"buffer_records_max": 20}), 0, {DATA: 0})
+    apply(unit, [record(0, "speed", BASE_MS), message(1, {"mark": BASE_MS + 1_000, "quantity": "speed"})])
+    sent = [record(2 + n, "torque", BASE_MS + n) for n in range(21)]
+    assert len(rows_of(apply(unit, sent[:10]))) == 10
+    # Any of them may still have a duplicate. The last speed is held for later rows.
+    assert unit.align_summaries()["a"].held == {"driver": 10, "speed": 1}
+    assert unit.held_bytes()["a"]["driver"] > 10 * 100
+    with pytest.raises(UnitStopped, match=r"align 'a' holds 22 .*buffer_records_max = 20"):
+        apply(unit, sent[10:])
+
+
 def test_a_snapshot_without_aligns_is_that_of_the_release_before() -> None:
     settings = JoinerSettings.model_validate({"topics": {"partitions": 1}, "join": [POWER]})
     unit = Unit(settings, 0, {DATA: 0})
