@@ -79,8 +79,7 @@ class RelationBuffer:
 
     def held_ts(self) -> Ints:
         """Return the times in ns of the records of the column that are held, shape (n,)."""
-        ts: Ints = self._held.rows()[TS]
-        return ts
+        return self._held.column(TS)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """See `LocalStreamBuffer.held_by_key`: records of the driver and of the column."""

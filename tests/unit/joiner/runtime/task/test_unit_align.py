@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -300,6 +301,22 @@ def test_the_driver_has_its_own_topic_and_a_lead_if_the_column_is_behind() -> No
     unit.apply({"two": batch([record(0, "speed", BASE_MS + 3)])}, {"two": 1})
     # The rows at 0 to 2 have come out: those at 3 to 5, and the speed, are held.
     assert {lead.topic: (lead.fill, lead.share) for lead in unit.leads()} == {"one": (0.4, 0.5), "two": (0.4, 0.0)}
+
+
+def test_finding_the_leads_takes_little_memory_however_many_columns_a_row_has() -> None:
+    columns = {f"speed{n}": {"stream": {"topic": "two"}} for n in range(50)}
+    align = {"name": "a", "driver": {"topic": "one"}, "columns": columns}
+    settings = settings_of(align, application={"buffer_records_max": 2_000})
+    unit = Unit(settings, 0, {"one": 0, "two": 0})
+    unit.apply({"one": batch([record(n, "torque", BASE_MS + n) for n in range(1_000)])}, {"one": 1_000})
+    tracemalloc.start()
+    try:
+        assert {(lead.topic, lead.share) for lead in unit.leads()} == {("one", 1.0), ("two", 0.0)}
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The times of the rows take 8 kB, their whole table 1.2 MB.
+    assert peak < 200_000
 
 
 def test_a_full_buffer_names_the_align_and_the_keys_that_hold_most() -> None:
