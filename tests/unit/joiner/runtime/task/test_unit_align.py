@@ -329,6 +329,17 @@ def test_a_full_buffer_names_the_align_and_the_keys_that_hold_most() -> None:
         apply(by_bytes, sent)
 
 
+def test_the_order_of_columns_may_be_changed_between_runs() -> None:
+    turned = SPINDLE | {"columns": dict(reversed(SPINDLE["columns"].items()))}
+    before, after, sent = settings_of(), settings_of(turned), seeded_messages(3)
+    assert before.fingerprint() == after.fingerprint()
+    unit = Unit(before, 0, {DATA: 0})
+    apply(unit, sent[:30])
+    rows = rows_of(apply(Unit.restore(after, 0, unit.snapshot()), sent[30:]))
+    assert rows == rows_of(apply(unit, sent[30:]))
+    assert {tuple(row["values"]) for row in rows} == {tuple(turned["columns"])}
+
+
 def test_driver_records_that_are_held_after_their_rows_have_come_out_count_towards_the_limit() -> None:
     align = {"name": "a", "driver": "torque", "lateness": "1h", "columns": {"speed": {}}}
     unit = Unit(settings_of(align, application={"buffer_records_max": 20}), 0, {DATA: 0})
