@@ -51,11 +51,14 @@ class DriverRows:
         return sum(relation.held() for _, relation in self._relations)
 
     def held_by_stream(self) -> dict[str, int]:
-        """Return, by stream, the number of rows that wait and of records held."""
+        """Return the number of records held, by stream: of the driver about those that wait or may have a duplicate.
+
+        A driver's record is in several relations, but counts once.
+        """
         counts = dict.fromkeys((DRIVER, *(name for name, _ in self._relations)), 0)
         for name, relation in self._relations:
             counts[name] += relation.held()
-        return counts | {DRIVER: len(self)}
+        return counts | {DRIVER: max(len(self), *(relation.held_of_driver() for _, relation in self._relations))}
 
     def held_ts(self, stream: str) -> Ints:
         """Return the times in ns of the rows that wait (``"driver"``) or of a column's records, shape (n,)."""

@@ -64,7 +64,9 @@ def _between_angles(v0: float, v1: float, weight: float, period: float) -> float
         way -= period
     elif way <= -period / 2:
         way += period
-    return _reduced(begin + weight * way, period)
+    value = begin + weight * way
+    # Beyond the largest float, take off the period first.
+    return _reduced(value if np.isfinite(value) else begin - (period - weight * way), period)
 
 
 @compiled()

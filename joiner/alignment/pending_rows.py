@@ -91,8 +91,7 @@ class PendingRows:
 
     def ts(self) -> Ints:
         """Return the times of the rows in ns, shape (n,)."""
-        ts: Ints = self._table.rows()[_TS]
-        return ts
+        return self._table.column(_TS)
 
     def rows(self) -> Ints:
         """Return the state for `load`, shape (columns, n)."""

@@ -36,6 +36,10 @@ class PositionTable:
         """Return a copy of all rows, shape (columns, n)."""
         return self._table[:, : self._count][:, ~self._is_gone[: self._count]]
 
+    def column(self, which: int) -> Ints:
+        """Return a copy of one column of all rows, shape (n,)."""
+        return self._table[which, : self._count][~self._is_gone[: self._count]]
+
     def append(self, rows: Ints) -> None:
         """Append rows, shape (columns, n). Their positions must be above those of all earlier rows."""
         needed = self._count + rows.shape[1]

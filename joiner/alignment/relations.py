@@ -73,10 +73,13 @@ class RelationBuffer:
         """Return the number of records of the column that are held."""
         return len(self._held)
 
+    def held_of_driver(self) -> int:
+        """Return the number of records of the driver that are held, whether or not they have been answered."""
+        return len(self._buffer) - len(self._held)
+
     def held_ts(self) -> Ints:
         """Return the times in ns of the records of the column that are held, shape (n,)."""
-        ts: Ints = self._held.rows()[TS]
-        return ts
+        return self._held.column(TS)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """See `LocalStreamBuffer.held_by_key`: records of the driver and of the column."""

@@ -63,7 +63,7 @@ class JoinStatus(msgspec.Struct, frozen=True):
 
 
 class AlignStatus(msgspec.Struct, frozen=True):
-    """An align in a unit: its totals, and by stream the records held (of the driver, rows that wait) and the frontiers.
+    """An align in a unit: its totals, and by stream the records held and the frontiers.
 
     ``dropped``: rows that were left out. ``frontiers``: as in `JoinStatus`, without streams that have had no record.
     """

@@ -79,8 +79,7 @@ class JoinSummary(msgspec.Struct, frozen=True):
 class AlignSummary(msgspec.Struct, frozen=True):
     """The state of an align, as `JoinSummary`, by stream: ``driver`` and the names of the columns.
 
-    ``held``: of the driver, the rows that wait. ``frontiers``: the lowest and the highest frontier of any key, in ns;
-    without the streams that have had no record.
+    ``frontiers``: the lowest and the highest frontier of any key, in ns; without the streams that have had no record.
     """
 
     held: dict[str, int]

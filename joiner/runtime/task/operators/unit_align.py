@@ -45,7 +45,8 @@ _HELD: Final = 3
 """What is held of a driver record: position, value (the bits of a float64) and ordinal."""
 
 _ROW_BYTES: Final = 80
-"""Bytes of a row that waits, besides those of its relations. Measured."""
+"""Bytes of a row that waits, besides those of its relations. Measured. A record of the driver that is held for longer,
+because it may have a duplicate, is counted like one, though it takes less."""
 _RELATION_BYTES: Final = 110
 """Bytes that a row that waits takes for one neighbour. Measured."""
 _RECORD_BYTES: Final = 120
@@ -96,7 +97,7 @@ class UnitAlign(UnitOperator):
     # Held records
 
     def held_by_stream(self) -> dict[str, int]:
-        """See `UnitOperator`. Of the driver, the rows that wait; a record of a linear column may count twice."""
+        """See `UnitOperator`. A record of a linear column may count twice."""
         return self._buffer.driver_rows.held_by_stream()
 
     def held_bytes(self) -> dict[str, int]:

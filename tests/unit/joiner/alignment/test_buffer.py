@@ -191,6 +191,10 @@ def test_angles_take_the_shorter_way_and_forwards_if_both_are_equally_long(v0: f
     assert value_at(5, 0, v0, 10, v1, 360.0) == wanted
 
 
+def test_an_angle_beyond_the_largest_float_is_reduced() -> None:
+    assert value_at(9, 0, 1.2e308, 10, 0.3e308, 1.7e308) == pytest.approx(0.22e308, rel=1e-12)
+
+
 def test_what_is_not_a_number_stays_that_and_infinities_do_not_surprise() -> None:
     assert math.isnan(value_at(5, 0, math.nan, 10, 1.0))
     assert math.isnan(value_at(5, 0, 1.0, 10, math.nan))
