@@ -160,9 +160,7 @@ class AlignBuffer:
         return self._step(driver, columns or {}, None, {}, ends=True)
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column's value. Ticks of a grid are not stored, so they do not
-        count.
-        """
+        """Return the number of rows that wait for a column's value. A grid's ticks are not stored, and do not count."""
         return len(self._rows)
 
     def __repr__(self) -> str:

@@ -64,9 +64,7 @@ class DriverRows:
         return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with held records, ascending, and each key's number of records in all buffers; shape (k,)
-        each.
-        """
+        """Return the keys with held records, ascending, and each key's count over all buffers; shape (k,) each."""
         parts = [relation.held_by_key() for _, relation in self._relations]
         keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
         counts = np.zeros(len(keys), dtype=np.int64)

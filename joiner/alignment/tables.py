@@ -34,9 +34,7 @@ def order_of(ts: Ints) -> Ints | None:
 
 
 def in_time_order(key: Ints, ts: Ints, row: Ints | None) -> TimeOrder:
-    """Order a table's rows by time. ``row``: the result of `order_of`. If it is None, contiguous columns are not
-    copied.
-    """
+    """Order a table's rows by time. ``row``: from `order_of`. If it is None, contiguous columns are not copied."""
     if row is None:
         return TimeOrder(np.ascontiguousarray(key), np.ascontiguousarray(ts), np.arange(len(ts)))
     return TimeOrder(key.take(row), ts.take(row), row)
