@@ -105,8 +105,7 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Send an empty write to check whether the database accepts points. Failures are logged like those of other
-        writes.
+        """Send an empty write, to check whether the database accepts points. Failures are logged like other failures.
 
         Returns None if the database responded, otherwise the number of seconds until the next probe.
         """

@@ -52,8 +52,7 @@ class DeadLetterWriter:
         self._producer.send(self._topic, [Outgoing(key, encode(dead_letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` for Kafka to acknowledge the queued dead letters; return whether it has acknowledged
-        all.
+        """Wait up to ``timeout_s`` for outstanding acknowledgements. Return whether all dead letters are acknowledged.
 
         Raises `broker.kafka.producer.DeliveryError`.
         """

@@ -66,8 +66,9 @@ class RecordLists:
             self._resize(2 * (len(self) + count))
 
     def insert(self, column: int, records: Ints, *, finds_duplicates: bool) -> Ints:
-        """Insert n records, for which `reserve` has made room. Return their nodes, or `NONE` for duplicates; shape
-        (n,).
+        """Insert n records. Return their nodes, or `NONE` for duplicates; shape (n,).
+
+        `reserve` must have made room for them.
 
         ``records``: key, time (ns), value (the bits of a float64) and identity, shape (4, n). A duplicate has the key,
         time and identity of another record.
@@ -97,8 +98,7 @@ class RecordLists:
         _settle(keys, frontier, self.nodes, self.ends, OF_LIST * column)
 
     def release(self, column: int, keys: Ints, frontier: Ints, next_tick: Ints) -> None:
-        """Release each key's records that are no longer needed, either for ticks from ``next_tick`` (ns) on or to
-        detect duplicates.
+        """Release each key's records that neither a tick from ``next_tick`` (ns) on nor a duplicate check needs.
 
         All arrays have shape (k,).
         """

@@ -254,7 +254,7 @@ def _interpolated(
     values[rows] = interpolate(
         at_ns[rows], other_ns[before], numbers[before], other_ns[after], numbers[after], period or 0.0
     )
-    # A row of the column's table that has no value gives none.
+    # NaN also results if a neighbouring row has no value.
     return values, np.isnan(values)
 
 

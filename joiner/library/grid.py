@@ -31,8 +31,7 @@ class TableGrid:
 
 
 def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_max: int = 100_000_000) -> TableGrid:
-    """Describe regular times for use as the driver of `align`: ``origin``, and multiples of ``every`` before and after
-    it.
+    """Describe regular times, to be the driver of `align`: ``origin``, and every ``every`` before and after it.
 
     Each key has the ticks between its first and its last row in the columns' tables.
 
@@ -40,7 +39,7 @@ def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_
         every: the time from one tick to the next: an integer if the times are integers, otherwise a duration such as
             ``"100ms"`` or a `timedelta`.
         origin: the time of one tick: an integer if the times are integers, otherwise a datetime. The default is 0, or
-        the beginning of 1970 in UTC.
+            the beginning of 1970 in UTC.
         max_gap: the longest pause that is filled with ticks. If two successive rows of a key, in any tables, are
             further apart, there are no ticks between them. By default, there is no limit.
         ticks_max: the maximum number of ticks. If there are more, `align` raises an `ArgumentError`.
@@ -55,7 +54,7 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     ``sides``: the tables that have keys. Keys are in the order in which they first appear in these tables. ``time``,
     ``by``: the column names of the result. Times have the same type as in the first table; integers become int64.
 
-    Raises `ArgumentError` if the tables and options mix integers and datetimes, or if there are too many ticks.
+    Raises `ArgumentError` if the tables and options mix different kinds of times, or if there are too many ticks.
     """
     first, times = sides[0], [side.times(kind) for side in sides]
     keys = kind.select(first.table, first.by, first.by)

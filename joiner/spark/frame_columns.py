@@ -149,8 +149,7 @@ def check_times(frames: list[Frame], at: list[int]) -> Unit:
 
 
 def key_types(frames: list[Frame], keys: list[list[int]]) -> list[spark.DataType]:
-    """Return the types to which keys are converted for comparison. For integers of different widths, this is the
-    widest.
+    """Return the types to which keys are converted for comparison: for integers of different widths, the widest.
 
     Raises `AnalysisException` if the types of two keys differ in any other way, or if a type is not supported.
     """

@@ -58,8 +58,8 @@ _SINGLY: Final = 16
 class Messages:
     """n Kafka messages of one partition, in offset order, as columns.
 
-    Columns: offsets, the broker's append times in ms (int64, shape (n,)), and values. ``is_null``: for each message,
-    whether its value is null (a tombstone); None if no value is. ``value`` contains an empty string for a null.
+    Columns: offsets, the broker's append times in ms (int64, shape (n,)), and values. ``is_null``: whether each value
+    is null (a tombstone), or None if none is. A null is an empty string in ``value``.
     """
 
     offset: Ints
@@ -320,8 +320,7 @@ class TopicDecoder:
             mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
             side = self._side(intake, target)
             if side.mixed:
-                # Both are JSON, which contains no NUL, so different combinations of quantity and id yield different
-                # strings.
+                # JSON contains no NUL, so different pairs of quantity and id yield different strings.
                 quantity = records.quantity if which is None else records.quantity.take(which)
                 named, first = quantity.distinct()
                 ids = glue(escape(quantity.take(first)).take(named), b"\0", ids)
