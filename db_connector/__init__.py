@@ -1,8 +1,10 @@
-"""From Kafka to InfluxDB: writes each joined pair as one point, at least once. Replays overwrite the same points.
+"""Copies joined pairs and aligned rows from Kafka to InfluxDB, one point each, at least once.
 
-points.py    a pair -> a line of line protocol; pure
-database.py  the client library, and how to interpret the database's answers
-writer.py    batches, back-off, the search for refused points; without Kafka or HTTP
-kafka/       the consumer and its partitions, commits, lag, batches, dead letters
-service.py   the loop: read, write, dead letters, commit
+A replayed result overwrites its own point.
+
+points.py    converts a result to a line of line protocol; pure
+database.py  calls the client library and interprets the database's responses
+writer.py    batching, back-off and isolation of rejected points; no Kafka or HTTP
+kafka/       the consumer: partitions, commits, lag, batches and dead letters
+service.py   the main loop: read, write, send dead letters, commit
 """

@@ -104,8 +104,7 @@ def _serve(
         return stop.is_set()
 
     try:
-        # Start the writer before waiting for Kafka, because its thread checks right away whether the database accepts
-        # points.
+        # Start the writer before waiting for Kafka: its thread immediately checks whether the database accepts points.
         writer: WriterThread[Results] = WriterThread(
             Writer(
                 database,
@@ -126,8 +125,8 @@ def _serve(
             settings.topics.out, settings.kafka.bootstrap_servers,
             settings.influxdb.url, settings.influxdb.bucket, own.measurement,
         )  # fmt: skip
-        # Objects that exist by now are never freed. Exempting them from garbage collection saves a few percent of CPU
-        # time.
+        # Objects created so far live as long as the process. Exempting them from garbage collection saves a few percent
+        # of CPU.
         gc.freeze()
         service.run()
     except (TopicError, DeliveryError, KafkaFailureError) as error:

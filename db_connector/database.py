@@ -1,14 +1,14 @@
-"""Writes to InfluxDB through its client library, and interprets the answers.
+"""Writes to InfluxDB through its client library, and interprets the responses.
 
-A failed write raises one of the four errors below; the writer decides how to react. A response of 400 or 422 counts as
-a refusal of points only if it carries an InfluxDB header. A gateway, or another server on that port, may also return
-400, even as JSON, without any point being at fault.
+A failed write raises one of the four errors below; the writer decides how to react. A 400 or 422 response means that
+points were rejected only if it carries an InfluxDB header. A gateway, or an unrelated server on that port, may also
+return 400, possibly with a JSON body, although no point is at fault.
 
     WriteError
-      RefusedError         some points in the body will never be accepted; the others may or may not have been written
-      TooLargeError        the body is too large; fewer points may be accepted
-      UnavailableError     a transient state: unreachable, overloaded, too slow; retry
-      MisconfiguredError   a wrong token, database or address; retry, and log it as an error
+      RefusedError         some points in the request will never be accepted; the rest may or may not have been written
+      TooLargeError        the request is too large; fewer points may be accepted
+      UnavailableError     a transient failure (unreachable, overloaded, too slow); retry
+      MisconfiguredError   the token, database or address is wrong; retry, and log an error
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _WRITTEN: Final = 204
 _REFUSES_POINTS: Final = frozenset({400, 422})
 _TOO_LARGE: Final = 413
 _TRANSIENT: Final = frozenset({0, 408, 429})
-"""Statuses to retry: no response (such as a failed TLS connection), timeout, too many requests."""
+"""Statuses after which a write is retried: no response (such as a failed TLS handshake), timeout, too many requests."""
 _SERVER_ERRORS: Final = 500
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
-"""Headers that identify a response as InfluxDB's: 1.8 and 2.x send the first; 2.x adds the second to every error."""
+"""Headers that only InfluxDB sends. Both 1.8 and 2.x send the first; 2.x adds the second to every error response."""
 
 _DIGITS_MAX: Final = 18
 _REASON_LENGTH_MAX: Final = 2_000
-"""Maximum length to keep of the database's message, which repeats every line that it cannot parse."""
+"""Maximum length of an error message from the database. It is truncated because it repeats every unparsable line."""
 
 _REMEDIES: Final = {
     401: "check influxdb.token (or token_file) in the settings",
@@ -54,11 +54,11 @@ _NOT_OWN: Final = (
 
 
 class WriteError(Exception):
-    """A write was not acknowledged. The message is the reason."""
+    """The database did not acknowledge a write. The exception's message gives the reason."""
 
 
 class RefusedError(WriteError):
-    """Some points will never be accepted. ``dropped`` is their number, if the database reports it."""
+    """Some points will never be accepted. ``dropped``: how many, if the database says so."""
 
     def __init__(self, reason: str, dropped: int | None = None) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class RefusedError(WriteError):
 
 
 class TooLargeError(WriteError):
-    """The request is too large. ``is_own`` is true if the database refused it, false if a gateway did."""
+    """The request is too large. ``is_own``: whether the database itself rejected it, rather than a gateway."""
 
     def __init__(self, reason: str, *, is_own: bool = True) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ class TooLargeError(WriteError):
 
 
 class UnavailableError(WriteError):
-    """The database cannot accept the write now. ``retry_after_s`` is how long it asks to wait, if it does."""
+    """The database cannot accept writes at the moment. ``retry_after_s``: the wait that it requested, if any."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -82,18 +82,18 @@ class UnavailableError(WriteError):
 
 
 class MisconfiguredError(WriteError):
-    """The database will not accept any write until an operator fixes the configuration; the message says how."""
+    """The database rejects every write until an operator fixes the configuration; the message says how."""
 
 
 class Database(Protocol):
     """Where points are written."""
 
     def write(self, body: bytes) -> None:
-        """Write lines of line protocol with times in ns; return once all are acknowledged. Raises `WriteError`."""
+        """Write lines of line protocol, with times in ns. Returns once all are acknowledged. Raises `WriteError`."""
 
 
 class InfluxDatabase:
-    """InfluxDB 2.x or 1.8, over one persistent connection. Not thread-safe."""
+    """A client for InfluxDB 2.x or 1.8 that uses one persistent connection. Not thread-safe."""
 
     def __init__(self, influxdb: InfluxdbSettings, settings: ConnectorSettings) -> None:
         """Create the client without connecting. Raises SettingsError if the token file cannot be read."""
@@ -123,7 +123,8 @@ class InfluxDatabase:
             ) from error
         status = self._client.api_client.last_response.status
         if status != _WRITTEN:
-            # Some other server may answer 200 to anything; taking that for an acknowledgement would lose points.
+            # An unrelated server may answer every request with 200; treating that as an acknowledgement would lose
+            # points.
             raise MisconfiguredError(
                 f"expected HTTP {_WRITTEN} from {self._url}, got {status}; does influxdb.url point to InfluxDB?"
             )
@@ -168,12 +169,12 @@ def _dropped(message: str) -> int | None:
 
 
 def _retry_after_s(error: ApiException) -> float | None:
-    # InfluxDB sends seconds. If the header is a date, which HTTP also allows, the writer's own back-off applies.
+    # InfluxDB sends a number of seconds. HTTP also allows a date; in that case, the writer's own back-off applies.
     headers: Any = error.headers  # None if there was no response; the library's types do not say so
     given = str(headers.get("Retry-After", "")) if headers is not None else ""
     return _whole(given)
 
 
 def _whole(text: str) -> int | None:
-    """Return ``text`` as a number, or None unless it consists of ASCII digits, few enough for `int` to accept."""
+    """Parse a non-negative integer. Return None unless ``text`` is all ASCII digits and short enough for `int`."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

@@ -1,4 +1,4 @@
-"""The database connector's metrics; docs/metrics.md describes each."""
+"""Defines the database connector's metrics, which docs/metrics.md describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WriteTimes(Distribution):
 def register_metrics(
     telemetry: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
 ) -> None:
-    """Register the metrics that read the service's counters. ``lags`` returns the lag per partition, in records."""
+    """Register the metrics, which read the service's counters. ``lags``: returns each partition's lag, in records."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results read, including those read again.", lambda: progress.results)
     counter("lsb_db_connector_points", "Points acknowledged by the database.", lambda: progress.points)

@@ -1,12 +1,12 @@
-r"""Converts a pair or an aligned row to a line of line protocol. Raises an error for those that no line can represent.
+r"""Converts a pair or an aligned row to a line of line protocol, or raises an error if none can represent it.
 
-Pure: no clock, no socket. Lines are built here, not by the client library's ``Point``, which is ten times slower and
-maps different names to the same text: it writes a newline as the two characters ``\n``.
+Pure: no clock, no socket. The client library's ``Point`` is not used, because it is ten times slower and can map two
+different names to the same text: it writes a newline as the two characters ``\n``.
 
-The rules for tags come from InfluxDB's parser, and were checked on the server with every name of up to five characters
-from ``a \ , = " space``. A backslash escapes only a following comma, equals sign or space, and is itself never
-escaped, so a tag cannot end with a backslash. Every other name without a newline is read back unchanged, except for
-names that would end the key too early for the scanner (`_why_unrepresentable`).
+The rules for tags follow InfluxDB's parser. They were verified against a server with every name of up to five
+characters from the set ``a \ , = " space``. A backslash escapes only a following comma, equals sign or space, and is
+itself never escaped, so a tag cannot end with a backslash. Every other name without a newline is read back unchanged,
+except for names that would make the server's scanner end the key too early (`_why_unrepresentable`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import msgspec
 
 FORM: Final = 2
-"""Version of the tags and fields of points. When it is raised, all points are written again (`kafka.target`)."""
+"""Version of the point format (tags and fields). When it changes, all points are written again (`kafka.target`)."""
 
 LINE_BYTES_MAX: Final = 256 * 1024
 """Maximum length of a line in bytes. InfluxDB accepts keys of 64 kB and bodies of 25 MB; a typical line has 150
@@ -33,27 +33,27 @@ _CACHED_LENGTH_MAX: Final = 256
 """Maximum length of a name whose escaped form is cached: the longest name that the connector accepts."""
 
 _TIME_LENGTH_MAX: Final = 32
-"""Maximum length of a mean time in range, in characters: 20 digits, a point and 10 decimals."""
+"""Maximum number of characters in a valid mean time: 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 
-# If a space follows an odd number of backslashes, the server's line scanner takes it for the end of the tags, counts
-# quotes from there, and may merge the line with the next one.
+# If a space follows an odd number of backslashes, the server's line scanner assumes that the tags end there, starts to
+# count quotes, and may merge the line with the next one.
 _ODD_BACKSLASHES_BEFORE_SPACE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\ ")
 
 _OTHER_FIELDS: Final = frozenset({"result", "time"})
-"""Names that no column can have: the driver's value, and the time of the point."""
+"""Names that a column cannot have, because they denote the driver's value and the point's time."""
 
 _KEY_END: Final = "#!~#"
-"""The separator that InfluxDB's storage engine writes between the tags and the field of a key, without escaping."""
+"""The unescaped separator that InfluxDB's storage engine writes between the tags and the field name in a key."""
 
 
 class UnrepresentableError(ValueError):
-    """Line protocol cannot represent the pair. The message is the reason, for the dead letter."""
+    """Line protocol cannot represent a result. The message gives the reason, which goes into the dead letter."""
 
 
 class Pair(Protocol):
-    """The members of `broker.wire.records.Joined`, or of an aligned row, that become a point."""
+    """The fields of a result (`broker.wire.records.Joined` or an aligned row) that are written to its point."""
 
     @property
     def thing(self) -> str: ...  # noqa: D102 - described in broker.wire.records
@@ -73,10 +73,10 @@ def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
     """Return the line for ``pair``, without a trailing newline.
 
     ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
-    ``result``; for a row, ``result=…`` and a field for each column that has a value. Only numbers are fields: a string
-    among them would break every aggregating query. Tags are sorted by
-    name, as the database stores them. ``phenomenonTime`` is in ``time_unit``, a key of `UNIT_NS`. The time of the
-    line is in whole nanoseconds, rounded down. Raises `UnrepresentableError`.
+    ``result``; for a row, ``result=…`` and a field for each column that has a value. All fields are numeric, because a
+    string field would break every aggregating query. Tags are sorted by name, as in the database. ``phenomenonTime`` is
+    in ``time_unit``, a key of `UNIT_NS`. The timestamp in the line is in nanoseconds, rounded down. Raises
+    `UnrepresentableError`.
     """
     time = pair.phenomenonTime
     # bytes(n) of an int would be n zeros.
@@ -95,7 +95,7 @@ def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
 
 
 def tag_text(value: str, name: str) -> str:
-    """Return ``value`` escaped as the value of the tag ``name``. Raises `UnrepresentableError`."""
+    """Escape ``value`` for use as the value of the tag ``name``. Raises `UnrepresentableError`."""
     return _cached_tag_text(value, name) if len(value) <= _CACHED_LENGTH_MAX else _tag_text(value, name)
 
 
@@ -120,7 +120,8 @@ def _why_unrepresentable(value: str) -> str:
         return "ends with a backslash"
     if _ODD_BACKSLASHES_BEFORE_SPACE.search(value):
         return "has a backslash before a space"
-    # Names that end with a prefix of the separator are refused too, because the storage engine appends the separator.
+    # Also reject names that end with a prefix of the separator, because the storage engine appends the separator to
+    # them.
     if (value + _KEY_END).find(_KEY_END) < len(value):
         return f"contains {_KEY_END} or ends with a prefix of it"
     return ""
@@ -128,7 +129,7 @@ def _why_unrepresentable(value: str) -> str:
 
 def _time(text: bytes, time_unit: str) -> tuple[int, bool]:
     if len(text) > _TIME_LENGTH_MAX or b"e" in text or b"E" in text:
-        # A number with an exponent may have a billion digits; no service of this pipeline writes one.
+        # A number with an exponent could expand to a billion digits. No service in this pipeline writes exponents.
         message = f"time {text[:_TIME_LENGTH_MAX]!r} is not a plain number of at most {_TIME_LENGTH_MAX} characters"
         raise UnrepresentableError(message)
     try:
@@ -151,13 +152,16 @@ def _values(result: float | dict[str, float]) -> str:
 
 
 def _columns(values: dict[str, float | None] | None) -> str:
-    """Return the fields of a row's columns, each after a comma. A missing value has no field, and a pair no columns."""
+    """Return the fields for an aligned row's columns, each preceded by a comma.
+
+    Missing values are omitted. For a pair, which has no columns, the result is empty.
+    """
     if values is None:
         return ""
     if wrong := _OTHER_FIELDS & values.keys():
         message = f"a column has the name {min(wrong)!r}, which means something else in a point"
         raise UnrepresentableError(message)
-    # The key of a field is escaped as the value of a tag is.
+    # A field's key is escaped like a tag's value.
     return "".join(
         f",{tag_text(name, 'column')}={_number(value)}" for name, value in values.items() if value is not None
     )
@@ -168,5 +172,5 @@ def _number(value: Any) -> str:
     if not math.isfinite(number):
         message = f"result {value} is not a finite number"
         raise UnrepresentableError(message)
-    # The shortest text that parses back to the same double; it always has a point or an exponent.
+    # The shortest text that parses back to the same double. It always contains a point or an exponent.
     return repr(number)

@@ -1,4 +1,4 @@
-"""Periodic log lines, and the journal of acknowledgements."""
+"""Logs the service's progress periodically, and writes the journal of acknowledged writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RateLimit:
 
 
 class Progress:
-    """Counts of points and dead letters, and their log lines."""
+    """Counts points and dead letters, and logs the counts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -71,8 +71,8 @@ class Progress:
 class Journal:
     """A file with one line for each partition of each acknowledged write, for latency measurements.
 
-    A line is ``acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset``, with the wall clock in ns since the
-    epoch. Lines may be missing: the file is not synced, so a kill loses the last ones.
+    The format is ``acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset``, with the wall-clock time in ns
+    since the epoch. The file is not synced, so its last lines may be lost if the process is killed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class Journal:
         self._is_broken = False
 
     def write(self, acknowledged_ns: int, spans: list[tuple[int, int, int]]) -> None:
-        """Append an acknowledged write. A span is a partition, its first offset and its last offset."""
+        """Append an acknowledged write. Each span is (partition, first offset, last offset)."""
         if self._is_broken:
             return
         try:
@@ -95,6 +95,6 @@ class Journal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        # Closing also tries to flush the rest, which may fail.
+        # Closing also tries to flush buffered lines, which may fail.
         with contextlib.suppress(OSError):
             self._file.close()

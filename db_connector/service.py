@@ -1,16 +1,16 @@
-"""The main loop: passes batches from Kafka to the writer, sends dead letters, and commits acknowledged offsets.
+"""The service's main loop: passes batches from Kafka to the writer, sends dead letters, and commits offsets.
 
-The steps of a batch, in this order:
+Each batch goes through these steps, in order:
 
 1. read a batch of committed results with `ResultReader.read`;
 2. convert its records to lines, and keep the reason for each record that has no line;
-3. write the lines in the writer's thread, until every point is acknowledged or refused;
+3. write the lines in the writer's thread until every point is acknowledged or rejected;
 4. deliver the dead letters;
 5. commit the offsets.
 
-If the process is killed between two steps, the records are read again, and rewritten points overwrite themselves. The
-next batch is read while one is being written; at most `IN_FLIGHT_MAX` batches are with the writer. At that limit the
-partitions are paused, but Kafka is still polled so that the member stays in its group.
+If the process is killed between two steps, the records are read again, and points that are written again overwrite
+themselves. The next batch is read while the current one is being written. Once `IN_FLIGHT_MAX` batches have been passed
+to the writer, the partitions are paused; Kafka is still polled, so that this member stays in its group.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from db_connector.writer import Outcome, WriterThread
 
 IN_FLIGHT_MAX: Final = 2
-"""Maximum number of batches with the writer: the one being written, and the next one."""
+"""Maximum number of batches passed to the writer: the one being written, and the next one."""
 
 STOP_S: Final = 3.0
-"""How long shutdown waits for acknowledgements. Shutdown takes at most 5 s in all."""
+"""How long shutdown waits for outstanding acknowledgements. The whole shutdown takes at most 5 s."""
 
 _WAIT_S: Final = 0.5
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """Connects one consumer to one writer. `run` returns once ``stop`` is set."""
+    """Writes the results from one consumer through one writer. `run` returns once ``stop`` is set."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Service:
         register_metrics(self._telemetry, self.progress, writer, lambda: self._lags_seen)
 
     def run(self) -> None:
-        """Consume until ``stop`` is set. Raises `KafkaFailureError` or `DeliveryError` if an operator must act."""
+        """Run until ``stop`` is set. Raises `KafkaFailureError` or `DeliveryError` if an operator must act."""
         self._reader.subscribe()
         try:
             while not self._stop.is_set():
@@ -98,10 +98,10 @@ class Service:
             self._writer.submit(results)
 
     def _settle(self, outcome: Outcome[Results], deadline_s: float | None = None) -> None:
-        """Perform steps 4 and 5 for a written batch, leaving out revoked partitions.
+        """Send dead letters and commit offsets for a written batch, except for partitions that have been revoked.
 
-        Abandoned batches and all batches after them are ignored, because committing a later offset would acknowledge
-        the abandoned batch as well.
+        If a batch was abandoned, it and all later batches are ignored, because committing a later offset would
+        acknowledge the abandoned batch as well.
         """
         self._has_abandoned = self._has_abandoned or not outcome.written
         if self._has_abandoned:
@@ -124,7 +124,7 @@ class Service:
         self._reader.commit()
 
     def _send_dead_letters(self, outcome: Outcome[Results]) -> int:
-        """Queue the dead letters of a batch, except for revoked partitions, and return their number."""
+        """Queue a batch's dead letters, except those for revoked partitions, and return how many were queued."""
         batch = outcome.batch
         refused = [(batch.messages[r.index], r.reason, batch.ids[r.index]) for r in outcome.refusals]
         owned = [one for one in [*batch.unrepresentable, *refused] if self._reader.owns(one[0].partition(), batch)]
@@ -137,7 +137,7 @@ class Service:
         self._reader.keep_alive()
 
     def _report_readiness(self) -> None:
-        """From the first assignment on, report ready whenever the database accepts points."""
+        """Report the service as ready while the database accepts points, once partitions have been assigned."""
         self._telemetry.why_unready = lambda: (
             "the database does not accept points" if self._writer.writer.is_unavailable else ""
         )

@@ -1,11 +1,11 @@
-"""The database side of the connector: retries a batch until each of its points is acknowledged or refused.
+"""Writes batches to the database, retrying until each point is acknowledged or rejected.
 
-It uses neither Kafka nor HTTP. The clock and the wait are injected, so tests need not sleep. A point is dropped only
-if the database refuses that particular point.
+This module uses neither Kafka nor HTTP. The clock and the wait are injected, so that tests need not sleep. A point is
+dropped only if the database rejects that particular point.
 
-If the database refuses some points of a request, it reports one reason for the whole request, and may or may not have
-written the other points. So a refused request is split in half, and each half is written again, until the refused
-points are isolated. Points written twice overwrite themselves.
+If the database rejects some of the points in a request, it reports one reason for the whole request, and may or may not
+have written the other points. So a rejected request is split in half and each half is written again, until the rejected
+points are isolated. A point that is written twice overwrites itself.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _REPORT_EVERY_S: Final = 10.0
 """Seconds between two log lines about the same outage."""
 
 _RETRY_AFTER_MAX_S: Final = 300.0
-"""Longest wait that the database may request, so that a bogus value cannot stop the pipeline for a day."""
+"""Upper limit on the wait that the database may request, so that a bogus value cannot stop the pipeline for a day."""
 
 _SHARED_REASONS: Final = ("field type conflict", "points beyond retention policy")
-"""Reasons whose text is the same for every point of a request."""
+"""Rejection reasons whose text does not depend on the individual point."""
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A point that the database will never accept: its index in the batch, and the reason that the database gave."""
+    """A point that the database will never accept: its index in the batch, and the reason given by the database."""
 
     index: int
     reason: str
@@ -82,7 +82,7 @@ class Writer:
         self._reported_s: float | None = None
 
     def write(self, lines: Sequence[bytes]) -> list[Refusal]:
-        """Write ``lines``; return the refused ones once all others are acknowledged.
+        """Write ``lines``. Return the rejected lines once all others have been acknowledged.
 
         Blocks while the database is unavailable. Raises `StoppedError` if ``wait`` returns true.
         """
@@ -105,9 +105,9 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Check with an empty write whether the database accepts points. Failures are logged as usual.
+        """Send an empty write, to check whether the database accepts points. Failures are logged like other failures.
 
-        Returns None if the database has answered, otherwise the seconds until the next probe.
+        Returns None if the database responded, otherwise the number of seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)
@@ -160,7 +160,7 @@ class Writer:
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Split ``lines`` into ranges of at most `REQUEST_BYTES_MAX`; a longer line gets a range of its own."""
+    """Split ``lines`` into ranges of at most `REQUEST_BYTES_MAX` bytes. A longer line gets a range of its own."""
     low = size = 0
     for index, line in enumerate(lines):
         if index > low and size + len(line) > REQUEST_BYTES_MAX:
@@ -180,7 +180,7 @@ def _refuses_all(error: RefusedError | TooLargeError, points: int) -> bool:
 
 
 class Lines(Protocol):
-    """A batch for the writer thread: any object with lines."""
+    """A batch for the writer thread: any object that has ``lines``."""
 
     lines: list[bytes]
 
@@ -202,11 +202,11 @@ class Outcome(Generic[Batch]):
 
 
 class WriterThread(Generic[Batch]):
-    """Runs a `Writer` in a thread, so that polling Kafka continues while the database is slow or unavailable.
+    """Runs a `Writer` in a thread, so that the service keeps polling Kafka while the database is slow or unavailable.
 
-    Outcomes come back in batch order. Until the database answers or the first points arrive, the thread probes it, so
-    that a wrong address or token is reported even if there is nothing to write. The thread is a daemon, so a hanging
-    request does not keep the process alive.
+    Outcomes are returned in the order of the batches. The thread probes the database until it responds or the first
+    points arrive, so that a wrong address or token is reported even if there is nothing to write. The thread is a
+    daemon, so a hanging request does not keep the process alive.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -224,7 +224,7 @@ class WriterThread(Generic[Batch]):
         self._batches.put(batch)
 
     def outcome(self, timeout_s: float) -> Outcome[Batch] | None:
-        """Return the next outcome, or None after ``timeout_s``. Raises unexpected errors of the writer."""
+        """Return the next outcome, or None after ``timeout_s``. Re-raises unexpected errors from the writer."""
         try:
             outcome = self._outcomes.get(timeout=timeout_s) if timeout_s > 0 else self._outcomes.get_nowait()
         except queue.Empty:

@@ -1,4 +1,4 @@
-"""The settings of an application's operators, `[[join]]` and `[[align]]`, and the conflicts between them."""
+"""Defines the settings of an application's operators, `[[join]]` and `[[align]]`, and finds conflicts between them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stream(Section):
 
 
 def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """Accept a single duration for both sides. An error in it is then reported only once."""
+    """Accept a single duration for both sides, so that an error in it is reported only once."""
     if isinstance(given, (list, tuple)):
         return validate(given)
     try:
@@ -87,10 +87,10 @@ class JoinSettings(Section):
 
 
 COLUMNS_MAX: Final = 100
-"""Maximum number of columns of an align. A column takes one buffer or two."""
+"""Maximum number of columns in an align. Each column needs one or two buffers."""
 
 _TAKEN: Final = frozenset({DRIVER, "result", "time", "join", "thing", "quantity", "half", "tie"})
-"""Names that a column cannot have: the driver's, and those of the other fields and tags of a row's point."""
+"""Names that a column cannot have: the driver's, and the names of the other fields and tags in a row's point."""
 
 
 def _column_name(name: str) -> str:
@@ -101,7 +101,7 @@ def _column_name(name: str) -> str:
 
 
 ColumnName = Annotated[str, plain_name(NAME_LENGTH_MAX), AfterValidator(_column_name)]
-"""The name of a column: a member of ``values`` in every row, and part of the ids of its late records."""
+"""The name of a column. It is a field of ``values`` in every row, and part of the ids of the column's late records."""
 
 
 class ColumnSettings(Section):
@@ -123,7 +123,7 @@ class ColumnSettings(Section):
 
 
 class AlignSettings(Section):
-    """An ``[[align]]``: a driver, whose records have a row each, and the columns of the rows."""
+    """An ``[[align]]``: a driver, with one row for each of its records, and the columns of these rows."""
 
     name: Name
     driver: Stream
@@ -133,7 +133,7 @@ class AlignSettings(Section):
 
     @property
     def streams(self) -> dict[str, Stream]:
-        """The selections of the driver and the columns, by name."""
+        """The streams of the driver and the columns, by name."""
         columns = {name: column.stream or Stream(quantity=name) for name, column in self.columns.items()}
         return {DRIVER: self.driver, **columns}
 
@@ -144,10 +144,10 @@ class AlignSettings(Section):
 
 
 class Outline(NamedTuple):
-    """What conflicts depend on. Of settings that have not been validated, a part may be of any type, or None.
+    """The settings of an operator on which conflicts depend. Before validation, each may be of any type, or None.
 
-    ``output``: the quantity of the results. ``streams``: the topic (None: the data topic) and quantity (None: any) of
-    each stream. No record may belong to two streams of one of the ``pairs``.
+    ``output``: the quantity of the results. ``streams``: each stream's topic (None: the data topic) and quantity (None:
+    any). ``pairs``: pairs of streams that must not have a record in common.
     """
 
     kind: Literal["join", "align"]
@@ -192,7 +192,7 @@ def _stream_of(name: str, column: object) -> object:
 
 
 def clashes(operators: Sequence[Outline], data_topic: str | None) -> list[str]:
-    """Return conflicts: names and outputs used more than once, and records that may be in two streams of a pair."""
+    """Return the conflicts: names and outputs used more than once, and pairs of streams that may share records."""
     mistakes = []
     for what in ("name", "output"):
         kinds_by_value: dict[str, list[str]] = {}

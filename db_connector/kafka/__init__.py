@@ -1,4 +1,4 @@
-"""The Kafka side of the database connector: consumer and partitions, offsets and lag, batches, dead letters.
+"""The Kafka side of the database connector: consumption, offset commits, lag, batches and dead letters.
 
 Start reading at `reader`. Nothing here depends on the database.
 """

@@ -1,7 +1,7 @@
-"""Dead letters: results that the database cannot represent or has refused, with the reason.
+"""Writes dead letters: results that the database cannot represent or has rejected, each with the reason.
 
-A dead letter is delivered before the offset of its record is committed. If the process is killed in between, it is
-written again: a record may get several equal dead letters, but never none.
+A dead letter is delivered before its record's offset is committed. If the process is killed in between, the dead letter
+is written again after the restart. So a failed record produces one or more identical dead letters, but never none.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SOURCE: Final = "db_connector"
 
 _KEY_BYTES_MAX: Final = 64 * 1024
 _IDENTITY_LENGTH_MAX: Final = 1024
-"""Longer keys are dropped, and longer ids replaced by the record's topic, partition and offset, so that every dead
-letter stays within Kafka's message size limit."""
+"""Maximum length of keys and ids. Longer keys are dropped, and longer ids are replaced by the record's topic, partition
+and offset, so that every dead letter fits into Kafka's message size limit."""
 
 
 class DeadLetterWriter:
@@ -36,7 +36,7 @@ class DeadLetterWriter:
         )
 
     def send(self, message: Message | ResultRow, reason: str, identity: str | None) -> None:
-        """Queue a dead letter for a record. ``identity`` is the id of its pair, or None if it could not be read."""
+        """Queue a dead letter for a record. ``identity``: the result's id, or None if it could not be read."""
         dead_letter = reject(
             message.value(),
             reason,
@@ -52,7 +52,7 @@ class DeadLetterWriter:
         self._producer.send(self._topic, [Outgoing(key, encode(dead_letter), None)])
 
     def delivered(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` for outstanding acknowledgements; return whether every dead letter is acknowledged.
+        """Wait up to ``timeout_s`` for outstanding acknowledgements. Return whether all dead letters are acknowledged.
 
         Raises `broker.kafka.producer.DeliveryError`.
         """

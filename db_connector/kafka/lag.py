@@ -1,8 +1,10 @@
-"""Consumer lag: the number of records from the last acknowledged offset, or the start offset, to the end of the log.
+"""Computes the consumer lag: the number of records between the acknowledged offset and the end of the log.
 
-The client learns the end of a partition from its fetches, so it does not know it before the first fetch or while
-paused. In these cases Kafka is queried instead, rarely and with a short timeout, because the same loop keeps the member
-in its group.
+Until a write is acknowledged, the lag is counted from the start offset.
+
+The client learns where a partition ends when it fetches from it, so the end is unknown before the first fetch and
+outdated while the partition is paused. In these cases Kafka is queried instead. The queries are rare and have a short
+timeout, because they block the loop that keeps this member in its group.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 ASK_EVERY_S: Final = 5.0
-"""Seconds between queries. With the timeout below, this limits the share of the loop's time that they take."""
+"""Seconds between queries. Together with the timeout below, this limits how much of the loop's time they can use."""
 
 _ASK_S: Final = 0.5
 
 
 class Lag:
-    """Counts the records of ``topic`` that the database has not acknowledged, per partition."""
+    """Counts, per partition, the records in ``topic`` that the database has not yet acknowledged."""
 
     def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = topic
@@ -35,7 +37,7 @@ class Lag:
         self._asks = RateLimit(ASK_EVERY_S, clock)
 
     def begin(self, places: Iterable[TopicPartition]) -> None:
-        """Start counting these partitions at their offsets; a negative offset means the beginning of the log."""
+        """Start counting at the offsets of these partitions. A negative offset means the beginning of the log."""
         for place in places:
             self._begins[place.partition] = place.offset
             self._ends.pop(place.partition, None)
@@ -46,7 +48,7 @@ class Lag:
             self._begins.pop(partition, None)
 
     def of(self, consumer: Consumer, acknowledged: Mapping[int, int], *, paused: bool) -> dict[int, int]:
-        """Return the known lags. The offsets of ``acknowledged`` take precedence over those passed to `begin`."""
+        """Return the lag of each partition whose end is known. ``acknowledged`` offsets override start offsets."""
         may_ask: bool | None = None
         lags: dict[int, int] = {}
         for partition, begin in self._begins.items():
@@ -56,7 +58,7 @@ class Lag:
             if paused or at < 0 or max(high, self._ends.get(partition, -1)) < 0:
                 may_ask = self._asks.allows() if may_ask is None else may_ask
                 found = _query_offsets(consumer, place) if may_ask else None
-                # If the query for one partition fails, the others wait for the next round.
+                # If one query fails, leave the remaining partitions to the next round.
                 may_ask = found is not None
                 if found is not None:
                     low, high = found

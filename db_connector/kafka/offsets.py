@@ -1,6 +1,8 @@
-"""The group's offsets: acknowledged offsets are committed asynchronously, with the target as metadata.
+"""Commits the consumer group's offsets asynchronously, once the database has acknowledged the points.
 
-Offsets from a failed commit are included in the next one. `reader` tracks which partitions this member owns.
+Each offset carries the name of the target database as metadata.
+
+Offsets whose commit failed are committed again with the next ones. `reader` tracks which partitions this member owns.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class OffsetCommits:
-    """Commits the acknowledged offsets of ``topic``, each with the metadata ``target``.
+    """Commits the acknowledged offsets in ``topic``, with ``target`` as their metadata.
 
     ``warnings`` limits how often failed commits are logged.
     """
@@ -41,7 +43,7 @@ class OffsetCommits:
         return self._pending_requests > 0
 
     def commit(self, consumer: Consumer) -> None:
-        """Commit all acknowledged offsets that have not been requested yet, or whose commit failed."""
+        """Commit every acknowledged offset that has not been committed yet, including those whose commit failed."""
         due = {p: offset for p, offset in self.acknowledged.items() if offset != self._requested.get(p)}
         if not due:
             return
@@ -67,7 +69,7 @@ class OffsetCommits:
             log.warning("offsets not committed, retrying: %s", error.str())
 
     def drop(self, partitions: Iterable[int]) -> None:
-        """Forget the partitions, which this member no longer owns."""
+        """Forget these partitions, because this member no longer owns them."""
         for partition in partitions:
             self.acknowledged.pop(partition, None)
             self._requested.pop(partition, None)

@@ -1,8 +1,8 @@
-"""Consumes results: handles assignments and their start offsets, errors, fencing and pauses.
+"""Consumes results from Kafka; handles partition assignments, start offsets, errors, fencing and pauses.
 
-A partition starts at its committed offset if that was committed for the same target, otherwise at the beginning of its
-log. Each assignment of a partition has its own number. Batches consumed under an earlier assignment are not
-acknowledged, because another member may have read the partition in the meantime.
+Reading starts at a partition's committed offset if that offset was committed for the same target database, otherwise at
+the beginning of the log. Each assignment of a partition gets a number. Offsets of a batch that was consumed under an
+earlier assignment are not committed, because another member may have read the partition in the meantime.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _OFFSET_NOT_IN_LOG: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - as a
 
 _CLOSE_S: Final = 1.0
 _FENCED_AGAIN_SESSIONS: Final = 3
-"""A second fencing within this many session timeouts means that another process uses the instance name."""
+"""If this member is fenced twice within this many session timeouts, another process must be using its instance name."""
 _RETRY_S: Final = 0.5
 _ASK_KAFKA_S: Final = 2.0
-"""Timeout of a request for committed offsets. Signals do not interrupt it, and shutdown must take at most 5 s."""
+"""Timeout for requesting committed offsets. Signals do not interrupt requests, and shutdown must take at most 5 s."""
 _WARN_EVERY_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class KafkaFailureError(Exception):
-    """A Kafka error that needs an operator. The message says what happened and what to do."""
+    """A Kafka error that only an operator can resolve. The message says what happened and what to do."""
 
 
 class ResultReader:
     """The consumer of the result topic.
 
-    Calls ``on_assigned`` on each assignment, and ``heartbeat`` while a callback is waiting for Kafka. Setting ``stop``
-    ends such a wait.
+    ``on_assigned`` is called after each assignment, and ``heartbeat`` while a callback waits for Kafka. Setting
+    ``stop`` ends the wait.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ResultReader:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=lost)
 
     def read(self) -> Results:
-        """Read the next batch: about ``batch_records`` results at most, or what arrives within ``linger``.
+        """Read the next batch: up to about ``batch_records`` results, or fewer if no more arrive within ``linger``.
 
         Resumes the partitions that `keep_alive` has paused. Raises `KafkaFailureError`.
         """
@@ -107,7 +107,7 @@ class ResultReader:
             self._paused = False
         self._retry_failed_partitions()
         count = max(1, self._own.batch_records // self._results_per_message) - len(self._read_ahead)
-        # Also if enough is there, to run the client's callbacks, which may drop some of it.
+        # Poll even if the batch is full, so that the client's callbacks run. They may drop some of its messages.
         found = self._consumer.consume(max(1, count), self._own.linger / 1e9 if count > 0 else 0.0)
         found, self._read_ahead = self._read_ahead + found, []
         results = self._sort(found)
@@ -116,7 +116,7 @@ class ResultReader:
         return results
 
     def keep_alive(self, timeout_s: float = 0.1) -> None:
-        """Pause the partitions and poll, to stay in the group. Records that arrive anyway go into the next batch."""
+        """Pause the partitions and poll, to stay in the group. Records that still arrive go into the next batch."""
         if not self._paused:
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
@@ -145,8 +145,8 @@ class ResultReader:
         return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
 
     def close(self) -> None:
-        """Leave the group, waiting for at most a second."""
-        # In a thread, because leaving the group waits for the coordinator, which may be unavailable.
+        """Leave the consumer group, waiting at most a second."""
+        # Close in a thread, because leaving the group waits for the coordinator, which may be unavailable.
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
@@ -159,7 +159,7 @@ class ResultReader:
         results = Results()
         for at, message in enumerate(messages):
             if results.records >= self._own.batch_records:
-                # Messages of this batch hold more results than those of the last one.
+                # The messages in this batch hold more results each than those in the previous batch.
                 self._read_ahead = messages[at:]
                 break
             error = message.error()
@@ -184,7 +184,7 @@ class ResultReader:
         return results
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:
-        """Schedule another read of the partition, or raise `KafkaFailureError` if a retry cannot help."""
+        """Schedule a retry of the partition that failed, or raise `KafkaFailureError` if a retry cannot help."""
         if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
@@ -192,11 +192,11 @@ class ResultReader:
                 " recreated. To continue with what is there, stop the whole group, delete its offsets and start it"
                 f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
-        # For consumer events, only the code marks an error as fatal; `fatal()` is not set.
+        # Errors that arrive as consumer events can be recognised as fatal only by their code; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:
             raise KafkaFailureError(f"the Kafka client failed: {error.str()}")
         if partition in self._assignments:
-            # The client may skip records after an error, for example those of a corrupt batch.
+            # After an error, the client may skip records, such as those in a corrupt batch.
             self._retry_at_s.setdefault(partition, time.monotonic() + _RETRY_S)
             if self._warnings.allows():
                 at = self._next[partition]
@@ -208,22 +208,22 @@ class ResultReader:
             log.warning("Kafka: %s", error.str())
 
     def _retry_failed_partitions(self) -> None:
-        """Once their wait is over, read failed partitions again from the offset of the error."""
+        """Re-read each failed partition from the offset of its error once its back-off has elapsed."""
         now_s = time.monotonic()
         for number in [number for number, due_s in self._retry_at_s.items() if due_s <= now_s]:
-            # `seek` is not used, as it fails for a partition that has stopped at an offset beyond the error.
+            # Do not use `seek`: it fails for a partition that has stopped at an offset beyond the error.
             place = TopicPartition(self._topic, number, self._next[number])
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
-            # Drop the prefetched records, which lie past the error.
+            # Drop prefetched records, because they come after the error.
             self._read_ahead = [message for message in self._read_ahead if message.partition() != number]
             del self._retry_at_s[number]
 
     def _rejoin(self, error: KafkaError) -> None:
-        """Rejoin the group after it has fenced this member.
+        """Rejoin the consumer group after this member has been fenced.
 
-        Either another process uses the instance name, or the client has fenced itself: its session expired and it
-        rejoined under the same name while a commit of its former member was still in flight.
+        Either another process uses the same instance name, or the client fenced itself: its session expired, and it
+        rejoined under the same name while a commit from its previous session was still in flight.
         """
         now_s, before_s = time.monotonic(), self._fenced_s
         if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
@@ -244,10 +244,10 @@ class ResultReader:
         self.subscribe()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Start each partition at its committed offset, or at its beginning if it has none.
+        """Start reading each partition at its committed offset, or at the beginning if it has none.
 
-        ``auto.offset.reset`` is not used for this: it would also start at the beginning if the log no longer contained
-        the committed offset, and hide the loss of results.
+        ``auto.offset.reset`` is not used for this, because it would also start at the beginning if the committed offset
+        were no longer in the log, and so hide that results have been lost.
         """
         known: list[TopicPartition] | None = None
         while known is None:
@@ -275,7 +275,7 @@ class ResultReader:
     def _start(self, committed: TopicPartition) -> int:
         """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
 
-        The beginning is always correct, because rewritten points overwrite themselves.
+        Starting at the beginning is always safe, because points that are written again overwrite themselves.
         """
         if committed.offset >= 0 and committed.metadata == self._target:
             return int(committed.offset)
@@ -292,7 +292,7 @@ class ResultReader:
         return OFFSET_BEGINNING
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition], how: str = "move to another member") -> None:
-        """Drop these partitions with their unacknowledged records, which the next owner will read again."""
+        """Forget these partitions and their unacknowledged records; the next owner will read those records again."""
         numbers = {partition.partition for partition in partitions}
         self._lag.drop(numbers)
         self.commits.drop(numbers)

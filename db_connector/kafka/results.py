@@ -1,6 +1,6 @@
-"""A consumed batch: the lines of its results, the results that have no line, and the offsets that it spans.
+"""Converts a consumed batch to lines to write, results that cannot be written, and the range of offsets consumed.
 
-It uses no Kafka client and no database: messages in, lines and reasons out.
+Uses neither a Kafka client nor a database: messages go in; lines, and reasons for unwritable results, come out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Span:
-    """The offsets of one partition in a batch.
+    """The range of offsets that a batch contains from one partition.
 
     ``first`` and ``last`` are -1 if the batch reached the end of the partition without reading a record from it.
     """
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """One result of a message that holds many. Its ``value``, which a dead letter contains, is the result as JSON."""
+    """One result from a message that holds many. ``value``: the result as JSON, for its dead letter."""
 
     message: Message
     thing: str
@@ -74,15 +74,15 @@ class ResultRow:
 
 @dataclass
 class Results:
-    """One consumed batch: lines to write, results that have no line, and the offsets that it spans."""
+    """One consumed batch: the lines to write, the results that cannot be written, and the range of offsets consumed."""
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[Message | ResultRow] = field(default_factory=list)
-    """The record behind each line, or a `ResultRow` if its message holds many results."""
+    """The record from which each line was made, or a `ResultRow` if the record holds many results."""
     ids: list[str] = field(default_factory=list)
     """The pair id of each line."""
     unrepresentable: list[tuple[Message | ResultRow, str, str | None]] = field(default_factory=list)
-    """Records without a line, each with the reason and, if it could be read, the pair id."""
+    """Records that cannot be written, each with the reason and, if it could be read, the result's id."""
     spans: dict[int, Span] = field(default_factory=dict)
     message_count: int = 0
 
@@ -92,7 +92,7 @@ class Results:
         return len(self.lines) + len(self.unrepresentable)
 
     def add(self, message: Message, measurement: str, time_unit: str) -> None:
-        """Convert a record to its line, or record why it cannot be converted; see `point_line`."""
+        """Convert a record to a line, or store the reason why it cannot be converted; see `point_line`."""
         self.message_count += 1
         value, identity = message.value(), None
         if value and not value.startswith(b"{"):
@@ -112,7 +112,7 @@ class Results:
             self.ids.append(identity)
 
     def _add_many(self, message: Message, value: bytes, measurement: str, time_unit: str) -> None:
-        """Convert a message that holds many results, as Arrow."""
+        """Convert an Arrow message, which holds many results."""
         try:
             from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
 

@@ -1,4 +1,4 @@
-"""Names the target of the writes. The name is committed as metadata with each offset."""
+"""Names the database to which results are written. The name is committed as metadata with each offset."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def target_of(settings: DbConnectorSettings) -> str:
-    """Return the name of the target, which is committed as metadata with each offset.
+    """Return the name that identifies the target database in the metadata of committed offsets.
 
-    It excludes the address, because one database may be reachable at several. It includes the point format, because
-    points in another format, written by another release, do not replace those of this release.
+    The name excludes the address, because the same database may be reachable at several. It includes the version of the
+    point format, because points written in another format by another release do not overwrite those of this release.
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
 
 
 def origin_of(metadata: str | None) -> str:
-    """Return where an offset comes from, as text for a log line."""
+    """Describe, for a log line, where a start offset comes from."""
     if metadata and metadata.startswith(f"{SOURCE}: "):
         return f"was committed by {metadata} (if that process is still writing, give one of the two another group)"
     return "was set by hand, by another tool or by an earlier release"

@@ -1,6 +1,7 @@
 """`AlignBuffer`: a row for each record of a driver, with the values of other streams at its time.
 
-As with `LocalStreamBuffer`, what has come out depends only on the records and watermarks consumed from each stream.
+As with `LocalStreamBuffer`, the rows emitted so far depend only on the records and watermarks consumed from each
+stream.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ class AlignedRows:
     """The result of one step. Arrays have shape (n,), with a different n for each group below.
 
     Attributes:
-        seq, key, ts_ns: the driver records whose rows came out, ordered by (key, time, position); int64. Of a grid, the
-            numbers of the ticks instead of positions: key and number are the identity of a row.
-        values: by column, the value in each of these rows; float64, NaN where it is missing.
-        is_missing: by column, where the value is missing; bool. (A stream may contain NaN itself.)
+        seq, key, ts_ns: the driver records whose rows were emitted, ordered by (key, time, position); int64. For a
+            grid, ``seq`` is the number of the tick, which together with the key identifies the row.
+        values: by column, the value in each of these rows; float64, NaN if it is missing.
+        is_missing: by column, whether the value is missing; bool. (NaN alone does not show this, because a stream may
+        contain NaN.)
         dropped_seq: driver records whose rows were left out, because a column with ``on_missing="drop"`` has no value.
             Empty for a grid.
         late_seq: by stream (``"driver"``, or the name of a column), records below the frontier of their stream.
@@ -77,12 +79,12 @@ class AlignedRows:
 class AlignBuffer:
     """Aligns streams incrementally: one row for each driver record or tick, as soon as all of its columns are certain.
 
-    A row is final. A stream that is silent holds up only the rows of its own keys, until a record or a watermark
-    shows how far it has come.
+    An emitted row is never revised. If a stream is silent for a key, only the rows of that key wait, until a record or
+    a watermark advances the stream's frontier.
 
     Args:
         columns: the rule of each column, by name.
-        grid: the times of rows, instead of those of a driver's records. There are no driver records then.
+        grid: the times of the rows. If it is given, the buffer has no driver and accepts no driver records.
         lateness_ns: how far a driver record may be behind the largest time of its key before it is late.
         watermark_scope: as in `LocalStreamBuffer`, for all streams.
 
@@ -130,16 +132,16 @@ class AlignBuffer:
         driver_watermarks: Sequence[object] | None = None,
         column_watermarks: Mapping[str, Sequence[object]] | None = None,
     ) -> AlignedRows:
-        """Consume the next records and watermarks of any of the streams. Return the rows that came out.
+        """Consume the next records and watermarks from any of the streams. Return the rows that have become certain.
 
         Args:
             driver: ``(keys, ts_ns, seq)`` and, optionally, identities, as in `LocalStreamBuffer.push`.
-            columns: by name, such records and their values (float64, shape (n,)).
+            columns: by name, such records and their values (float64, shape (n,)), as a pair.
             driver_watermarks: ``(keys, ts_ns, seq)``, as in `LocalStreamBuffer.push`.
             column_watermarks: the same, by name.
 
         Raises:
-            ArgumentError: naming the argument and the index; or too many ticks of a grid. The buffer is unchanged.
+            ArgumentError: naming the argument and the index, or if there are too many ticks. The buffer is unchanged.
 
         """
         return self._step(driver, columns or {}, driver_watermarks, column_watermarks or {}, ends=False)
@@ -150,7 +152,7 @@ class AlignBuffer:
         driver: Sequence[object] | None = None,
         columns: Mapping[str, tuple[Sequence[object], Floats]] | None = None,
     ) -> AlignedRows:
-        """Consume the last records and end all streams. All remaining rows come out.
+        """Consume the last records and end all streams. Return all remaining rows.
 
         Takes the same records and raises the same errors as `push`. Any later `close` or `push` raises
         `ArgumentError`.
@@ -158,7 +160,7 @@ class AlignBuffer:
         return self._step(driver, columns or {}, None, {}, ends=True)
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column. The ticks of a grid are not held, and so do not count."""
+        """Return the number of rows that wait for a column's value. A grid's ticks are not stored, and do not count."""
         return len(self._rows)
 
     def __repr__(self) -> str:
@@ -166,15 +168,15 @@ class AlignBuffer:
         return f"<AlignBuffer({rules}) rows={len(self)} records={self.held()}{' closed' if self._closed else ''}>"
 
     def held(self) -> int:
-        """Return the number of records of columns that are held.
+        """Return the number of column records currently held.
 
-        With a driver that is a stream, a ``"linear"`` column holds a record up to twice.
+        Unless the buffer has a grid, a record in a ``"linear"`` column may be held, and counted, twice.
         """
         return self._rows.held()
 
     @property
     def driver_rows(self) -> DriverRows:
-        """The rows of the driver, to ask what they hold. Raises `ArgumentError` for a grid."""
+        """The driver's rows, for queries about what they hold. Raises `ArgumentError` if the buffer has a grid."""
         if not isinstance(self._rows, DriverRows):
             message = "a grid has no driver"
             raise ArgumentError(message)
@@ -258,7 +260,7 @@ class AlignBuffer:
 
 @dataclass(frozen=True)
 class _Positions:
-    """What is known of a stream so far: its last position, and whether its records have identities."""
+    """What a stream's input must continue: its last position, and whether its records have identities."""
 
     last_seq: int | None = None
     has_identities: bool | None = None
@@ -266,7 +268,7 @@ class _Positions:
     def check(
         self, name: str, records: Sequence[object] | None, watermarks: Sequence[object] | None
     ) -> tuple[Input, _Positions]:
-        """Validate the next input of the stream ``name``. Return it, and what is known after it."""
+        """Validate the next input from the stream ``name``. Return it, and the state of these checks after it."""
         found = Input(check_records(name, records), check_watermarks(f"{name} watermarks", watermarks))
         last_seq = check_rising(name, *found, self.last_seq)
         return found, _Positions(last_seq, check_identity(f"{name}: identities", found.records, self.has_identities))
@@ -286,7 +288,7 @@ def _check_rules(columns: Mapping[Any, Any]) -> None:
         message = f"columns: {DRIVER!r} is the name of the driver; choose another name"
         raise ArgumentError(message)
     for name, rule in columns.items():
-        # A snapshot stores the names as JSON, in which only text stays what it is.
+        # Names must be strings, because a snapshot stores them as JSON, which cannot restore any other type.
         if not isinstance(name, str):
             message = f"columns: the name {name!r} must be a str"
             raise ArgumentError(message)
@@ -308,7 +310,7 @@ def _check_grid(grid: object, lateness_ns: int, watermark_scope: str) -> None:
 
 
 def _pair_of(name: str, given: Any) -> tuple[Any, Any]:
-    """Return the records and the values of a column's input."""
+    """Split a column's input into its records and its values."""
     pair = 2
     if not isinstance(given, Sequence) or len(given) != pair:
         shown = f"{type(given).__qualname__}" + (f" of length {len(given)}" if isinstance(given, Sequence) else "")

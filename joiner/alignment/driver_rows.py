@@ -1,4 +1,4 @@
-"""The rows of a driver that is a stream: one for each of its records."""
+"""Computes one row for each record of a driver stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRIVER: Final = "driver"
 
 
 class StepRows(NamedTuple):
-    """The rows that a step completes, and by stream the positions of late and of duplicate records, int64."""
+    """The rows completed in a step and, by stream, the positions of late and duplicate records (int64)."""
 
     rows: CompleteRows
     late_seq: dict[str, Ints]
@@ -31,10 +31,10 @@ class StepRows(NamedTuple):
 
 
 class DriverRows:
-    """The rows of a stream's records. Each column needs one relation to the driver, or two."""
+    """Computes the rows of a driver's records. Each column needs one or two relations to the driver."""
 
     def __init__(self, rules: Mapping[str, ColumnRule], *, lateness_ns: int, watermark_scope: str) -> None:
-        """``rules``: by column. ``lateness_ns``: of the driver."""
+        """``rules``: the rule of each column, by name. ``lateness_ns``: the driver's lateness."""
         self._relations = [
             (name, relation_of(direction, rule.tolerance_ns, (lateness_ns, rule.lateness_ns), watermark_scope))
             for name, rule in rules.items()
@@ -43,17 +43,18 @@ class DriverRows:
         self._pending = PendingRows(list(rules.values()))
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column."""
+        """Return the number of rows that wait for a column's value."""
         return len(self._pending)
 
     def held(self) -> int:
-        """Return the number of records of columns that are held, once for each relation."""
+        """Return the number of column records currently held. A record counts once for each relation that holds it."""
         return sum(relation.held() for _, relation in self._relations)
 
     def held_by_stream(self) -> dict[str, int]:
-        """Return the number of records held, by stream: of the driver about those that wait or may have a duplicate.
+        """Return the number of held records, by stream.
 
-        A driver's record is in several relations, but counts once.
+        For the driver, this is about the number of records that wait or may still have a duplicate. Each of them counts
+        once, although several relations hold it.
         """
         counts = dict.fromkeys((DRIVER, *(name for name, _ in self._relations)), 0)
         for name, relation in self._relations:
@@ -61,13 +62,13 @@ class DriverRows:
         return counts | {DRIVER: max(len(self), *(relation.held_of_driver() for _, relation in self._relations))}
 
     def held_ts(self, stream: str) -> Ints:
-        """Return the times in ns of the rows that wait (``"driver"``) or of a column's records, shape (n,)."""
+        """Return the times in ns of the waiting rows (``"driver"``) or of a column's held records, shape (n,)."""
         if stream == DRIVER:
             return self._pending.ts()
         return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with records, ascending, and how many each has in all buffers together; shape (k,) each."""
+        """Return the keys with held records, ascending, and each key's count over all buffers; shape (k,) each."""
         parts = [relation.held_by_key() for _, relation in self._relations]
         keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
         counts = np.zeros(len(keys), dtype=np.int64)
@@ -75,16 +76,16 @@ class DriverRows:
         return keys, counts
 
     def known_keys(self) -> Ints:
-        """Return the keys, ascending, that have records or a frontier of their own, as `LocalStreamBuffer` does."""
+        """Return the keys that have records or a frontier of their own, ascending; see `LocalStreamBuffer`."""
         return np.unique(np.concatenate([relation.known_keys() for _, relation in self._relations]))
 
     def frontier_ns(self, keys: Ints) -> dict[str, Ints]:
-        """Return the frontiers of each stream for ``keys``, as `LocalStreamBuffer.frontier_ns` does."""
+        """Return each stream's frontiers for ``keys``; see `LocalStreamBuffer.frontier_ns`."""
         found = {DRIVER: self._relations[0][1].frontier_ns(keys)[0]}
         return found | {name: relation.frontier_ns(keys)[1] for name, relation in self._relations}
 
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
-        """Consume the next records and watermarks of the streams, and the columns' values. ``ends``: all streams."""
+        """Consume the next records, column values and watermarks. ``ends``: whether all streams end with them."""
         driver, answers, steps = inputs[DRIVER], list[Answers](), dict[str, Step]()
         for name, relation in self._relations:
             answer, steps[name] = relation.push(driver, inputs[name], values[name].view(np.int64), ends=ends)
@@ -100,7 +101,7 @@ class DriverRows:
         return StepRows(self._pending.answer(answers), late_seq, duplicate_seq)
 
     def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
-        """Return the state for `load`: values for a header of JSON, and columns."""
+        """Return the state for `load`: values to be stored in a JSON header, and columns."""
         table = self._pending.rows()
         header: dict[str, Any] = {"pending": len(table)}
         columns = {f"pending.{number}": column for number, column in enumerate(table)}
@@ -112,7 +113,7 @@ class DriverRows:
         return header, columns
 
     def load(self, header: Mapping[str, Any], columns: Mapping[str, Ints]) -> None:
-        """Restore what `save` has returned, into an object that has consumed nothing."""
+        """Restore the state returned by `save`. This object must not have consumed any input."""
         self._pending.load(np.stack([columns[f"pending.{number}"] for number in range(header["pending"])]))
         self._relations = [
             (

@@ -1,4 +1,4 @@
-"""Grids: rows at regular times instead of at the records of a driver."""
+"""Finds the ticks of a grid, which are regular times at which there are rows, in place of a driver's records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TICK_MAX: Final = 2**63 - 1
 NO_LIMIT: Final = -1
-"""A tolerance or a gap without a limit, for compiled loops."""
+"""Stands for an unlimited tolerance or gap in compiled loops."""
 
 _ROOM_MIN: Final = 1024
 
@@ -35,9 +35,9 @@ class Grid:
     Args:
         every_ns: the time from one tick to the next.
         origin_ns: the time of tick 0, in the years 1678 to 2261.
-        max_gap_ns: a longer pause of a key interrupts the grid: between two successive records of the key, of any
-            columns, that are further apart, there are no ticks. None means no limit.
-        ticks_max: the largest number of ticks that come out in one step.
+        max_gap_ns: the longest pause that is filled with ticks. If two successive records of a key, in any columns, are
+            further apart, there are no ticks between them. None means no limit.
+        ticks_max: the maximum number of ticks in one step.
 
     Raises:
         ArgumentError: naming the option and its permitted values.
@@ -70,17 +70,17 @@ class Grid:
 
     @property
     def phase_ns(self) -> int:
-        """The remainder of every tick's time by ``every_ns``."""
+        """The remainder when a tick's time is divided by ``every_ns``; the same for every tick."""
         return self.origin_ns % self.every_ns
 
     def numbers(self, ts: Ints) -> Ints:
         """Return the numbers of the ticks at the times ``ts`` (ns), int64, shape (n,)."""
-        # Each difference fits int64: the largest are checked when the grid is made.
+        # Every difference fits into an int64: the constructor has checked the largest ones.
         return ts // self.every_ns - self.origin_ns // self.every_ns
 
 
 def check_ticks_max(value: object) -> int:
-    """Return a largest number of ticks as int. Raises `ArgumentError` unless it is an integer from 1 to 2**63 - 1."""
+    """Return ``ticks_max`` as an int. Raises `ArgumentError` unless it is an integer from 1 to 2**63 - 1."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value <= _TICK_MAX:
         message = f"ticks_max must be an integer from 1 to 2**63 - 1, not {value!r}"
         raise ArgumentError(message)
@@ -88,10 +88,10 @@ def check_ticks_max(value: object) -> int:
 
 
 class KeyTicks(NamedTuple):
-    """What is known of the ticks of each key: int64, shape (keys,) each, in ns.
+    """The state of each key's ticks. All arrays are int64 of shape (keys,), in ns.
 
-    ``first``, ``last``: the smallest and the largest time of its records, `FOREVER` and `NEVER` while it has none.
-    ``following``: its next tick, `NEVER` while that is not certain, and `FOREVER` if there is none.
+    ``first``, ``last``: the smallest and the largest time among the key's records (`FOREVER` and `NEVER` if it has
+    none). ``following``: the time of the key's next tick (`NEVER` while it is not certain, `FOREVER` if there is none).
     """
 
     first: Ints
@@ -125,13 +125,14 @@ def find_ticks(
     ends: Ints,
     grid: tuple[int, int, int, int],
 ) -> tuple[Ints, Ints, int]:
-    """Find the ticks of k ascending keys that have become certain in all columns.
+    """Find the ticks at which all columns have become certain, for k keys in ascending order.
 
-    ``frontiers``: of each column and key, shape (c, k), ns. ``nodes``, ``ends``: those of the `RecordLists`. ``grid``:
-    the time between ticks, the phase, the largest gap (ns; -1 means no limit), and the largest number of ticks.
+    ``frontiers``: the frontier of each column and key in ns, shape (c, k). ``nodes``, ``ends``: see `RecordLists`.
+    ``grid``: the time between ticks, the phase, the largest gap (ns; -1 means no limit), and the maximum number of
+    ticks.
 
     Returns the keys and times of the ticks, shape (2, n); the next tick of each key, shape (k,); and the index of the
-    key whose ticks are too many, or -1.
+    key whose ticks exceed the maximum, or -1.
     """
     every, phase, max_gap, ticks_max = grid
     found, count = np.empty((2, _ROOM_MIN), dtype=np.int64), 0
@@ -174,10 +175,10 @@ def find_ticks(
 
 @compiled(several(TABLE, FLAG), GIVEN, GIVEN, several(COUNT, COUNT, COUNT, COUNT))
 def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tuple[Ints, bool]:
-    """Find the ticks between the first and the last of n records of each key, which are ordered by (key, time).
+    """Find the ticks between each key's first and last record. The n records must be ordered by (key, time).
 
     ``grid``: as in `find_ticks`. Returns the keys and times of the ticks, shape (2, m), in the same order, and whether
-    there are more than permitted.
+    there are more than allowed.
     """
     every, phase, max_gap, ticks_max = grid
     found, count = np.empty((2, _ROOM_MIN), dtype=np.int64), 0
@@ -203,7 +204,7 @@ def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tu
 
 @compiled()
 def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int) -> int:
-    """Return the last time in ns at which the value of a column is certain.
+    """Return the last time, in ns, at which a column's value is certain.
 
     ``settled_ts``: the time of its last record at or before the frontier, or `NEVER`.
     """
@@ -211,10 +212,10 @@ def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int)
         return frontier
     if rule == PREVIOUS:
         return frontier - 1
-    # From here on, a next record could only be beyond the tolerance.
+    # From this time on, any further next record would be beyond the tolerance.
     until = settled_ts
     if rule == NEAREST and settled_ts != NEVER:
-        # Up to the middle, the previous record is nearer than any that may still arrive.
+        # Up to the midpoint, the previous record is nearer than any record that may still arrive.
         until = settled_ts + int(gap(frontier, settled_ts) >> np.uint64(1))
     if tolerance_ns != NO_LIMIT:
         until = max(until, less(frontier - 1, tolerance_ns))
@@ -223,9 +224,9 @@ def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int)
 
 @compiled()
 def _records_around(ts: int, at: Ints, nodes: Ints) -> tuple[int, int]:
-    """Return the time of the last record at or before ``ts``, and that of the first at or after it, of all columns.
+    """Return the times of the last record at or before ``ts`` and of the first one at or after it, over all columns.
 
-    ``at``: the node of each column from which to search; it is advanced.
+    ``at``: the node from which to start the search in each column. It is advanced in place.
     """
     before, after = NEVER, FOREVER
     for column in range(len(at)):
@@ -251,7 +252,7 @@ def _first_tick(ts: int, every: int, phase: int) -> int:
 
 @compiled()
 def _until_tick(ts: int, every: int, phase: int) -> int:
-    """Return how far the first tick at or after ``ts`` is ahead of it."""
+    """Return the time from ``ts`` to the first tick at or after it."""
     ahead = phase - ts % every
     return ahead + every if ahead < 0 else ahead
 

@@ -1,7 +1,7 @@
-"""The rows of a grid: one for each tick of a key that is certain in all columns.
+"""Computes the rows of a grid: one for each key and tick, once all columns are certain at the tick.
 
-No tick is held. Of each key, the next tick is known; a step computes the ticks that have become certain, and their
-values from the records that are held.
+Ticks are not stored. Only the next tick of each key is; each step computes the ticks that have become certain, and
+their values from the held records.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class GridRows:
         return 0
 
     def held(self) -> int:
-        """Return the number of records of columns that are held."""
+        """Return the number of column records currently held."""
         return len(self._lists)
 
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
-        """Consume the next records and watermarks of the columns, and their values. ``ends``: all streams end.
+        """Consume the next records, values and watermarks of the columns. ``ends``: whether all streams end with them.
 
-        Raises `ArgumentError` if the step has too many ticks. Nothing is changed then.
+        Raises `ArgumentError` if the step has too many ticks, and leaves the state unchanged.
         """
         given = [inputs[name] for name in self._rules]
         keys = self._touched_keys(given, all_known=ends)
@@ -94,8 +94,8 @@ class GridRows:
         return StepRows(rows, late_seq, duplicate_seq)
 
     def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
-        """Return the state for `load`: values for a header of JSON, and columns."""
-        # The arrays have room for keys of which nothing is known.
+        """Return the state for `load`: values to be stored in a JSON header, and columns."""
+        # The arrays also have entries for keys that have not occurred yet.
         is_known = (self._ticks.last != NEVER) | (self._frontiers.by_key != NEVER).any(axis=0)
         count = 1 + int(is_known.nonzero()[0].max(initial=-1))
         columns = {f"ticks.{name}": column[:count] for name, column in self._ticks._asdict().items()}
@@ -105,7 +105,7 @@ class GridRows:
         return {"of_all": self._frontiers.of_all.ravel().tolist()}, columns
 
     def load(self, header: Mapping[str, Any], columns: Mapping[str, Ints]) -> None:
-        """Restore what `save` has returned, into an object that has consumed nothing."""
+        """Restore the state returned by `save`. This object must not have consumed any input."""
         self._ticks = KeyTicks(*(columns[f"ticks.{name}"] for name in KeyTicks._fields))
         self._frontiers.of_all[:, 0] = header["of_all"]
         self._frontiers.by_key = np.stack([columns[f"{column}.frontier"] for column in range(len(self._rules))])
@@ -168,7 +168,7 @@ class GridRows:
         )
 
     def _undo(self, keys: Ints, before: _State, inserted: Sequence[tuple[Ints, Ints]]) -> None:
-        """Restore the state of the touched keys, and remove the inserted records: by column, their keys and nodes."""
+        """Restore the state of the touched keys, and remove the inserted records, given by column as keys and nodes."""
         self._frontiers.by_key[:, keys], self._frontiers.of_all = before.frontiers, before.of_all
         self._ticks.first[keys], self._ticks.last[keys] = before.first, before.last
         for column, (key, added) in enumerate(inserted):
@@ -183,7 +183,7 @@ class GridRows:
 
 
 class _State(NamedTuple):
-    """What a step changes of the touched keys before it finds the ticks."""
+    """The state of the touched keys that a step changes before it finds the ticks, so that it can be restored."""
 
     frontiers: Ints
     of_all: Ints

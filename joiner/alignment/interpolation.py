@@ -1,12 +1,13 @@
-"""The arithmetic of interpolated values.
+"""Computes interpolated values.
 
 Between the records (t0, v0) and (t1, v1), with t0 < t < t1, the weight w is (t - t0) / (t1 - t0). Both differences are
-computed exactly, as integers, and rounded once each when they become floats (up to 104 days apart in ns, not at all).
-The value is v0 + w * (v1 - v0), limited to the range between v0 and v1, which rounding could exceed by a digit. Where
-v1 - v0 overflows, it is (1 - w) * v0 + w * v1. At t0 = t the value is v0, and at t = t1 it is v1.
+computed exactly, as integers. Each is then rounded once, when it is converted to a float; differences of up to 104 days
+are not rounded at all. The value is v0 + w * (v1 - v0), limited to the range between v0 and v1, which rounding could
+exceed by a digit. Where v1 - v0 overflows, it is (1 - w) * v0 + w * v1. At t0 = t the value is v0, and at t = t1 it is
+v1.
 
-With a period p, v0 and v1 are first reduced to at least 0 and below p; the way from v0 to v1 is the shorter one round,
-forwards if both are equally long; and the result is reduced again.
+With a period p, v0 and v1 are first reduced modulo p to the range from 0 up to, but excluding, p. Interpolation then
+takes the shorter way round from v0 to v1 (forwards if both ways are equally long), and the result is reduced again.
 """
 
 from __future__ import annotations
@@ -72,5 +73,5 @@ def _between_angles(v0: float, v1: float, weight: float, period: float) -> float
 @compiled()
 def _reduced(value: float, period: float) -> float:
     rest = value % period
-    # Rounding may give the period itself for a tiny negative value.
+    # For a tiny negative value, rounding may result in the period itself.
     return 0.0 if rest >= period else rest

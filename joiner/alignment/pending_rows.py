@@ -1,4 +1,4 @@
-"""The rows that wait until all of their columns are certain."""
+"""Holds the rows that wait until all of their columns are certain."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _KEY, _TS, _OPEN, _FIXED = 1, 2, 3, 4
-"""Columns after the position: key, time in ns, and how many relations are open. Then three for each relation follow."""
+"""Columns after the position: key, time in ns and number of open relations. Three columns per relation follow."""
 
 _STATE, _AT_NS, _VALUE, _OF_RELATION = range(4)
-"""The columns of a relation: its state, and the time (ns) and value (the bits of a float64) of the neighbour."""
+"""The columns of a relation: its state, and the neighbour's time (ns) and value (the bits of a float64)."""
 
 _FOUND, _MISSING = 1, 2
 
@@ -46,7 +46,7 @@ class CompleteRows(NamedTuple):
 
 
 class PendingRows:
-    """The driver records with at least one open relation, and the answers that they have so far."""
+    """Driver records that have at least one open relation, with the neighbours found for them so far."""
 
     def __init__(self, rules: Sequence[ColumnRule]) -> None:
         self._rules = list(rules)
@@ -63,7 +63,7 @@ class PendingRows:
         self._table.append(rows)
 
     def answer(self, answers: Sequence[Answers]) -> CompleteRows:
-        """Note the answers of each relation. Remove and return the rows that they complete."""
+        """Store the answers found for each relation. Remove and return the rows that are now complete."""
         count, complete = 0, np.empty(sum(len(one.seq) + len(one.missing_seq) for one in answers), dtype=np.int64)
         for relation, (seq, ts, value, missing_seq) in enumerate(answers):
             column = _FIXED + _OF_RELATION * relation
@@ -103,9 +103,9 @@ class PendingRows:
 
 
 def value_of(rule: ColumnRule, ts: Ints, neighbours: Sequence[Ints]) -> tuple[Floats, Flags]:
-    """Return the values of a column at ``ts``, and where they are missing, shape (n,) each.
+    """Return a column's values at ``ts``, and whether each is missing; shape (n,) each.
 
-    ``neighbours``: for each relation of the rule its state, time and value, shape (3, n).
+    ``neighbours``: for each relation of the rule, its states, times and values, shape (3, n).
     """
     is_there = np.logical_and.reduce([one[_STATE] == _FOUND for one in neighbours])
     first, last = neighbours[0], neighbours[-1]
@@ -134,15 +134,16 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 
 @compiled(COUNT, types.Array(types.int64, 2, "A"), COUNT, GIVEN, GIVEN, GIVEN, INTS)
 def _note(table: Ints, column: int, answered_seq: Ints, ts: Ints, value: Ints, complete: Ints) -> int:
-    """Note a relation's answers for the rows at ``answered_seq``, which are in the table.
+    """Store a relation's answers for the rows with the positions ``answered_seq``, all of which must be in the table.
 
-    ``column``: the first of the relation's. ``ts``, ``value``: those of the neighbours; empty if there are none. Writes
-    the indices of the rows that have no open relation left to ``complete``, and returns how many there are.
+    ``column``: the first of the relation's columns. ``ts``, ``value``: the neighbours' times and values, empty if the
+    rows have no neighbours. Writes the indices of rows without open relations to ``complete``, and returns their
+    number.
     """
     count, at, rows = 0, 0, table.shape[1]
     for one in range(len(answered_seq)):
         seq = answered_seq[one]
-        # The records of a key come in runs, so the row is often shortly after the one before.
+        # Records of the same key arrive in runs, so the row is often shortly after the previous one.
         if at >= rows or table[SEQ, at] > seq:
             at = 0
         step = 1

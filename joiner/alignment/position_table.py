@@ -1,4 +1,4 @@
-"""A table of int64 columns that is read and changed by position, for what a buffer holds."""
+"""A table of int64 columns whose rows are found by position. Buffers store what they hold in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEQ: Final = 0
 
 
 class PositionTable:
-    """Rows with ascending positions. Appending, finding and removing rows takes O(log n) or, amortized, O(1) a row."""
+    """Rows with ascending positions. Finding a row takes O(log n); appending or removing one takes amortized O(1)."""
 
     def __init__(self, columns: int) -> None:
         """Create an empty table. Column `SEQ` holds the positions."""
@@ -57,7 +57,7 @@ class PositionTable:
         return self._table[SEQ, : self._count].searchsorted(seq)
 
     def part(self, columns: int) -> Ints:
-        """Return the first ``columns`` columns of all rows, also of removed ones, to be read and written in place."""
+        """Return a view of the first ``columns`` columns of all rows, including removed rows, for changes in place."""
         return self._table[:columns, : self._count]
 
     def take(self, at: Ints) -> Ints:
@@ -65,14 +65,14 @@ class PositionTable:
         return self._table.take(at, axis=1)
 
     def remove(self, at: Ints) -> None:
-        """Remove the rows at these indices, each of which is given once."""
+        """Remove the rows at these indices. No index may be given twice."""
         self._is_gone[at] = True
         self._gone += len(at)
         if self._gone > max(_ROOM_MIN, self._count // 2):
             self._make_room(0)
 
     def _make_room(self, more: int) -> None:
-        """Drop the removed rows, and leave space for ``more`` and as many again as there are."""
+        """Drop removed rows, and reserve space for ``more`` rows and as many again as remain."""
         kept = self.rows()
         self._count, self._gone = kept.shape[1], 0
         room = max(_ROOM_MIN, 2 * (self._count + more))

@@ -1,7 +1,8 @@
-"""The held records of columns: for each column and key, a linked list in time order.
+"""Holds the columns' records in linked lists, one for each column and key, in time order.
 
-A record is inserted from the end of its list, where records arrive, so that costs a step for each later record of its
-column and key. That another column is far ahead costs nothing.
+The place of a new record is searched from the end of its list, because most records are newer than all earlier ones.
+The search takes one step for each later record with the same column and key. It does not get slower if another column
+is far ahead.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ NONE: Final = -1
 """The number of a node that does not exist."""
 
 TS, AFTER, _BEFORE, _VALUE, _IDENTITY, _OF_NODE = range(6)
-"""The rows of the table of nodes: time in ns, neighbours in the list, value (the bits of a float64), identity."""
+"""The rows of the node table: time in ns, previous and next node, value (the bits of a float64), identity."""
 
 HEAD, _TAIL, SETTLED, OF_LIST = range(4)
-"""The rows of a column: the first and the last node of each key, and the last one at or before the frontier."""
+"""A column's rows in ``ends``: each key's first node, last node, and last node at or before the frontier."""
 
 _STATE, _AT_NS, _NUMBER, _OF_RELATION = range(4)
 _FOUND, _MISSING = 1, 2
@@ -45,7 +46,7 @@ class RecordLists:
     def __init__(self, columns: int) -> None:
         self.nodes: Ints = np.empty((_OF_NODE, 0), dtype=np.int64)
         self.ends: Ints = np.empty((OF_LIST * columns, 0), dtype=np.int64)
-        # A stack: the first `_free_count` numbers are those of unused nodes.
+        # A stack whose first `_free_count` entries are the numbers of unused nodes.
         self._free: Ints = np.empty(0, dtype=np.int64)
         self._free_count = 0
 
@@ -60,12 +61,14 @@ class RecordLists:
             self.ends = np.hstack([self.ends, np.full((len(self.ends), max(keys - have, have)), NONE)])
 
     def reserve(self, count: int) -> None:
-        """Allocate nodes for ``count`` records. This changes the numbers of nodes."""
+        """Make room for the nodes of ``count`` records. This may renumber all nodes."""
         if self._free_count < count:
             self._resize(2 * (len(self) + count))
 
     def insert(self, column: int, records: Ints, *, finds_duplicates: bool) -> Ints:
-        """Insert n records, for which there are nodes. Return their nodes, or `NONE` for duplicates; shape (n,).
+        """Insert n records. Return their nodes, or `NONE` for duplicates; shape (n,).
+
+        `reserve` must have made room for them.
 
         ``records``: key, time (ns), value (the bits of a float64) and identity, shape (4, n). A duplicate has the key,
         time and identity of another record.
@@ -77,25 +80,28 @@ class RecordLists:
         return added
 
     def remove(self, column: int, key: Ints, added: Ints, settled_keys: Ints, settled: Ints) -> None:
-        """Undo an `insert` of records with these keys, which returned ``added``, and a `settle` of ``settled_keys``.
+        """Undo an `insert` for these keys that returned ``added``, and a `settle` for ``settled_keys``.
 
-        ``settled``: what `settled_at` returned before.
+        ``settled``: the nodes that `settled_at` returned before them.
         """
         self.ends[OF_LIST * column + SETTLED, settled_keys] = settled
         free = self._free[self._free_count :]
         self._free_count += _remove(key, added, self.nodes, self.ends, OF_LIST * column, free)
 
     def settled_at(self, column: int, keys: Ints) -> Ints:
-        """Return the nodes that `settle` has found, shape (k,)."""
+        """Return the node that `settle` has found for each key, shape (k,)."""
         settled: Ints = self.ends[OF_LIST * column + SETTLED, keys]
         return settled
 
     def settle(self, column: int, keys: Ints, frontier: Ints) -> None:
-        """Find the last record of each of k keys at or before the frontier (ns), which never decreases."""
+        """Find each key's last record at or before its frontier (ns). Frontiers must never decrease."""
         _settle(keys, frontier, self.nodes, self.ends, OF_LIST * column)
 
     def release(self, column: int, keys: Ints, frontier: Ints, next_tick: Ints) -> None:
-        """Release the records of each of k keys that no tick from ``next_tick`` on and no duplicate needs (ns)."""
+        """Release each key's records that neither a tick from ``next_tick`` (ns) on nor a duplicate check needs.
+
+        All arrays have shape (k,).
+        """
         free = self._free[self._free_count :]
         self._free_count += _release(keys, frontier, next_tick, self.nodes, self.ends, OF_LIST * column, free)
         if len(self._free) > 4 * max(_ROOM_MIN, len(self), self.ends.shape[1]):
@@ -118,7 +124,7 @@ class RecordLists:
         return [relations[:_OF_RELATION], relations[_OF_RELATION:]][: len(rule.directions)]
 
     def rows(self, column: int) -> Ints:
-        """Return the records of a column, ordered by key and place in the list, for `insert`; shape (4, n).
+        """Return a column's records, ordered by key and place in the list, for `insert`; shape (4, n).
 
         The rows of the result are key, time (ns), value and identity.
         """
@@ -126,7 +132,7 @@ class RecordLists:
         return found[:, : _read(self.nodes, self.ends, OF_LIST * column, found)]
 
     def _resize(self, room: int) -> None:
-        """Renumber the nodes from 0, with place for ``room``."""
+        """Renumber the nodes from 0, and make room for ``room`` nodes."""
         nodes = np.empty((_OF_NODE, max(room, _ROOM_MIN)), dtype=np.int64)
         held = _renumber(self.nodes, self.ends, nodes)
         self.nodes = nodes
@@ -169,7 +175,7 @@ def _insert(
 
 @compiled()
 def _link(nodes: Ints, ends: Ints, lists: int, key: int, before: int, after: int) -> None:
-    """Make two nodes neighbours. Without one of them, the other is at an end of the list."""
+    """Link two nodes. If one of them is `NONE`, the other becomes the first or last node in the list."""
     if before == NONE:
         ends[lists + HEAD, key] = after
     else:
@@ -206,7 +212,8 @@ def _settle(keys: Ints, frontier: Ints, nodes: Ints, ends: Ints, lists: int) -> 
 def _release(keys: Ints, frontier: Ints, next_tick: Ints, nodes: Ints, ends: Ints, lists: int, free: Ints) -> int:
     """Release records up to the last one before ``next_tick``, or the first of those at its time.
 
-    A record at the frontier may have a duplicate yet. The last one before it is needed to tell which value is certain.
+    A record at the frontier is kept, because a duplicate of it may still arrive. The last record before it is kept to
+    decide which values are certain.
     """
     count = 0
     for i in range(len(keys)):
@@ -274,7 +281,7 @@ def _read(nodes: Ints, ends: Ints, lists: int, found: Ints) -> int:
 
 @compiled(COUNT, TABLE, TABLE, TABLE)
 def _renumber(nodes: Ints, ends: Ints, found: Ints) -> int:
-    """Write the nodes of all lists to ``found``, from its beginning, and change the ends of the lists."""
+    """Write the nodes of all lists to ``found``, starting at index 0, and update the ends of the lists."""
     count = 0
     for lists in range(0, len(ends), OF_LIST):
         for key in range(ends.shape[1]):

@@ -1,4 +1,4 @@
-"""One neighbour of the records of a driver in the stream of a column, as it becomes certain."""
+"""Finds one neighbour of each driver record in a column's stream, as soon as the neighbour is certain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TS: Final = 1
 
 
 class Input(NamedTuple):
-    """The records and watermarks of one stream for a step, validated."""
+    """The validated records and watermarks that one stream contributes to a step."""
 
     records: Records
     watermarks: Watermarks
@@ -33,8 +33,8 @@ class Input(NamedTuple):
 class Answers(NamedTuple):
     """The driver records whose neighbour became certain in a step.
 
-    ``seq``: those that have one, shape (n,), with its time in ns and its value (the bits of a float64), ``ts`` and
-    ``value``. ``missing_seq``: those that have none. All int64.
+    ``seq``: the driver records that have a neighbour. ``ts``, ``value``: the neighbour's time in ns and value (the bits
+    of a float64). ``missing_seq``: the driver records that have none. All are int64 of shape (n,).
     """
 
     seq: Ints
@@ -50,16 +50,16 @@ class RelationBuffer:
     """
 
     def __init__(self, buffer: LocalStreamBuffer, held: Ints | None = None) -> None:
-        """``buffer``: see `relation_of`. ``held``: the column's records in it, as `save` returns them."""
+        """``buffer``: see `relation_of`. ``held``: the column's records in the buffer, as returned by `save`."""
         self._buffer = buffer
         self._held = PositionTable(HELD_COLUMNS)
         if held is not None:
             self._held.append(held)
 
     def push(self, driver: Input, column: Input, values: Ints, *, ends: bool) -> tuple[Answers, Step]:
-        """Consume the next records and watermarks. ``values``: those of the column's records, shape (n,).
+        """Consume the next records and watermarks. ``values``: the values of the column's records, shape (n,).
 
-        ``ends``: both streams end with these records; there are no watermarks then.
+        ``ends``: whether both streams end with these records. If so, watermarks are not allowed.
         """
         if len(values):
             self._held.append(np.stack([column.records.seq, column.records.ts, values]))
@@ -70,7 +70,7 @@ class RelationBuffer:
         return Answers(step.left_seq, ts, value, step.left_unmatched_seq), step
 
     def held(self) -> int:
-        """Return the number of records of the column that are held."""
+        """Return the number of the column's records currently held."""
         return len(self._held)
 
     def held_of_driver(self) -> int:
@@ -78,11 +78,11 @@ class RelationBuffer:
         return len(self._buffer) - len(self._held)
 
     def held_ts(self) -> Ints:
-        """Return the times in ns of the records of the column that are held, shape (n,)."""
+        """Return the times, in ns, of the column's held records, shape (n,)."""
         return self._held.column(TS)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """See `LocalStreamBuffer.held_by_key`: records of the driver and of the column."""
+        """Count the held records of the driver and the column; see `LocalStreamBuffer.held_by_key`."""
         return self._buffer.held_by_key()
 
     def known_keys(self) -> Ints:
@@ -90,7 +90,7 @@ class RelationBuffer:
         return self._buffer.known_keys()
 
     def frontier_ns(self, keys: Ints) -> tuple[Ints, Ints]:
-        """Return the frontiers of the driver and of the column, as `LocalStreamBuffer.frontier_ns` does."""
+        """Return the frontiers of the driver and the column; see `LocalStreamBuffer.frontier_ns`."""
         return self._buffer.frontier_ns(keys)
 
     def save(self) -> tuple[bytes, Ints]:
@@ -101,9 +101,9 @@ class RelationBuffer:
 def relation_of(
     direction: str, tolerance_ns: int | None, lateness_ns: tuple[int, int], watermark_scope: str
 ) -> RelationBuffer:
-    """Return an empty buffer for a neighbour.
+    """Return an empty buffer that finds the neighbour in one direction.
 
-    ``direction``: as in `LocalStreamBuffer`, but not "both". ``lateness_ns``: of the driver and of the column.
+    ``direction``: as in `LocalStreamBuffer`, except "both". ``lateness_ns``: the lateness of the driver and the column.
     """
     buffer = LocalStreamBuffer(
         tolerance_ns=tolerance_ns,

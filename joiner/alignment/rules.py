@@ -1,4 +1,4 @@
-"""The columns of an aligned row: which record of a stream a value is taken from, and when there is none."""
+"""Defines the rules for the columns of aligned rows: where a value comes from, and when it is missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIRECTIONS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnRule:
-    """How the value of a column is found at the time of a row.
+    """Defines how a column's value at the time of a row is found.
 
     Args:
         rule: ``"previous"`` (the last value at or before the time of the row), ``"next"`` (the first one at or after
@@ -35,8 +35,8 @@ class ColumnRule:
             (interpolated between the two).
         tolerance_ns: how far the record may be from the row in time. With ``"linear"``, how far the two records may be
             from each other. None means no limit. Beyond it, the value is missing.
-        period: with ``"linear"``, the values repeat after this, such as 360 for angles in degrees. Interpolation takes
-            the shorter way round, and the result is at least 0 and below the period.
+        period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees. Interpolation takes
+            the shorter way round, and the result is at least 0 and less than the period.
         on_missing: whether a row without a value for this column has a ``"null"`` there, or is left out (``"drop"``).
         lateness_ns: how far a record of this column's stream may be behind the largest time of its key.
 
@@ -73,7 +73,7 @@ class ColumnRule:
 
 
 def _check_period(period: object) -> float:
-    """Return a period as float. Raises `ArgumentError` unless it is a positive finite number."""
+    """Return ``period`` as a float. Raises `ArgumentError` unless it is a positive finite number."""
     if not isinstance(period, bool) and isinstance(period, Real):
         with contextlib.suppress(OverflowError):  # an integer or a fraction above all floats
             if 0 < (found := float(period)) < math.inf:

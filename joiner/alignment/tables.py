@@ -1,4 +1,4 @@
-"""The neighbours of the rows of a whole table in another one, in two passes."""
+"""Finds the neighbours of a table's rows in another table, in two passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE: Final = -1
 
 
 class TimeOrder(NamedTuple):
-    """The rows of a table ordered by time, and by their place if the times are equal.
+    """A table's rows ordered by time; rows with equal times keep their order in the table.
 
     ``key`` (small non-negative integers), ``ts`` (ns) and ``row`` (the place in the table) have shape (n,).
     """
@@ -29,12 +29,12 @@ class TimeOrder(NamedTuple):
 
 
 def order_of(ts: Ints) -> Ints | None:
-    """Return the rows of a table in the order of their times, or None if they are in order already."""
+    """Return the indices that sort a table's rows by time, or None if the rows are already in order."""
     return None if (ts[1:] >= ts[:-1]).all() else ts.argsort(kind="stable")
 
 
 def in_time_order(key: Ints, ts: Ints, row: Ints | None) -> TimeOrder:
-    """Order the rows of a table. ``row``: from `order_of`; without it, contiguous columns are not copied."""
+    """Order a table's rows by time. ``row``: from `order_of`. If it is None, contiguous columns are not copied."""
     if row is None:
         return TimeOrder(np.ascontiguousarray(key), np.ascontiguousarray(ts), np.arange(len(ts)))
     return TimeOrder(key.take(row), ts.take(row), row)
@@ -58,9 +58,9 @@ def next_of(of: TimeOrder, among: TimeOrder) -> Ints:
 
 
 def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Ints:
-    """Return the same for the nearer of both, the previous one at equal distances.
+    """Return the index of each row's nearest neighbour, or `NONE`. If both are equally near, the previous one is taken.
 
-    ``ts``, ``other_ts``: the times in ns of both tables, in their order.
+    ``ts``, ``other_ts``: the times of the two tables' rows in ns, in time order.
     """
     chosen = np.empty(len(ts), dtype=np.int64)
     neighbours = previous_of(of, among), next_of(of, among)

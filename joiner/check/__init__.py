@@ -1,1 +1,1 @@
-"""The checks behind `joiner.tester`: an oracle, and a comparison of a pipeline's outputs with the expected ones."""
+"""The checks that `joiner.tester` runs: an oracle, and a comparison of a pipeline's output with the expected output."""

@@ -70,7 +70,7 @@ class _MeasurementSettings(BaseModel):
     """The database connector's settings that the check needs."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """Must equal the connector's definition. The packages do not import each other, so a test compares the two."""
+    """Must equal the default in `db_connector`. The packages do not import each other, so a test compares the two."""
 
 
 class VerifySettings(JoinerSettings):

@@ -1,6 +1,6 @@
-"""`align`: each row of a table with the values of other tables at its time, in one call.
+"""Defines `align`, which adds values from other tables to each row of a table, taken at the row's time.
 
-docs/alignment.md defines the rows; `AlignBuffer` gives the same ones for streams.
+docs/alignment.md defines the result. For streams, `AlignBuffer` produces the same rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the result: the table it is taken from, and how. See `column`."""
+    """A column of the result: the table that provides its values, and the rule for finding them. See `column`."""
 
     table: Any
     value: str | None
@@ -57,16 +57,17 @@ def column(
 
     Args:
         table: the table from which the values are taken, of any kind that `join` accepts.
-        value: the column of values in ``table``. By default, the one that is named like the column of the result; if
-            there is none, the only one besides time and keys.
+        value: the name of the column in ``table`` that contains the values. By default, this is the column with the
+            same name as the new column or, if there is none, the only column besides the time and the keys.
         rule: ``"previous"``, ``"next"``, ``"nearest"`` or ``"linear"``, as in `ColumnRule`.
-        tolerance: how far the row of ``table`` may be away in time or, with ``"linear"``, how far its two rows may be
-            from each other. An integer if times are integers, else a duration such as ``"20ms"`` or a `timedelta`.
-        period: with ``"linear"``, after which the values repeat, such as 360 for angles in degrees.
+        tolerance: how far the row in ``table`` may be from the driver's row in time or, with ``"linear"``, how far the
+            two rows in ``table`` may be from each other. An integer if the times are integers, otherwise a duration
+            such as ``"20ms"`` or a `timedelta`.
+        period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees.
         on_missing: whether a row without a value has a ``"null"`` in this column, or is left out (``"drop"``).
-        time: the time column of ``table``, if it has another name than in the driver.
-        by: the key columns of ``table``, if they have other names than in the driver. ``()`` means that the table has
-            no keys: its rows count for every key of the driver.
+        time: the time column of ``table``, if its name differs from the driver's.
+        by: the key columns of ``table``, if their names differ from the driver's. ``()`` means that the table has no
+            keys: its rows apply to every key of the driver.
 
     Raises:
         ArgumentError: naming the option and its permitted values.
@@ -85,15 +86,16 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     Rows may be in any order. If rows of a table have equal times, the one further down counts as later.
 
     Args:
-        driver: a table of any kind that `join` accepts. The result has its kind, its columns, its rows in their order
-            and, in pandas, its index. Of a `grid`, the result has the kind of the first column's table, and a row for
-            each key and tick, ordered by both, with the columns ``time`` and ``by``.
+        driver: a table of any kind that `join` accepts, or a `grid`. With a table, the result is of the same kind, with
+            its columns, its rows in their original order and, in pandas, its index. With a grid, the result is of the
+            same kind as the first column's table. It has the columns ``time`` and ``by``, and one row for each key and
+            tick, ordered by both.
         columns: by name, the columns to add; see `column`.
         time: the time column. It contains integers in any unit, or datetimes.
         by: the key columns. By default all rows have the same key.
 
-    Integers and booleans stay what they are: in pandas their columns become nullable (``Int64``, ``boolean``). Columns
-    of rule ``"linear"`` contain float64.
+    Integers and booleans keep their type; in pandas, their columns become nullable (``Int64``, ``boolean``). Columns of
+    rule ``"linear"`` contain float64.
 
     Raises:
         ArgumentError: naming the table, the column and the row.
@@ -145,16 +147,16 @@ def _check_columns(columns: object) -> None:
 def _read(
     driver: Any, columns: Mapping[str, TableColumn], time: str, keys: list[str]
 ) -> tuple[Kind, Any, dict[str, Side]]:
-    """Read the tables, in the kind of the driver or, if that is a grid, of the first column's table.
+    """Read all tables, converting them to the kind of the driver or, if that is a grid, of the first column's table.
 
-    Returns the kind, the driver's table, and the sides of the columns.
+    Returns this kind, the driver's table, and the side for each column.
     """
     where, first = "driver", driver
     if isinstance(driver, TableGrid):
         name, one = next(iter(columns.items()))
         where, first = f"columns[{name!r}]", one.table
     kind, table = read_table(where, first)
-    # A stream can be read only once, and may be the table of several columns.
+    # Read each table once: it may be a stream, which cannot be read again, and several columns may share it.
     read, sides = {id(first): table}, {}
     for name, one in columns.items():
         if id(one.table) not in read:
@@ -176,7 +178,7 @@ def _read(
 
 
 class _Found(NamedTuple):
-    """The values of a column. ``at``: returns a table of those at some of the driver's rows. ``is_missing``: by row."""
+    """A column's values. ``at``: returns the values at the given driver rows, as a table. ``is_missing``: by row."""
 
     at: Callable[[Ints], Any]
     is_missing: Flags
@@ -194,7 +196,7 @@ def _found(
     tolerance = None
     if one.tolerance is not None:
         tolerance = np.uint64(duration_of(f"{side.name}: tolerance", one.tolerance, stamps.what))
-    # The rows of a table without keys count for every key.
+    # The rows of a table without keys apply to every key.
     of_driver = driver if side.by else replace(driver, by=[])
     keys = keys_of(kind, [of_driver, side], [len(stamps.ns), len(others.ns)])
     times = stamps.ns, others.ns
@@ -208,7 +210,7 @@ def _found(
         at = previous_of(*orders) if one.rule.rule == "previous" else next_of(*orders)
     if tolerance is not None:
         at = np.where(distances(stamps.ns, at, others.ns) <= tolerance, at, NO_ROW)
-    # A row of the column's table that has no value gives none. The last place is that of `NO_ROW`.
+    # If the neighbouring row has no value, the result is missing. The last element stands for `NO_ROW`.
     has_value = np.append(~kind.lacks(side.table, value), False)
     at = np.where(has_value[at], at, NO_ROW)
     of_table = kind.nullable(kind.select(side.table, [value], [value]))
@@ -216,7 +218,7 @@ def _found(
 
 
 def _value_column(names: list[str], side: Side, name: str, given: str | None) -> str:
-    """Return the name of the column of values in a table."""
+    """Return the name of the column that contains the values in a table."""
     others = [known for known in names if known not in {side.time, *side.by}]
     if given is not None and given not in names:
         raise ArgumentError(f"{side.name} has no column {given!r}; it has {', '.join(map(repr, names))}")
@@ -237,9 +239,9 @@ def _interpolated(
     tolerance: np.uint64 | None,
     period: float | None,
 ) -> tuple[Floats, Flags]:
-    """Return the interpolated values at the driver's rows, and where they are missing, shape (n,) each.
+    """Return the interpolated values at the driver's rows, and whether each is missing; shape (n,) each.
 
-    ``orders``, ``times``: of the driver and of the column's table, whose values are ``numbers``.
+    ``orders``, ``times``: for the driver and the column's table. ``numbers``: the values in the column's table.
     """
     before, after = previous_of(*orders), next_of(*orders)
     at_ns, other_ns = times
@@ -252,18 +254,18 @@ def _interpolated(
     values[rows] = interpolate(
         at_ns[rows], other_ns[before], numbers[before], other_ns[after], numbers[after], period or 0.0
     )
-    # A row of the column's table that has no value gives none.
+    # NaN also results if a neighbouring row has no value.
     return values, np.isnan(values)
 
 
 def _numbers(kind: Kind, side: Side, value: str) -> Floats:
-    """Return a column as float64, shape (n,), NaN where it has no value."""
+    """Return a column as float64 of shape (n,), with NaN for missing values."""
     values, _ = kind.column(side.table, value)
     there = ~kind.lacks(side.table, value)
     known = values[there]
     others = None if values.dtype.kind in "iuf" else str(values.dtype)
     if values.dtype == object:
-        # The dtype says nothing of the type of the values, so each is looked at.
+        # The dtype does not determine the type of the values, so check each value.
         others = next((type(one).__qualname__ for one in known if not _is_number(one)), None)
     if others is not None:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""`grid`: regular times as the rows of `align`, instead of those of a table."""
+"""Defines `grid`, which gives `align` regular times instead of a driver table."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ class TableGrid:
 def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_max: int = 100_000_000) -> TableGrid:
     """Describe regular times, to be the driver of `align`: ``origin``, and every ``every`` before and after it.
 
-    A key has the ticks between its first and its last row in the tables of the columns.
+    Each key has the ticks between its first and its last row in the columns' tables.
 
     Args:
-        every: the time from one tick to the next: an integer if times are integers, else a duration such as
+        every: the time from one tick to the next: an integer if the times are integers, otherwise a duration such as
             ``"100ms"`` or a `timedelta`.
-        origin: the time of one tick: an integer if times are integers, else a datetime. By default 0, or 1970 in UTC.
-        max_gap: a longer pause of a key interrupts the grid: between two successive rows of the key, of any tables,
-            that are further apart, there are no ticks. By default there is no limit.
-        ticks_max: the largest number of ticks. More of them raise an `ArgumentError`.
+        origin: the time of one tick: an integer if the times are integers, otherwise a datetime. The default is 0, or
+            the beginning of 1970 in UTC.
+        max_gap: the longest pause that is filled with ticks. If two successive rows of a key, in any tables, are
+            further apart, there are no ticks between them. By default, there is no limit.
+        ticks_max: the maximum number of ticks. If there are more, `align` raises an `ArgumentError`.
 
     """
     return TableGrid(every, origin, max_gap, check_ticks_max(ticks_max))
@@ -50,10 +51,10 @@ def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_
 def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: list[str]) -> Any:
     """Return a table of keys and times with a row for each tick, ordered by key and time.
 
-    ``sides``: the tables that have keys. Keys are in the order in which they first appear in them. ``time``, ``by``:
-    the names of the columns. Times have the type of those of the first table; integers become int64.
+    ``sides``: the tables that have keys. Keys are in the order in which they first appear in these tables. ``time``,
+    ``by``: the column names of the result. Times have the same type as in the first table; integers become int64.
 
-    Raises `ArgumentError` if tables or options differ in their kind of times, or if there are too many ticks.
+    Raises `ArgumentError` if the tables and options mix different kinds of times, or if there are too many ticks.
     """
     first, times = sides[0], [side.times(kind) for side in sides]
     keys = kind.select(first.table, first.by, first.by)
@@ -71,7 +72,7 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     if first.by:
         codes = kind.codes(keys, kind.take(keys, first.by, np.empty(0, dtype=np.int64), may_lack=False))
     _, rows, code = np.unique(codes, return_index=True, return_inverse=True)
-    # The row at which a key first appears stands for the key.
+    # The first row with a key represents that key.
     row_of_key = rows[code]
     order = np.lexsort((ns, row_of_key))
     (row, ticks), crowded = find_table_ticks(row_of_key[order], ns[order], options)
@@ -86,7 +87,10 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
 
 
 def _options(of: TableGrid, times: Times, values: Any, side: Side) -> tuple[int, int, int, int]:
-    """Return the options as the loop takes them. ``values``: the time column of ``side``, whose times are ``times``."""
+    """Return the options in the form that the loop expects.
+
+    ``values``: the time column of ``side``, whose times are ``times``.
+    """
     every = duration_of("every", of.every, times.what)
     if not every:
         raise ArgumentError(f"every = {of.every!r} must be above 0")

@@ -1,8 +1,8 @@
 """Defines `align`, which adds the values of other tables to each row of a Spark DataFrame.
 
-All frames become one: their rows are packed by bucket, tagged with the number of their frame, and united. One shuffle
-then brings the rows of a bucket together. Spark's cogroup takes two frames, so the alternative would be one cogroup per
-frame of columns; each would shuffle the rows of the driver again.
+All frames are combined into one: their rows are packed by bucket, tagged with the number of their frame, and united. A
+single shuffle then brings the rows of each bucket together. Spark's cogroup accepts only two frames, so it would have
+to be called once for each column's frame, and each call would shuffle the driver's rows again.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def align(
 ) -> DataFrame:
     """Return the rows of ``driver``, each with the values of other tables at its time.
 
-    The result is the same as that of `joiner.align`, with two differences. Rows of a column's table with equal keys and
-    times are ordered by ``order``, because the rows of a DataFrame have no order. A row without a time, or with a null
-    in its key, has no neighbours: in the driver, all of its values are missing, as in Spark's own outer joins.
+    The result is the same as that of `joiner.align`, with two differences. Rows with equal keys and times in a column's
+    table are ordered by ``order``, because the rows of a DataFrame have no order. A row without a time, or with a null
+    in its key, has no neighbours; if it belongs to the driver, its new columns are null, as in Spark's own outer joins.
 
     Args:
         driver: a DataFrame. Streams are not supported.
-        columns: by name, the columns to add, each a `joiner.column` of a DataFrame. Columns that name the same frame
-            read it once.
+        columns: by name, the columns to add, each a `joiner.column` of a DataFrame. A frame that several columns use is
+            read only once.
         time: the time column. Its values are timestamps with or without time zone, dates, or integers in any unit.
         by: the key columns. By default all rows have the same key.
-        order: the columns that order rows of a column's table with equal keys and times, ascending, with nulls first. A
-            frame that lacks some of them uses the others. All its remaining columns follow.
+        order: the columns by which rows with equal keys and times are ordered, ascending, with nulls first. Columns
+            that a frame lacks are skipped. A frame's remaining columns follow in the order they have in the frame.
         buckets: the number of groups into which the keys are divided. The default is
             ``spark.sql.shuffle.partitions``.
 
@@ -66,7 +66,7 @@ def align(
     rules = request.rules
     packed = []
     for at, (frame, side) in enumerate(zip(request.frames, rules.sides, strict=True)):
-        # A row of the driver without a key or a time stays; one of a column's table can give no value.
+        # Keep driver rows without a key or a time. Rows like that in a column's table cannot provide a value.
         placed = in_buckets(frame, side, request.key_types, rules.buckets, keeps_incomplete=at == 0)
         packed.append(placed.mapInArrow(packer(side, at), PACKED))
     united = reduce(DataFrame.unionAll, packed)

@@ -39,7 +39,7 @@ _NUMBERS: Final = (
 
 @dataclass(frozen=True)
 class AlignRequest:
-    """The validated arguments. ``frames``: the driver, then each table of the columns once, as in ``rules.sides``.
+    """The validated arguments. ``frames``: the driver, then each column's table once, in the order of ``rules.sides``.
 
     ``key_types``: the types in which keys are compared.
     """
@@ -69,7 +69,7 @@ class AlignRequest:
         side_of = {}
         for name, one in columns.items():
             of_column = one.time or time, tuple(names if one.by is None else one.by)
-            # Columns that are taken from one frame share it, so its rows are sent to the workers once.
+            # Columns with the same frame share it, so that its rows are sent to the workers only once.
             side_of[name] = places.setdefault((id(one.table), *of_column), len(tables))
             if side_of[name] == len(tables):
                 where = f"columns[{name!r}]"
@@ -95,7 +95,7 @@ class AlignRequest:
 
 @dataclass(frozen=True)
 class _Table:
-    """The driver, or a table of columns: its columns, its data, and the positions of time and keys."""
+    """The driver, or a table that provides columns: its columns, its data, and the positions of its time and keys."""
 
     frame: Frame
     data: DataFrame
@@ -147,7 +147,7 @@ def _check_key_counts(tables: list[_Table]) -> None:
 def _column(
     name: str, one: TableColumn, side: int, table: _Table, unit: Unit
 ) -> tuple[AlignedColumn, spark.StructField]:
-    """Return a column of the result, for the workers and as Spark declares it."""
+    """Return a column of the result in two forms: for the workers, and as a field of the Spark schema."""
     where = f"columns[{name!r}]"
     frame = replace(table.frame, name=where)
     place = _value_place(frame, table, name, one.value)
@@ -164,7 +164,7 @@ def _column(
 
 
 def _value_place(frame: Frame, table: _Table, name: str, given: str | None) -> int:
-    """Return the position of a column's values, by the same rule as `joiner.align`."""
+    """Return the position of the column that contains the values, chosen by the same rule as in `joiner.align`."""
     if given is not None:
         return frame.place(given, "value")
     others = [place for place in range(len(frame.fields)) if place not in {table.time, *table.by}]

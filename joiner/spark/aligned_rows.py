@@ -1,7 +1,7 @@
-"""Aligned rows of the tables of a bucket: the part of `joiner.spark.align` that runs in the workers.
+"""Computes a bucket's aligned rows. This is the part of `joiner.spark.align` that runs in the workers.
 
-The rows of a DataFrame have no order, so rows of a column's table with equal key and time are ordered by their content
-(`Side.order`) before the library's `align` sees them. This module does not depend on Spark.
+The rows of a DataFrame have no order, so rows with equal key and time in a column's table are ordered by their content
+(`Side.order`) before they are passed to the library's `align`. This module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlignedColumn:
-    """A column of the result: the table, as an index into the sides, and the position of the values in it.
+    """A column of the result: its table, as an index into the sides, and the position of the values in that table.
 
     The tolerance of ``rule`` is in microseconds, or in the unit of the times if these are integers.
     """
@@ -37,9 +37,9 @@ class AlignedColumn:
 
 @dataclass(frozen=True)
 class AlignRules:
-    """What to align. ``sides``: the driver, then the tables of the columns.
+    """What to align. ``sides``: the driver, then the columns' tables.
 
-    ``keys``: the types in which keys are compared. ``columns``: the columns of the result after those of the driver.
+    ``keys``: the types to which keys are converted for comparison. ``columns``: the new columns of the result.
     ``result``: the types of all columns of the result.
     """
 
@@ -51,9 +51,9 @@ class AlignRules:
 
 
 def align_whole(rules: AlignRules, tables: list[pa.Table]) -> pa.Table:
-    """Return the rows of the driver, in any order, with the value of each column at their times.
+    """Return the driver's rows, in any order, each with the value of every column at its time.
 
-    ``tables``: a table for each of the sides, with all rows of its keys. The columns of the result are named by
+    ``tables``: for each side, a table with all rows for the keys in this bucket. The columns of the result are named by
     position (``c0``, ``c1``, …). Raises `ArgumentError` if a time is outside the range that the buffer supports.
     """
     complete = [arrow.complete(table, side) for table, side in zip(tables, rules.sides, strict=True)]
@@ -87,7 +87,7 @@ def align_whole(rules: AlignRules, tables: list[pa.Table]) -> pa.Table:
 
 
 def _keys_and_times(rules: AlignRules, tables: list[pa.Table]) -> list[pa.Table]:
-    """Return the columns ``key`` (a number, the same for equal keys of all tables) and ``time`` of each table."""
+    """Return each table's columns ``key`` (a number, the same for equal keys in all tables) and ``time``."""
     keys = [arrow.keys_of(table, side).cast(rules.keys) for table, side in zip(tables, rules.sides, strict=True)]
     counts = [table.num_rows for table in tables]
     codes = arrow.codes(pa.concat_tables(keys)) if rules.sides[0].by else np.zeros(sum(counts), dtype=np.int64)
@@ -98,7 +98,7 @@ def _keys_and_times(rules: AlignRules, tables: list[pa.Table]) -> list[pa.Table]
 
 
 def _in_order(side: Side, table: pa.Table, key_and_time: pa.Table) -> pa.Table:
-    """Return a table of a column, with its keys and times, ordered by time and content."""
+    """Return a column's table, with its keys and times, ordered by time and content."""
     key, time = (key_and_time.column(name).to_numpy() for name in ("key", "time"))
     order = arrow.ordered(table, key, time, side)
     return pa.table([*table.columns, key, time], names=[*table.column_names, "key", "time"]).take(order)

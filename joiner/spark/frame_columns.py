@@ -1,4 +1,4 @@
-"""Validates the columns of DataFrames: the names, the times, the keys and the order of rows.
+"""Validates the columns of DataFrames: their names, and those used as times, as keys and to order rows.
 
 `neighbour_join` and `align` share these checks. Every error is a Spark `AnalysisException` that names the argument and
 the DataFrame, and says what to change.
@@ -55,11 +55,11 @@ class Frame:
         return name if self.is_sensitive else name.lower()
 
     def places(self, name: str) -> list[int]:
-        """Return the positions of all columns with a name."""
+        """Return the positions of all columns named ``name``."""
         return [at for at, field in enumerate(self.fields) if self.folded(field.name) == self.folded(name)]
 
     def place(self, name: str, argument: str) -> int:
-        """Return the position of the column with a name. Raises `AnalysisException` unless there is exactly one."""
+        """Return the position of the column named ``name``. Raises `AnalysisException` unless there is exactly one."""
         places = self.places(name)
         if not places:
             has = ", ".join(repr(field.name) for field in self.fields)
@@ -71,7 +71,7 @@ class Frame:
         return places[0]
 
     def with_types(self, places: Sequence[int], types: Sequence[spark.DataType]) -> Self:
-        """Return the columns, those at ``places`` with other types."""
+        """Return the columns, with the types of those at ``places`` replaced."""
         fields = list(self.fields)
         for place, kind in zip(places, types, strict=True):
             fields[place] = spark.StructField(fields[place].name, kind, metadata=fields[place].metadata)
@@ -130,7 +130,7 @@ def column_names(names: str | Sequence[str] | None) -> list[str]:
 
 
 def check_times(frames: list[Frame], at: list[int]) -> Unit:
-    """Return the unit of durations. Raises `AnalysisException` unless the frames' time columns, ``at``, fit."""
+    """Return the unit of durations. Raises `AnalysisException` if a time column, in ``at``, has an unsuitable type."""
     kinds = [frame.fields[place].dataType for frame, place in zip(frames, at, strict=True)]
     for frame, place, kind in zip(frames, at, kinds, strict=True):
         if not isinstance(kind, _TIMES):
@@ -149,7 +149,7 @@ def check_times(frames: list[Frame], at: list[int]) -> Unit:
 
 
 def key_types(frames: list[Frame], keys: list[list[int]]) -> list[spark.DataType]:
-    """Return the types in which the keys of the frames are compared: of integers of several widths, the widest.
+    """Return the types to which keys are converted for comparison: for integers of different widths, the widest.
 
     Raises `AnalysisException` if the types of two keys differ in any other way, or if a type is not supported.
     """
@@ -181,7 +181,7 @@ def _width(kind: spark.DataType) -> int:
 def order_places(order: str | Sequence[str] | None, frames: list[Frame], none_of_them: str) -> list[tuple[int, ...]]:
     """Return, for each frame, the positions of its columns, beginning with those named in ``order``.
 
-    ``none_of_them``: how a message says that no frame has a column.
+    ``none_of_them``: the words with which an error message says that no frame has a column.
     """
     names = column_names(order)
     for name in names:
@@ -195,7 +195,7 @@ def order_places(order: str | Sequence[str] | None, frames: list[Frame], none_of
 
 
 def bucket_count(buckets: object, session: SparkSession) -> int:
-    """Return the number of buckets, by default that of Spark's shuffle partitions."""
+    """Return the number of buckets, which defaults to the number of Spark's shuffle partitions."""
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     if isinstance(buckets, bool) or not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:

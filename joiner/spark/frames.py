@@ -107,8 +107,8 @@ def in_buckets(
 ) -> DataFrame:
     """Return the frame with a first column that groups its rows by bucket, and its own columns as ``c0``, ``c1``, …
 
-    ``key_types``: the types in which keys are compared. ``keeps_incomplete``: whether rows without a time, or with a
-    null in their key, stay.
+    ``key_types``: the types to which keys are converted for comparison. ``keeps_incomplete``: whether rows without a
+    time, or with a null in their key, are kept.
     """
     placed = frame.toDF(*side.schema.names)
     keys = [F.col(side.schema.names[place]).cast(kind) for place, kind in zip(side.by, key_types, strict=True)]

@@ -1,8 +1,9 @@
-"""The data that a check reads: checkpoints, input logs and output logs.
+"""Defines the data that a check reads: checkpoints, input logs and output logs.
 
 `joiner.check.found.kafka_log` reads it from Kafka; tests create a `RecordedEvidence`. If the joiner is running during
-the check, the order of reads matters: the vector C is read before any output, and again (C') after the outputs. They
-must then contain all of E(C), and nothing outside E(C'). If the joiner is at rest, C' = C.
+the check, the order of reads matters: the vector of consumed offsets is read before any output (C), and again after all
+outputs (C'). The outputs must contain all of E(C), the output expected at C, and nothing outside E(C'). If the joiner
+is at rest, C' = C.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Evidence(Protocol):
         ...
 
     def whole_input(self, unit: int, topic: str) -> Iterable[Message]:
-        """Return whatever the log still contains of the unit's partition of an input topic."""
+        """Return all messages that remain in the unit's partition of an input topic."""
         ...
 
     def unread(self, unit: int, topic: str, stop: int) -> int:

@@ -13,8 +13,8 @@ DIFFERENCES: Final = ("missing", "doubled", "unexpected", "altered")
 class Tally:
     """The counts for one kind of output, with ``expected`` = ``found`` + ``missing``.
 
-    ``doubled``: extra copies of outputs that were found. ``unexpected``: outputs that must not exist. ``altered``:
-    outputs with the wrong content. ``after``: outputs of a running joiner that became due after C was read.
+    ``doubled``: extra copies of expected outputs. ``unexpected``: outputs that must not exist. ``altered``: outputs
+    with the wrong content. ``after``: outputs that a running joiner emitted after C was read.
     """
 
     expected: int = 0
@@ -48,7 +48,7 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def tally(self, what: str, join: str = "") -> Tally:
-        """Return the tally of ``what`` for ``join``. Create it if there is none."""
+        """Return the tally for the kind of output ``what`` of ``join``, creating it if necessary."""
         return self.tallies.setdefault((what, join), Tally())
 
     def differ(self, kind: str, what: str, join: str, text: str, count: int = 1) -> None:
@@ -58,7 +58,7 @@ class Findings:
         self.example(f"{kind} {what}", text)
 
     def example(self, heading: str, text: str) -> None:
-        """Keep an example under ``heading`` unless it has ``examples_max`` already."""
+        """Keep an example under ``heading``, unless there are already ``examples_max`` examples."""
         kept = self.examples.setdefault(heading, [])
         if len(kept) < self.examples_max:
             kept.append(text)

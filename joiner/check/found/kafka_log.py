@@ -1,9 +1,9 @@
 """Reads the evidence from Kafka: committed records only, and each partition up to a fixed end.
 
 The end of an output partition is its high watermark, read after C. When a transaction's checkpoint becomes visible, its
-commit markers may not have reached all other partitions yet. Its records there are below the end, and become readable
-once the marker is written. If a joiner died with an open transaction, the reader waits up to ``stall_s`` for the broker
-to abort it.
+commit markers may not have reached all other partitions yet. The transaction's records in those partitions are below
+the high watermark, and become readable once the marker has been written. If a joiner died with an open transaction, the
+reader waits up to ``stall_s`` for the broker to abort it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 """The timeout of a request to Kafka. The first request is limited by ``stall_s`` as well."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""How many offsets at the end of the state topic are searched first for the newest checkpoint."""
+"""How many offsets at the end of the state topic are searched first when looking for the newest checkpoint."""
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it

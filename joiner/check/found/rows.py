@@ -1,7 +1,7 @@
-"""Reads records from Arrow for the check, row by row as Python objects, with none of the joiner's own code for that.
+"""Reads records from Arrow messages for the check, row by row, without using the joiner's own decoder.
 
-Only the limits of a message are those of `broker.wire.arrow.limits`, because they decide which messages are dead
-letters. Imported only if a message is not JSON: pyarrow is an extra.
+Only the size limits are shared with the joiner (`broker.wire.arrow.limits`), because they determine which messages
+become dead letters. This module is imported only if a message is not JSON, because pyarrow is an optional dependency.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 
 
 class Row(NamedTuple):
-    """A row of a message: the record, or None if it is not valid, its time in ns, and its form in a dead letter.
+    """A row in a message: the record (None if it is invalid), its time in ns, and its representation in a dead letter.
 
-    ``has_id``: without an id, a record is never a duplicate.
+    ``has_id``: whether the record has an id. A record without one is never a duplicate.
     """
 
     record: Record | None
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 def rows_of(value: bytes, offset: int, time_unit: str) -> list[Row]:
-    """Return the rows of a message. Raises `Unreadable` if it has none that can be read."""
+    """Return the rows in a message. Raises `Unreadable` if the message cannot be read."""
     check_limits(value)
     try:
         with pa.ipc.open_stream(with_plain_types(value)) as stream:
@@ -75,14 +75,15 @@ def _check_columns(schema: Any) -> None:
 
 
 def _timestamp_unit(kind: Any) -> str | None:
-    """Return the unit of a type that is a timestamp with a time zone."""
+    """Return the unit of an Arrow timestamp type that has a time zone."""
     return next((unit for unit in _UNITS if pa.types.is_timestamp(kind) and kind.tz and kind.unit == unit), None)
 
 
 def _cells(batch: Any, sizes: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield the cells of each row by column; a time is an integer, with its unit or None.
+    """Yield each row's cells by column. A time is an integer, with its unit or None.
 
-    ``sizes``: the bytes of the names in the batches so far, by column. Raises `Unreadable` if they are too many.
+    ``sizes``: the total length in bytes of the names read so far, by column. Raises `Unreadable` if it exceeds the
+    limit.
     """
     columns: dict[str, list[Any]] = {}
     for name in batch.schema.names:

@@ -1,8 +1,8 @@
 """Aligned rows in their simplest form: for each driver record, look for its neighbours in each column's stream.
 
 This is the definition in docs/alignment.md as executable code, built on that of the join (`joiner.check.model.oracle`).
-Given the entries read from each stream, it computes exactly the rows that must have come out by then. The ticks of a
-grid are records of a driver.
+Given the entries read from each stream, it computes exactly the rows that must have been emitted by then. The ticks of
+a grid are treated as driver records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIRECTIONS: Final = {
     "nearest": ("nearest",),
     "linear": ("backward", "forward"),
 }
-"""The relations of each rule, as directions of a join."""
+"""The neighbours that each rule needs, as directions of a join."""
 
 
 class Column(NamedTuple):
@@ -57,9 +57,9 @@ def align(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> tuple[dict[int, Row], set[int]]:
-    """Return the rows that must have come out, by the driver's seq, and the seqs of the rows that were left out.
+    """Return the rows that must have been emitted, by driver seq, and the seqs of the rows that were left out.
 
-    The arguments must be all that was read so far. ``closed``: all streams have ended.
+    The arguments must contain everything that has been read so far. ``closed``: whether all streams have ended.
     """
     rows: dict[int, Row] = {}
     left_out: set[int] = set()
@@ -93,7 +93,7 @@ class Grid(NamedTuple):
 def align_grid(
     grid: Grid, columns: Sequence[Column], *, watermark_scope: str = "key", closed: bool = False
 ) -> dict[tuple[int, int], Row]:
-    """Return the rows of a grid that must have come out, by key and tick. The arguments are those of `align`."""
+    """Return the rows of a grid that must have been emitted, by key and tick. See `align` for the arguments."""
     rows: dict[tuple[int, int], Row] = {}
     streams = [oracle.Stream(one.entries, one.lateness_ns, watermark_scope=watermark_scope) for one in columns]
     for key in {record.key for stream in streams for record in stream.accepted}:
@@ -115,7 +115,7 @@ def _is_in_gap(ts: int, times: list[int], max_gap_ns: int | None) -> bool:
 def _neighbours(
     driver: Sequence[Rec | Watermark], column: Column, lateness_ns: int, watermark_scope: str, *, closed: bool
 ) -> list[dict[int, Rec | None]]:
-    """Return each certain neighbour by the driver's seq, for each relation. None: certainly, there is none."""
+    """Return, for each relation, the certain neighbours by driver seq; None if there certainly is none."""
     relations = []
     for direction in DIRECTIONS[column.rule]:
         options = {

@@ -21,8 +21,8 @@ Entry = Rec | Watermark
 class Case:
     """Two streams in log order, and the options of the join.
 
-    ``pairs``: the number of certain pairs once both streams have been read, and once both have ended, worked out by
-    hand, or None. With or without it, the engine is compared with the oracle.
+    ``pairs``: the number of certain pairs after both streams have been read, and after both have ended. It is worked
+    out by hand, or None. The engine is compared with the oracle in either case.
     """
 
     name: str
@@ -41,7 +41,8 @@ def records(*times: int, key: int = 0) -> list[Rec]:
 def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
     """Build a stream from a short notation.
 
-    ``3`` is a record of key 0, ``(1, 3)`` one of key 1, ``">3"`` a watermark for all keys, ``"1>3"`` one for key 1.
+    ``3`` is a record with key 0 and time 3, ``(1, 3)`` one with key 1; ``">3"`` is a watermark for all keys, and
+    ``"1>3"`` one for key 1.
     """
     made: list[Entry] = []
     for seq, entry in enumerate(given):
@@ -56,7 +57,7 @@ def entries(*given: int | tuple[int, int] | str) -> list[Entry]:
 
 
 def blocks(length: int, total: int) -> tuple[list[Rec], list[Rec]]:
-    """Return ``total`` records at times 0, 1, …, in blocks of ``length`` that are alternately left and right."""
+    """Return ``total`` records at times 0, 1, …, in blocks of ``length`` that alternate between left and right."""
     left = [ts for ts in range(total) if ts // length % 2 == 0]
     right = [ts for ts in range(total) if ts // length % 2 == 1]
     return records(*left), records(*right)

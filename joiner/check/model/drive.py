@@ -1,10 +1,14 @@
 """Runs the engine over a case, split into batches in several ways, and compares its output with the oracle.
 
-The engine is used only through its public interface, `joiner.LocalStreamBuffer`; a test may pass a substitute. After a
-step, the pairs emitted so far must be exactly those that the oracle derives from the prefixes read so far, with none
-emitted twice; the late records must be the oracle's; no pair may contain a record released earlier; and ``len`` must be
-the number of records that are neither late nor released. In some runs, the buffer is replaced between steps by one
-restored from its snapshot.
+The engine is used only through its public interface, `joiner.LocalStreamBuffer`; a test may pass a substitute. After
+each step:
+
+- the pairs emitted so far must be exactly those that the oracle derives from the input read so far, each emitted once;
+- the late records must be the same as the oracle's;
+- no pair may contain a record that was released in an earlier step;
+- ``len`` must be the number of records that are neither late nor released.
+
+In some runs, the buffer is replaced between steps by one restored from its snapshot.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ _DIFFERENCES_SHOWN: Final = 5
 
 
 class BufferClass(Protocol):
-    """The part of `joiner.LocalStreamBuffer` that this module uses."""
+    """The interface of `joiner.LocalStreamBuffer`, as far as this module uses it."""
 
     def __call__(self, *, tolerance_ns: int | None, lateness_ns: tuple[int, int]) -> Any:
         """Create an empty buffer."""
@@ -53,7 +57,7 @@ class BufferClass(Protocol):
 
 @dataclass
 class Outcome:
-    """The result of a case: the pairs at the end of the input, those once both streams have ended, and differences."""
+    """The result of a case: the pairs at the end of the input, those after both streams end, and differences."""
 
     name: str
     records: int
@@ -96,7 +100,7 @@ def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
 
 
 def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = False) -> expected.Answer:
-    """Return what must have been emitted once the first ``stops`` entries of each side have been read."""
+    """Return what must have been emitted after reading the first ``stops`` entries of each side."""
     left_stop, right_stop = stops or (len(case.left), len(case.right))
     left, right = case.left[:left_stop], case.right[:right_stop]
     options = {"tolerance_ns": case.tolerance_ns, "lateness_ns": case.lateness_ns, "closed": closed}
@@ -107,7 +111,11 @@ def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = F
 
 
 def _plans(case: Case, rng: random.Random) -> Iterator[tuple[str, Plan, bool]]:
-    """Yield plans for pushing a case: a name, the prefixes after each step, and whether to restore between steps."""
+    """Yield plans for feeding a case to the engine.
+
+    A plan consists of a name, how much of each side has been read after each step, and whether to restore between
+    steps.
+    """
     sizes = len(case.left), len(case.right)
     yield "all at once", [sizes], False
     yield "left first, then right", [(sizes[0], 0), sizes], True
@@ -179,7 +187,7 @@ def _columns(entries: Sequence[Entry], kind: type[Rec | Watermark]) -> tuple[np.
 
 
 def _record(step: Any, seen: _Seen) -> list[str]:
-    """Add a step to ``seen``. Return the errors in the step itself."""
+    """Add a step's output to ``seen``. Return the errors that the step itself contains."""
     differences = []
     for pair in zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True):
         if pair in seen.pairs:

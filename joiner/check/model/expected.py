@@ -1,4 +1,4 @@
-"""Computes the oracle's result, but fast enough for millions of records.
+"""Computes the same result as the oracle, but fast enough for millions of records.
 
 It shares no code with the engine and is not incremental. All records are sorted once by key and time, neighbours are
 found by binary search, and relations that are not certain at the final frontiers are dropped. Property tests compare it
@@ -47,7 +47,7 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """Return the result of `joiner.check.model.oracle.join`, computed fast."""
+    """Return the same result as `joiner.check.model.oracle.join`, but faster."""
     lateness = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     judges = [Judge(lateness[side], watermark_scope) for side in (0, 1)]
     late: list[set[int]] = [set(), set()]
@@ -71,9 +71,10 @@ def unmatched(
     direction: str = "both",
     driver: str = "both",
 ) -> tuple[set[int], set[int]]:
-    """Return the result of `joiner.check.model.oracle.unmatched`, computed fast.
+    """Return the same result as `joiner.check.model.oracle.unmatched`, but faster.
 
-    For each record that is in no pair, this tries the possible future records of the other stream.
+    For each record without a pair, this checks whether any possible future record of the other stream could pair with
+    it.
     """
     paired = certain_pairs(left, right, tolerance_ns, direction=direction, driver=driver, closed=True)
     sides = ("left", left, right, paired.left_seq), ("right", right, left, paired.right_seq)
@@ -102,9 +103,9 @@ def unmatched(
 
 
 def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bool:
-    """Return whether a record arriving last, at ``future``, would become a neighbour of a record at ``ts``.
+    """Return whether a further record with the time ``future`` would become a neighbour of a record at ``ts``.
 
-    ``others``: the times of the other records on the future record's side, ascending.
+    ``others``: the times of the earlier records on the further record's side, ascending.
     """
     before, behind = bisect_right(others, ts), bisect_left(others, ts)
     is_prev = future <= ts and bisect_right(others, future) == before
@@ -116,7 +117,7 @@ def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bo
 
 
 def _neighbours_of(future: int, times: list[int], direction: str) -> set[int]:
-    """Return the indices in ``times``, ascending, of the neighbours of a record that arrives at ``future``."""
+    """Return the indices, in the ascending ``times``, of the neighbours of a further record at ``future``."""
     before, behind = bisect_right(times, future) - 1, bisect_left(times, future)
     has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
     if direction == "nearest" and has_prev and has_next:
@@ -212,7 +213,7 @@ def certain_pairs(
     driver: str = "both",
     closed: bool = False,
 ) -> Pairs:
-    """Return all pairs with a relation that is certain at the frontiers of the two streams."""
+    """Return all pairs whose records are certain to be neighbours, given the frontiers of the two streams."""
     left_place, right_place = _places(left, right)
     from_left = from_right = (left_place[:0], left_place[:0])
     if driver != "right":
@@ -237,7 +238,7 @@ def certain_pairs(
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """Return numbers for the left and right records that order both sides together by (key, time).
+    """Return a rank for each left and right record that orders the records of both sides by (key, time).
 
     They are built from ranks, because combining keys with times in ns would overflow.
     """
@@ -251,7 +252,7 @@ def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
 def _neighbours(
     own: Stream, place: Ints, other: Stream, others: Ints, direction: str, *, closed: bool
 ) -> tuple[Ints, Ints]:
-    """Return the indices of the records that have a certain neighbour in the other stream, and of these neighbours."""
+    """Return the indices of the records with a certain neighbour in the other stream, and the neighbours' indices."""
     here = np.arange(len(place), dtype=np.int64)
     frontier = np.full(len(place), _ENDED) if closed else other.frontier_of(own.key)
     if not len(others):

@@ -1,4 +1,4 @@
-"""Computes the rows of `joiner.check.model.aligned`, but fast enough for millions of records.
+"""Computes the same rows as `joiner.check.model.aligned`, but fast enough for millions of records.
 
 Neighbours come from `joiner.check.model.expected`, which shares no code with the engine. Tests compare both modules.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """The value of a column in a row, None if it is missing, and the neighbours that it was taken from."""
+    """A column's value in a row (None if it is missing), and the neighbours from which it was taken."""
 
     value: float | None
     neighbours: tuple[Neighbour, ...]
@@ -36,9 +36,9 @@ class ExpectedRow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows that must have come out, by the driver's seq, and the seqs of those that were left out.
+    """The rows that must have been emitted, by driver seq, and the seqs of the rows that were left out.
 
-    ``used``: by column, the seqs of the records that a row has a value from.
+    ``used``: by column, the seqs of the records whose values are used in a row.
     """
 
     rows: dict[int, ExpectedRow]
@@ -47,7 +47,7 @@ class Rows(NamedTuple):
 
 
 def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Rows:
-    """Return the result of `aligned.align`. The streams take the place of the columns' entries."""
+    """Return the same result as `aligned.align`. Here, each column is given with its sorted stream."""
     relations = [
         [_neighbours(driver, stream, column, direction) for direction in DIRECTIONS[column.rule]]
         for stream, column in columns
@@ -75,7 +75,7 @@ _Found = tuple[int, Neighbour]
 
 
 def _neighbours(driver: Stream, stream: Stream, column: Column, direction: str) -> dict[int, _Found | None]:
-    """Return each certain neighbour by the driver's seq. None: certainly, there is none."""
+    """Return the certain neighbours by driver seq. None means that there certainly is no neighbour."""
     pairs = certain_pairs(driver, stream, column.tolerance_ns, direction=direction, driver="left")
     seqs, times = pairs.right_seq.tolist(), pairs.right_ts.tolist()
     found: dict[int, _Found | None] = {
@@ -93,7 +93,7 @@ def _cell(column: Column, ts: int, found: Sequence[_Found | None]) -> Cell:
 
 
 def _ordinals(stream: Stream) -> Ints:
-    """Return the index of each record among those with its key and time. The stream is in order."""
+    """Return each record's index among the records with the same key and time. The stream must be sorted."""
     place = np.arange(len(stream.seq))
     is_first = np.ones(len(place), dtype=bool)
     is_first[1:] = (stream.key[1:] != stream.key[:-1]) | (stream.ts[1:] != stream.ts[:-1])

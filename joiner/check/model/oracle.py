@@ -5,7 +5,7 @@ exactly the pairs that must have been emitted by then. It has no batches, interl
 result does not depend on them. It is deliberately simple, and quadratic. `joiner.check.model.expected` computes the
 same result fast, the engine computes it incrementally, and tests compare both with this module.
 
-All times are int nanoseconds. The module imports no other code of the project.
+All times are int nanoseconds. The module imports nothing else from the project.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 NOTHING_YET: Final = -(1 << 70)
-"""The frontier of a key that has had no record and no watermark: below every time."""
+"""The frontier of a key without any record or watermark so far: below every time."""
 
 ENDED: Final = 1 << 70
 """The frontier of every key once its stream has ended: above every time."""
@@ -60,7 +60,7 @@ class Stream:
             self._read(entry, lateness_ns)
 
     def frontier(self, key: int) -> int:
-        """Return the frontier of ``key``, or that of all keys if larger. Records that arrive below it are late."""
+        """Return the frontier of ``key``, or that of all keys if larger. A record that arrives below it is late."""
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
     def _read(self, entry: Rec | Watermark, lateness_ns: int) -> None:
@@ -97,11 +97,12 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """Return the pairs that must have been emitted once exactly ``left`` and ``right`` have been read.
+    """Return the pairs that must have been emitted after reading ``left`` and ``right``, and nothing more.
 
-    ``lateness_ns``: one value for both streams, or (left, right). ``driver``: whose records look for neighbours:
-    "left", "right" or "both". ``direction``: which neighbours they look for: "backward" (prev), "forward" (next),
-    "both", or the "nearest" of the two. ``closed``: both streams have ended, so no relation remains open.
+    ``lateness_ns``: one value for both streams, or (left, right). ``driver``: the side whose records look for
+    neighbours: "left", "right" or "both". ``direction``: which neighbours they look for: "backward" (prev), "forward"
+    (next), "both", or the "nearest" of the two. ``closed``: whether both streams have ended, which makes all neighbours
+    certain.
     """
     left_lateness_ns, right_lateness_ns = lateness_ns if isinstance(lateness_ns, tuple) else (lateness_ns, lateness_ns)
     r_stream = Stream(left, left_lateness_ns, watermark_scope=watermark_scope)
@@ -119,10 +120,10 @@ def join(
 def unmatched(
     left: Sequence[Rec | Watermark], right: Sequence[Rec | Watermark], *, closed: bool = False, **options: Any
 ) -> tuple[set[int], set[int]]:
-    """Return, by side, the seqs of accepted records that are in no pair and that no further input can pair.
+    """Return, by side, the seqs of accepted records that are not in any pair, and that no further input could pair.
 
-    ``options``: those of `join`. It is enough to try two kinds of further input: no record of the other stream, and a
-    single record at each time that could be the best one. More records would only compete for the neighbours.
+    ``options``: see `join`. It suffices to try two kinds of further input: no record in the other stream, and a single
+    record at each time that might be the best one. Additional records would only compete for the same neighbours.
     """
     now, ended = join(left, right, **options), join(left, right, closed=True, **options)
     found: tuple[set[int], set[int]] = (set(), set())
@@ -142,7 +143,7 @@ def _can_be_paired(
     other: Stream,
     options: Any,
 ) -> bool:
-    """Return whether ``record`` could form a pair if one more record of the other stream arrived."""
+    """Return whether ``record`` could become part of a pair if one more record arrived in the other stream."""
     frontier = other.frontier(record.key)
     for ts in {max(frontier, record.ts), record.ts, record.ts - 1}:
         if ts >= frontier:

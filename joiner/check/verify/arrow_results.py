@@ -1,6 +1,6 @@
-"""Reads results from Arrow for the check, as Python objects, with none of the joiner's own code for that.
+"""Reads results from Arrow messages for the check, without using the joiner's own encoder or decoder.
 
-Imported only if a message is not JSON: pyarrow is an extra.
+This module is imported only if a message is not JSON, because pyarrow is an optional dependency.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from joiner.check.verify.pairs import FoundJoined
 
 
 def results_of(value: bytes, time_unit: str) -> list[FoundJoined]:
-    """Return the results in a message, without the two records. Raises `Unreadable`."""
+    """Return the results in a message, without the two joined records. Raises `Unreadable`."""
     check_limits(value)
     try:
         with pa.ipc.open_stream(with_plain_types(value)) as stream:

@@ -1,7 +1,7 @@
 """Compares a unit's outputs with the expected ones: results, late and unmatched records, and dead letters.
 
-`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. Comparing a
-unit removes the outputs that it expects. Whatever remains in the end is unexpected.
+`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. Each unit
+that is compared removes the outputs that it expects. Those that remain at the end are unexpected.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FoundOutput(msgspec.Struct, frozen=True):
 
 
 _Decoded = tuple["Message", str, FoundJoined | None, str]
-"""A result in a message: its id, the result, and what is wrong with it."""
+"""A result in a message: its id, the decoded result, and a description of what is wrong with it."""
 
 
 class _FoundId(msgspec.Struct):
@@ -66,7 +66,7 @@ _ids = msgspec.json.Decoder(_FoundId)
 
 @dataclass
 class Outputs:
-    """The application's late and unmatched records and dead letters, without those that compared units expect.
+    """The application's late and unmatched records and dead letters that no compared unit has claimed as expected.
 
     ``by_kind``: the late and the unmatched records, by kind and id. ``rejected``: the dead letters, by id.
     ``foreign_rejected``: the dead letters written by other services.
@@ -78,7 +78,7 @@ class Outputs:
 
 
 def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
-    """Read the application's late and unmatched records and dead letters. Count those of other services."""
+    """Read the application's late and unmatched records and dead letters. Count dead letters from other services."""
     outputs, application = Outputs(), settings.application.name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
         for message in messages:
@@ -113,7 +113,7 @@ def compare_results(
     time_unit: str,
     findings: Findings,
 ) -> None:
-    """Compare the results in the unit's partition. ``wanted``, ``wanted_rows``: what is expected, by join or align."""
+    """Compare the results in the unit's partition with ``wanted`` (by join) and ``wanted_rows`` (by align)."""
     places = {name: _places(want, judgement) for name, want in wanted.items()}
     seen: dict[str, dict[int, str]] = {name: {} for name in wanted}
     decoded: list[_Decoded] = []
@@ -169,7 +169,7 @@ def _pair_id(want: ExpectedPairs, at: int, judgement: UnitJudgement) -> str:
 
 
 def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJoined | None, str]]:
-    """Do the same as `_decode_result` for each result in a message."""
+    """Decode each result in a message; see `_decode_result`."""
     if not message.value or message.value.startswith(b"{"):
         return [_decode_result(message)]
     try:
@@ -181,7 +181,7 @@ def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJo
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
-    """Return the id of a result, the result, and what is wrong with it (empty if nothing is)."""
+    """Return a result's id, the decoded result, and a description of what is wrong with it (empty if nothing is)."""
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""
@@ -305,7 +305,7 @@ def compare_rejected(judgement: UnitJudgement, outputs: Outputs, due: dict[str, 
 
 
 def compare_failed(want: ExpectedPairs, judgement: UnitJudgement, outputs: Outputs, findings: Findings) -> None:
-    """Compare the pairs whose joining function fails with the dead letters, and remove these from ``outputs``."""
+    """Compare the pairs whose joining function failed with their dead letters, and remove those from ``outputs``."""
     name = want.join.name
     tally = findings.tally(FAILED, name)
     for at in want.failed.nonzero()[0].tolist():
@@ -337,7 +337,7 @@ def _count(
     *,
     is_due: bool,
 ) -> None:
-    """Count one expected output. ``found``: every place where it was found."""
+    """Count one expected output. ``found``: all copies of it that were found."""
     if is_due:
         tally.expected += 1
         tally.found += bool(found)

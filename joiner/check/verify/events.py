@@ -1,11 +1,11 @@
 """Compares a replayed events file with the input topic, and determines what became of each quantity of each row.
 
-Every row of the file must have reached Kafka: as records or, if it is not an event, as a dead letter. Each quantity has
-one fate (`FATES`) for every side of a join or an align that selects it. Quantities are counted twice, in the file and
-in the logs, and the two counts must be equal.
+Every row in the file must have reached Kafka: as records or, if it is not an event, as a dead letter. For every side of
+a join or an align that selects it, each quantity has exactly one fate (see `FATES`). Quantities are counted once in the
+file and once in the logs, and the two counts must be equal.
 
 Rows are parsed without the connector's code, by the rules of the wire format: a row is one JSON object with ``Thing``,
-``Timestamp`` and ``id``, and every other member is a quantity. An invalid quantity does not affect the others.
+``Timestamp`` and ``id``, and every other field is a quantity. An invalid quantity does not affect the others.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ FATES: Final = (
     "before the start",
     "lost before Kafka",
 )
-"""The fates of a quantity. Each quantity of the file has exactly one for each side of a join that selects it."""
+"""What can become of a quantity. A quantity in the file has one of these fates for each side that selects it."""
 
 NO_SIDE: Final = "no join"
 
 
 class Quantity(NamedTuple):
-    """A quantity of a row, with the values that must be equal in the file and in Kafka."""
+    """A quantity in a row, with the values that must be equal in the file and in Kafka."""
 
     thing: str
     quantity: str
@@ -165,7 +165,7 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """How many of the file's quantities one side of a join (or no side) selects, and how many met each fate."""
+    """How many of the file's quantities one side of a join (or no side) selects, and how many had each fate."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)

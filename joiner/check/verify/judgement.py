@@ -34,7 +34,7 @@ SIDES: Final = ("left", "right")
 
 @dataclass
 class SideJudgement:
-    """One stream of one operator in one unit. The sets hold positions, see `UnitJudgement.entries`."""
+    """One stream of one operator in one unit. The sets contain positions; see `UnitJudgement.entries`."""
 
     join: JoinSettings | AlignSettings
     side: str
@@ -51,10 +51,10 @@ class SideJudgement:
 
 
 class Entry(NamedTuple):
-    """A record or watermark of an input message, at a position; ``content`` is None if it is neither.
+    """A record or watermark from an input message, and its position. ``content`` is None if it is neither.
 
-    ``value``: what its dead letter contains. ``has_id``: whether a record can be a duplicate. ``is_row``: whether it is
-    one of the rows in its message.
+    ``value``: the text that its dead letter would contain. ``has_id``: whether a record has an id, and so can be a
+    duplicate. ``is_row``: whether its message consists of rows.
     """
 
     message: Message
@@ -130,7 +130,7 @@ class UnitJudgement:
                 self._judge(entry, content, selecting)
 
     def entries(self, message: Message) -> Iterator[Entry]:
-        """Yield the entries of an input message: one, or its rows if messages hold many records.
+        """Yield the entries in an input message: a single one, or one for each row if messages hold many records.
 
         A position is the offset or, if messages hold many records, the offset shifted by `ROW_BITS` plus the row.
         """

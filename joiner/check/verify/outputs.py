@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """A unit that has been compared, passed on to further checks. They must not keep it, because it is large."""
+    """The data of a unit that has been compared, for further checks. They must not keep it, because it is large."""
 
     span: Span
     judgement: UnitJudgement
@@ -59,7 +59,7 @@ class UnitResult:
 
 
 class FurtherCheck(Protocol):
-    """An additional check: of the replayed file, or of the database."""
+    """An additional check of the replayed file or the database."""
 
     def add_unit(self, result: UnitResult) -> None:
         """Check the outputs of one unit that has been compared."""
@@ -149,7 +149,7 @@ def _verify_unit(
 def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkpoint | None) -> Span:
     """Return where the unit started, C and C'.
 
-    A unit without a checkpoint has consumed nothing, so any output it has is unexpected.
+    A unit without a checkpoint has not consumed anything, so any output from it is unexpected.
     """
     newest = later or checkpoint
     if newest is None:
@@ -174,7 +174,7 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
 def _judge_unit(
     settings: JoinerSettings, evidence: Evidence, span: Span, judgement: UnitJudgement
 ) -> tuple[dict[str, ExpectedPairs], dict[str, ExpectedRows]]:
-    """Return each join's permitted pairs and each align's permitted rows, in which the required ones are marked."""
+    """Return each join's permitted pairs and each align's permitted rows, and mark those that are required."""
     topics = {side.topic: None for side in judgement.sides}
     for topic in topics:
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
@@ -240,7 +240,7 @@ def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
 
 
 def unmatched_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """Return the positions of the side's records that are unmatched or, of a driver, whose rows were left out."""
+    """Return the positions of the side's unmatched records or, for a driver, of records whose rows were left out."""
     if side.join.name in result.rows:
         return result.rows[side.join.name].left_out(side.side)
     return result.pairs[side.join.name].unmatched[side.side]

@@ -43,7 +43,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
 
 class FoundJoined(msgspec.Struct, frozen=True):
-    """A result in the topic ``out``. One that is compact, or written as Arrow, has neither ``left`` nor ``right``."""
+    """A result in the output topic. Compact results and results in Arrow have neither ``left`` nor ``right``."""
 
     thing: str
     quantity: str
@@ -66,9 +66,9 @@ class Certain(NamedTuple):
 class ExpectedPairs:
     """A join's n permitted pairs in a unit, E(C'), and which of them are required, E(C).
 
-    ``due``: which pairs are required, shape (n,). ``values``: the results, shape (n,) or (n, 2). ``failed``: the pairs
-    for which the joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: the offsets of the permitted and
-    of the required unmatched records, by side.
+    ``due``: which pairs are required, shape (n,). ``values``: the results, shape (n,) or (n, 2). ``failed``: for which
+    pairs the joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: by side, the offsets of the
+    unmatched records that are permitted and of those that are required.
     """
 
     join: JoinSettings
@@ -157,7 +157,7 @@ def _apply(name: str, left: Columns, right: Columns) -> NDArray[np.float64]:
 
 
 def _copied(columns: Columns) -> Columns:
-    """Return a copy, because the function may modify its arguments."""
+    """Return a copy of the columns, because the joining function may modify its arguments."""
     return Columns(columns.result.copy(), columns.time_ns.copy(), list(columns.thing), list(columns.id))
 
 

@@ -3,8 +3,8 @@
 The schema is: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if the mean time was rounded
 down by half a nanosecond, and ``tie`` if the pair has one; fields ``result``, or ``left`` and
 ``right``; of an aligned row, ``result`` and one for each column that has a value. Points of
-other joins with the same quantities are only counted. A pair is not missing if the connector made it a dead letter
-because a name in it cannot be written as a tag.
+other joins with the same quantities are only counted. A pair does not count as missing if the connector wrote a dead
+letter for it because a name in it cannot be a tag.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
             join, thing, quantity, half, tie = (row[header[name]] if name in header else "" for name in _TAGS)
             field, value = row[header["_field"]], row[header["_value"]]
             time_ns = parse_time(row[header["_time"]], "ns")
-            # The expected fields are numbers. Any other string is reported as it is.
+            # All expected fields are numbers. Any string that is not a number is reported unchanged.
             yield PointKey(join, thing, quantity, half, tie, time_ns), field, _number(value)
 
 
@@ -137,7 +137,7 @@ class PointsCheck:
         self._after: dict[str, int] = {}
 
     def add_unit(self, result: UnitResult) -> None:
-        """Compare the unit's pairs and rows with their points, and remove these from the points that were read."""
+        """Compare the unit's pairs and rows with their points, and remove those points from the ones that were read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
                 self._compare_pair(name, want, at, result.judgement)
@@ -181,7 +181,7 @@ class PointsCheck:
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def _take(self, name: str, identity: str, key: PointKey, *, is_due: bool) -> Fields | None:
-        """Count the point of a result, remove it from the points that were read, and return its fields."""
+        """Count a result's point, remove it from the points that were read, and return its fields."""
         fields = self._points.pop(key, None)
         counts = self._expected if is_due else self._after
         counts[name] = counts.get(name, 0) + (is_due or fields is not None)

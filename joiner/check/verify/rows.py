@@ -1,7 +1,7 @@
 """Computes the expected rows of one align in one unit, and compares the rows in the output with them.
 
-Values of linear columns must match to a relative difference of 1e-12 of the larger neighbour, or of the period; at the
-seam of a period, both ends are right. All other values must match exactly.
+Values in linear columns may differ by 1e-12 of the larger neighbour, or of the period. Where a period wraps around,
+values at either end are accepted. All other values must match exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROWS: Final = "aligned rows"
 
 _DRIVER: Final = "driver"
-"""The side that has a row for each of its records. All other sides are columns."""
+"""The name of the driver's side, which has a row for each of its records. All other sides are columns."""
 
 _RELATIVE_ERROR: Final = 1e-12
 
@@ -51,9 +51,9 @@ _row = msgspec.json.Decoder(FoundRow)
 
 @dataclass(frozen=True)
 class ExpectedRows:
-    """An align's permitted rows in a unit, at C', and which of them are required, at C (``due``, by seq).
+    """An align's permitted rows in a unit (certain at C'), and those of them that are required (certain at C).
 
-    ``ids``: the seq of each row by its id. ``driver``: the driver's records by seq.
+    ``due``: the required rows, by seq. ``ids``: each row's seq, by its id. ``driver``: the driver's records, by seq.
     """
 
     align: AlignSettings

@@ -1,7 +1,7 @@
-"""Append times of an input topic by offset, used only for the latency of results.
+"""Stores the append times of an input topic's records by offset, which are used only to measure latency.
 
-They form a step function, because the records of a producer's batch are appended together. Only the newest steps are
-kept. An older record gets the time of the oldest step, so very long waits are underreported.
+Append times are a step function of the offset, because all records in a producer's batch are appended together. Only
+the newest steps are kept. Older records get the time of the oldest step, so very long latencies are underreported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEPS_MAX: Final = 16_384
 
 
 class AppendTimes:
-    """Steps of offset and append time, both increasing."""
+    """Append times as steps, each with its first offset and its time. Both increase from step to step."""
 
     def __init__(self) -> None:
         self._offset = np.zeros(2 * STEPS_MAX, dtype=np.int64)

@@ -2,9 +2,9 @@
 
 A stream is a side of a join, or the driver or a column of an align; here, all of them are called sides.
 
-Every message is exactly one of: a record of the sides that select it, a watermark, rejected, or not selected. The
-order of the checks is part of the contract, because the tester repeats it: readable, selected, not too far in the
-future, in its key's partition.
+Every message is exactly one of the following: a record for the sides that select it, a watermark, rejected, or not
+selected. The checks are made in a fixed order, which the tester relies on: is the message readable, selected, not too
+far in the future, in its key's partition?
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ LEFT: Final = 0
 RIGHT: Final = 1
 
 ONLY_WATERMARKS: Final = "a message in JSON must be a watermark, because topics.data_format is arrow"
-"""Why a record in JSON is refused if messages hold many records."""
+"""The reason for rejecting a JSON record in a topic whose messages hold many records."""
 
 _NO_ROWS: Final = Rows.room(0)
 
 _SINGLY: Final = 16
-"""If one of at most this many messages is not a plain record, all of them are decoded one by one."""
+"""Groups of at most this many messages are decoded one by one if any of them is not a plain record."""
 
 
 @dataclass(frozen=True)
 class Messages:
     """n Kafka messages of one partition, in offset order, as columns.
 
-    Columns: offsets, the broker's append times in ms (int64, shape (n,)), and values. ``is_null``: whether a value is
-    null, as a tombstone's is; None if no value is. A null value is empty in ``value``.
+    Columns: offsets, the broker's append times in ms (int64, shape (n,)), and values. ``is_null``: whether each value
+    is null (a tombstone), or None if none is. A null is an empty string in ``value``.
     """
 
     offset: Ints
@@ -140,7 +140,7 @@ class Records(NamedTuple):
 class SideInput:
     """A batch for one side, in log order: the records with hashes of their ids, and the watermarks.
 
-    ``mixed``: the side selects several quantities, so an event may give it several records with one id.
+    ``mixed``: whether the side selects several quantities, so that an event may yield several records with the same id.
     """
 
     mixed: bool = False
@@ -159,7 +159,7 @@ class SideInput:
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """Return keys, times, offsets and identities for the engine, or None if there are no records."""
+        """Return the records' keys, times, offsets and identities for the engine, or None if there are no records."""
         if not self.parts:
             return None
         rows = self.rows()
@@ -174,9 +174,9 @@ class SideInput:
 
 @dataclass
 class Intake:
-    """A decoded batch: the input by operator and stream, each as its number, dead letters, and counts.
+    """A decoded batch: the input for each stream (by operator number and stream number), dead letters, and counts.
 
-    ``records``: the records, watermarks and unreadable messages.
+    ``records``: the number of records, watermarks and unreadable messages.
     """
 
     sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Intake:
 
 
 class Keys:
-    """The key dictionary of a unit. A thing has a number from its first record until no operator refers to it."""
+    """A unit's key dictionary. A thing keeps its number from its first record until no operator refers to it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
@@ -200,7 +200,7 @@ class Keys:
         self._in_use = np.empty(0, dtype=np.int64)
 
     def number(self, thing: str) -> int | None:
-        """Return the number of a thing, new or known, or None if the thing belongs to another partition."""
+        """Return a thing's number, assigning one if it is new, or None if the thing belongs to another partition."""
         number = self._number.get(thing)
         if number is None:
             if partition_of(thing.encode(), self._partitions) != self._unit:
@@ -215,13 +215,13 @@ class Keys:
         return number
 
     def numbers(self, things: StringColumn) -> Ints | None:
-        """Return the numbers of many things, or None if any of them belongs to another partition."""
+        """Return the numbers of these things, or None if any of them belongs to another partition."""
         which, first = things.distinct()
         found = [self.number(thing.decode()) for thing in things.take(first).each()]
         return None if None in found else np.array(found, dtype=np.int64).take(which)
 
     def keep(self, known: Ints) -> None:
-        """Forget all things except those with these numbers, and free the numbers of the others."""
+        """Keep only the things with these numbers. Forget all other things, and free their numbers."""
         kept = set(known.tolist())
         self._number = {thing: number for thing, number in self._number.items() if number in kept}
         self.things = [thing if number in kept else "" for number, thing in enumerate(self.things)]
@@ -272,7 +272,7 @@ class TopicDecoder:
         return intake
 
     def _decode(self, intake: Intake, messages: Messages) -> None:
-        """Decode messages all at once, or in halves if one of them is not a plain record."""
+        """Decode the messages together if all are plain records; otherwise decode each half separately."""
         count = len(messages)
         if not count or self._decode_together(intake, messages):
             return
@@ -283,9 +283,9 @@ class TopicDecoder:
             self._decode(intake, messages.part(begin, end))
 
     def _decode_together(self, intake: Intake, messages: Messages) -> bool:
-        """Decode messages if all are acceptable plain records. Otherwise change nothing and return False."""
+        """Decode the messages if all of them are valid plain records. Otherwise, change nothing and return False."""
         records = _read_together(messages, self._time_unit)
-        # One limit for all records, stricter than each record's own. If it is exceeded, each is checked by itself.
+        # Check all records against a single, stricter limit. If one exceeds it, each is checked individually.
         if (
             records is None
             or int(records.ts_ns.max()) > int(messages.append_ms.min()) * 1_000_000 + self._max_future_skew_ns
@@ -311,7 +311,7 @@ class TopicDecoder:
     ) -> None:
         """Add the records to the sides that select their quantities.
 
-        ``number``: the number of each record's quantity. ``selectors``: for each of these numbers, the sides.
+        ``number``: the number of each record's quantity. ``selectors``: for each such number, the sides that select it.
         """
         rows = Rows(records.seq, keys, records.ts_ns, records.result, records.shown)
         for target in sorted({target for sides in selectors for target in sides}):
@@ -320,7 +320,7 @@ class TopicDecoder:
             mine, ids = (rows, records.id) if which is None else (rows.take(which), records.id.take(which))
             side = self._side(intake, target)
             if side.mixed:
-                # As JSON, which has no NUL, so that no two quantities and ids look alike.
+                # JSON contains no NUL, so different pairs of quantity and id yield different strings.
                 quantity = records.quantity if which is None else records.quantity.take(which)
                 named, first = quantity.distinct()
                 ids = glue(escape(quantity.take(first)).take(named), b"\0", ids)

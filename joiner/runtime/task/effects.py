@@ -27,12 +27,12 @@ class Effects:
     pairs: int = 0
     """The number of results. A message may hold many."""
     joined_parts: list[Batch] = field(default_factory=list)
-    """The results, in parts that are concatenated when they are read."""
+    """The encoded results, in parts that are concatenated when they are read."""
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
     failed_pairs: dict[str, Failures] = field(default_factory=dict)
-    """The pairs whose joining function failed, by join. They are among the dead letters."""
+    """The pairs for which the joining function failed, by join. Their dead letters are included in the effects."""
     appended_ms: Counter[int] = field(default_factory=Counter)
     """The number of pairs by the append time (ms) of the later record; empty without metrics."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Things(NamedTuple):
-    """The things of n records: a list of the distinct names, and an index into it per record (int64, shape (n,))."""
+    """The thing names of n records: the distinct names, and each record's index into them (int64, shape (n,))."""
 
     names: list[str]
     number: Ints
@@ -174,12 +174,12 @@ class Emitter:
 
 
 def sides_of(rows: Rows) -> list[Side]:
-    """Return the records of ``rows`` as results contain them."""
+    """Return the records in ``rows`` in the form in which results contain them."""
     return decode_sides(glue(rows.shown, b"\n").joined())
 
 
 def record_of(thing: str, side: Side) -> Record:
-    """Return the record that a side of a result contains."""
+    """Return the record contained in one side of a result."""
     return Record(thing, side.quantity, side.phenomenonTime, side.result, side.id)
 
 
@@ -190,10 +190,10 @@ def mean_time(left_ns: int, right_ns: int, unit: str) -> int | msgspec.Raw:
 
 
 def mean_times(left_ns: Ints, right_ns: Ints, unit: str) -> Pieces:
-    """Return the `mean_time` of n pairs, as columns that form the JSON of each when concatenated (see `glue`)."""
+    """Return the `mean_time` of n pairs, as columns whose concatenation is each pair's JSON (see `glue`)."""
     unit_ns = UNIT_NS[unit]
     (left, left_rest), (right, right_rest) = np.divmod(left_ns, unit_ns), np.divmod(right_ns, unit_ns)
-    # The mean rounded down, without the sum, which may overflow an int64.
+    # Compute the mean, rounded down, without the sum, which might overflow an int64.
     whole = (left & right) + ((left ^ right) >> 1)
     if left_rest.any() or right_rest.any() or (whole < 0).any():
         means = [mean_time(one, other, unit) for one, other in zip(left_ns.tolist(), right_ns.tolist(), strict=True)]
@@ -207,7 +207,7 @@ EncodePairs = Callable[[Pairs, "NDArray[np.float64]"], Batch]
 
 
 class _Reason(NamedTuple):
-    """Why a pair has no value, and where in the user's program the error was raised."""
+    """The reason why a pair has no value, and where in the user's code the error was raised."""
 
     text: str
     place: str = ""
@@ -216,13 +216,13 @@ class _Reason(NamedTuple):
 def _evaluate(
     function: JoinFunction, pairs: Pairs, *, with_place: bool = True
 ) -> tuple[NDArray[np.float64], dict[int, _Reason]]:
-    """Return the values and, for each pair that has none, the reason by position.
+    """Return the values and, by position, the reason for each pair that has none.
 
-    The values have the shape (n,) or, if the function keeps both sides, (n, 2).
+    The values have shape (n,) or, if the function keeps both sides, (n, 2).
 
-    A function that raises on a batch is called again for each pair, so that one bad pair does not affect the others. It
-    gets fresh columns each time, because the previous call may have modified its own. ``with_place``: also find where
-    an error was raised, which takes longer than the call.
+    A function that raises on a batch is called again for each pair, so that one bad pair does not affect the others.
+    Each call gets new columns, because the function may have modified those of the previous call. ``with_place``: also
+    determine where an error was raised, which takes longer than the call itself.
     """
     count = len(pairs)
     try:
@@ -250,7 +250,7 @@ def _evaluate_singly(function: JoinFunction, pairs: Pairs) -> tuple[NDArray[np.f
         if why:
             reasons[at] = why[0]
     if any(value.ndim > 1 for value in values):
-        # A failed pair has only one number, which is not used.
+        # A failed pair yields only one number, and it is not used.
         values = [value if value.ndim > 1 else np.full((1, 2), np.nan) for value in values]
     return np.concatenate(values), reasons
 

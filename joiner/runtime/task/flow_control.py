@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 PAUSE_ABOVE: Final = 0.5
 RESUME_BELOW: Final = 0.25
-"""Shares, of the buffer and of the records held, above which a topic is paused and below which it is resumed."""
+"""Thresholds for both the used share of the buffer and a side's lead: pause a topic above, resume it below."""
 
 SILENT_S: Final = 10.0
-"""No topic is paused for one that has been at its end for this long."""
+"""A topic is not paused to wait for another topic that has been at its end for this many seconds."""
 
 
 class Lead(NamedTuple):
@@ -35,7 +35,7 @@ class Lead(NamedTuple):
 
 
 def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Collection[str]) -> set[str]:
-    """Return the topics to pause. ``paused``: those already paused; ``silent``: those at their end for `SILENT_S`."""
+    """Return the topics to pause. ``paused``: topics already paused; ``silent``: topics at their end for `SILENT_S`."""
     waits_for: dict[str, set[str]] = {}
     for lead in leads:
         limit = RESUME_BELOW if lead.topic in paused else PAUSE_ABOVE

@@ -1,8 +1,8 @@
 """Counts the failures of joining functions in the checkpoint, and logs them at a bounded rate.
 
-A failed pair becomes a dead letter. The checkpoint counts failed pairs as `failed`, for all joins, and as
-`<join>:failed`. The unit's state does not count them, because a silent replay calls no functions. So each checkpoint
-continues the counts of the previous one, across restarts and moves.
+A failed pair becomes a dead letter. The checkpoint counts failed pairs as `failed` (over all joins) and as
+`<join>:failed`. The counts are not part of the unit's state, because a replay without output does not call joining
+functions. Instead, each checkpoint adds to the counts of the previous one, across restarts and moves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILED: Final = "failed"
 """The count of failed pairs in a checkpoint."""
 
 _FIRST_LENGTH_MAX: Final = 300
-"""Maximum length of a reason, because a user's error message may be of any length."""
+"""Maximum length of a reason. Longer ones are truncated, because a user's error message may have any length."""
 
 _AGAIN_S: Final = 60.0
 """Minimum number of seconds between two log lines about a join, after the first line."""
@@ -53,7 +53,7 @@ def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
 
 
 def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Mapping[str, Failures]) -> dict[str, int]:
-    """Return the counts of a checkpoint: those of the unit's state, and the failures ``before`` plus ``failed``."""
+    """Return a checkpoint's counts: those from the unit's state, and the failures (``before`` plus ``failed``)."""
     found = dict(counts) | {name: count for name, count in before.items() if name == FAILED or of_join(name)}
     for join, one in failed.items():
         for name in (FAILED, f"{join}:{FAILED}"):

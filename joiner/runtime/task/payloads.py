@@ -1,8 +1,8 @@
-"""The payloads of held records, from which results are composed: columns, in order of their positions.
+"""Holds the payloads of records, from which results are composed, as columns ordered by position.
 
-For a record that came as JSON, ``shown`` is its form in results. A record that came as Arrow is held in a short form:
-``shown`` is its id (empty if it has none), preceded by its quantity and a NUL if its side selects any quantity.
-`with_json` turns the short form into the other one where that is needed.
+If a record arrived as JSON, ``shown`` is its form in results. If it arrived as Arrow, it is held in a short form:
+``shown`` is its id (empty if it has none), preceded by its quantity and a NUL if its side accepts any quantity.
+`with_json` converts the short form to the form in results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROOM_MIN: Final = 1024
 """The smallest capacity, in records."""
 
 _RECORD_BYTES: Final = 240
-"""Bytes of a held record besides ``shown``: columns here and in the engine. Measured."""
+"""Bytes that a held record needs in addition to ``shown``, for the columns here and in the engine. Measured."""
 
 
 class Rows(NamedTuple):
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
 
 def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
-    """Convert rows from the short form to their form in results. ``quantity``: what their side selects (None: any)."""
+    """Convert rows from the short form to the form in results. ``quantity``: what their side selects (None: any)."""
     if not len(rows.seq):
         return rows
     quantities, ids = split_short(rows.shown, quantity)
@@ -179,7 +179,8 @@ class Payloads:
 def _find(held: Ints, wanted: Ints, found: Ints) -> None:
     """Find the index of each wanted position among the held ones, which are increasing. All must be held.
 
-    The wanted positions of one key come in order, so each search starts at the last one's index, with growing steps.
+    The wanted positions of a key are in order, so each search starts at the index found last and proceeds in growing
+    steps.
     """
     low = 0
     for row in range(len(wanted)):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _KEYS_MIN: Final = 10_000
-"""With at most this many things, the unit does not search for idle ones."""
+"""A unit with at most this many things does not look for idle ones."""
 
 
 class Unit:
@@ -56,11 +56,11 @@ class Unit:
     def apply(
         self, batches: Mapping[str, Messages], ends: Mapping[str, int], *, silent: bool = False, is_part: bool = False
     ) -> Effects:
-        """Join the next messages of each input topic. Return the effects.
+        """Process the next messages from each input topic. Return the effects.
 
-        ``ends`` is the vector C after the batch; a position may lie beyond the last message. ``silent``: only rebuild
-        the state, without effects. ``is_part``: further parts of the same batch follow, and the buffer limits are
-        checked after the last part.
+        ``ends``: the vector C after the batch; a position may be beyond the last message. ``silent``: only rebuild the
+        state, without effects. ``is_part``: further parts of the same batch follow; buffer limits are checked after the
+        last one.
 
         Raises `UnitStopped` if the messages do not continue the state, or the buffer is full.
         """
@@ -107,7 +107,7 @@ class Unit:
         return sum(operator.held() for operator in self._operators)
 
     def leads(self) -> list[Lead]:
-        """Return how far streams of different topics lead each other, for buffers that fill up."""
+        """Return, for buffers that are filling up, how far streams are ahead of streams from other topics."""
         return [lead for operator in self._operators for lead in operator.leads()]
 
     def snapshot(self) -> bytes:
@@ -162,7 +162,7 @@ class Unit:
     def _forget_idle_keys(self) -> None:
         """Free the key numbers of things to which no operator refers any longer, such as finished orders."""
         self._keys.keep(np.concatenate([operator.known_keys() for operator in self._operators]))
-        # Seldom enough for the cost per new key to be small.
+        # Do this rarely, so that the cost per new key is small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 
     def _check_room(self) -> None:

@@ -21,11 +21,11 @@ from joiner.runtime.task.emit import sides_of
 from joiner.runtime.task.payloads import Rows, split_short
 
 VERSION: Final = 5
-"""Version 2 had no free numbers among its things; versions 2 and 3 had a list of ids; version 4 had no aligns. All of
-them can still be read."""
+"""The newest version of the format. Version 2 had no free key numbers, versions 2 and 3 stored ids as a list, and
+version 4 had no aligns. All of them can still be read."""
 
 _WITHOUT_ALIGNS: Final = 4
-"""Written by units without aligns, so that the previous release can read it."""
+"""The version that units without aligns write, so that the previous release can read their snapshots."""
 
 _OLDEST: Final = 2
 
@@ -45,7 +45,7 @@ class SavedRows(msgspec.Struct):
 
 
 class SavedAlign(msgspec.Struct):
-    """An align: its buffer, and what it holds of the driver's records besides."""
+    """An align's state: its buffer, and the other fields that it holds for driver records."""
 
     buffer: bytes
     driver: bytes
@@ -156,7 +156,7 @@ def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
     try:
         if not saved.is_short or isinstance(saved.ids, list):
             raise ValueError("they are not in short form")
-        # A copy, because the columns of held records are changed in place.
+        # Copy the columns, because those of held records are modified in place.
         shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
         if quantity is None and len(shown):
             names = StringColumn.of([name.encode() for name in saved.quantities])

@@ -1,4 +1,4 @@
-"""Reads the input and writes the results as Arrow.
+"""Decodes Arrow input and encodes results as Arrow.
 
-This package needs the extra ``arrow``, and is imported only if a setting asks for Arrow.
+This package requires the ``arrow`` extra, and is imported only if the settings select Arrow.
 """

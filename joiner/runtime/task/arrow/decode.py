@@ -1,8 +1,8 @@
-"""Decodes messages that hold many records each, as Arrow, to the same columns as `joiner.runtime.task.decode`.
+"""Decodes Arrow messages, which hold many records each, to the same columns as `joiner.runtime.task.decode`.
 
-All records of a message are consumed together, because the vector C counts messages. A row is checked in the same order
-as a JSON record: is it readable, selected, not too far in the future, in its key's partition? No step creates a Python
-object for each valid record: each distinct name in a message is looked up once.
+All records in a message are consumed together, because the vector C contains message offsets. Rows are checked in the
+same order as JSON records: is the row readable, selected, not too far in the future, in its key's partition? Each
+distinct name in a message is looked up once, and no step creates a Python object for each valid record.
 
 The records are held in a short form, which `joiner.runtime.task.payloads` defines.
 """
@@ -37,7 +37,7 @@ class ArrowDecoder(TopicDecoder):
         intake = Intake()
         columns = messages.offset.tolist(), messages.append_ms.tolist()
         for at, (offset, append_ms) in enumerate(zip(*columns, strict=True)):
-            # Copied, because Arrow wants its buffers aligned.
+            # Copy the bytes, because Arrow requires aligned buffers.
             value = messages.value[at]
             if not value or value.startswith(_JSON_STARTS_WITH):
                 intake.records += 1
@@ -73,7 +73,7 @@ class ArrowDecoder(TopicDecoder):
         self._share_out_rows(intake, offset, rows, keys, wanted, sides_of)
 
     def _keys_of(self, rows: ArrowRows, wanted: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.bool_] | None]:
-        """Return the key of each wanted row, and which of the wanted rows belong to another partition."""
+        """Return each wanted row's key, and whether the row belongs to another partition."""
         labels = rows.thing
         used = np.zeros(len(labels.names) + 1, dtype=np.bool_)
         used[labels.number[wanted] if not wanted.all() else labels.number] = True
@@ -134,7 +134,7 @@ def _take(rows: Rows, which: Ints) -> Rows:
 
 
 def _identities(rows: ArrowRows, part: Rows, which: Ints) -> Ints:
-    """Return a hash of each record's id. A record without an id gets its position, and so has no duplicate."""
+    """Return a hash of each record's id. For a record without an id, use its position, so that it has no duplicates."""
     if rows.id is None:
         return part.seq
     hashes = part.shown.hashes()

@@ -1,4 +1,4 @@
-"""The operators of a unit: its joins and aligns. Each has its held records, and the effects of a batch.
+"""A unit's operators, that is, its joins and aligns. Each holds records and computes the effects of a batch.
 
 They share one interface (`operator`), so a unit treats all of them alike.
 """

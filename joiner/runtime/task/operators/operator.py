@@ -1,4 +1,4 @@
-"""`UnitOperator`: what a unit needs of each of its operators, and what a join and an align share.
+"""Defines `UnitOperator`, the interface and the shared implementation of a unit's joins and aligns.
 
 An operator has two or more streams, each a selection of the unit's input, in a fixed order.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key without records and watermarks."""
+"""The frontier of a key that has had no records or watermarks."""
 
 Output = TypeVar("Output", Late, Unmatched)
 
@@ -47,7 +47,7 @@ class UnitOperator(ABC):
         keys: Keys,
         appended: Mapping[str, AppendTimes],
     ) -> None:
-        """Start without held records. ``keys``: those of the unit; ``appended``: by topic, empty without metrics."""
+        """Start without held records. ``appended``: the append times by topic, empty if there are no metrics."""
         self.name = operator.name
         self._settings, self._unit = settings, unit
         self._keys, self._appended = keys, appended
@@ -62,7 +62,7 @@ class UnitOperator(ABC):
     def push(self, inputs: Sequence[SideInput], effects: Effects | None) -> dict[str, int]:
         """Consume the input of each stream and add the effects to ``effects`` (None: only rebuild the state).
 
-        Return the numbers of results, late records, duplicates and so on, by what they are.
+        Return the number of results, late records, duplicates and so on, by kind.
         """
 
     @abstractmethod
@@ -87,11 +87,11 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def load(self, saved: UnitSnapshot) -> None:
-        """Load what `save` has added. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
+        """Restore what `save` has added to a snapshot. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
 
     @abstractmethod
     def _held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys that have records, and how many each has."""
+        """Return the keys that have held records, and how many records each key has."""
 
     @abstractmethod
     def _frontiers_ns(self) -> list[Ints]:
@@ -99,7 +99,7 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def _leading_pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of streams of which the first may have to wait for the second."""
+        """Return the pairs of streams in which the first may have to wait for the second."""
 
     @abstractmethod
     def _count_later(self, stream: int, ts_ns: int) -> int:
@@ -110,7 +110,7 @@ class UnitOperator(ABC):
         return sum(self.held_by_stream().values())
 
     def room(self) -> dict[str, tuple[int, int]]:
-        """Return the used amount and the limit of the buffer, by the name of the limit's setting."""
+        """Return how much of the buffer is used, and its limit, by the name of the setting for the limit."""
         limits = self._settings.application
         return {
             "buffer_records_max": (self.held(), limits.buffer_records_max),
@@ -118,7 +118,7 @@ class UnitOperator(ABC):
         }
 
     def fullest_keys(self, count: int) -> list[tuple[str, int]]:
-        """Return the ``count`` things with the most held records, each with their number."""
+        """Return the ``count`` things with the most held records, each with its number of records."""
         keys, held = self._held_by_key()
         return [(self._keys.things[keys[at]], int(held[at])) for at in np.argsort(-held)[:count].tolist()]
 
@@ -130,7 +130,7 @@ class UnitOperator(ABC):
         fill = max(used / limit for used, limit in self.room().values())
         if fill < RESUME_BELOW:
             return []
-        # The largest time of each stream, by a record of any key or a watermark.
+        # The largest time seen in each stream, in a record of any key or in a watermark.
         latest_ns = [
             int(frontier.max(initial=_NEVER)) + lateness_ns
             for frontier, lateness_ns in zip(self._frontiers_ns(), self._lateness_ns, strict=True)
@@ -148,7 +148,7 @@ class UnitOperator(ABC):
         return [(int(some.min()), int(some.max())) if len(some) else None for some in known]
 
     def _outputs(self, kind: type[Output], stream: int, rows: Rows, identity: str) -> list[Output]:
-        """Return the late or unmatched records of a stream. ``identity``: their id, with %s for the position."""
+        """Return a stream's late or unmatched records. ``identity``: their id, with %s in place of the position."""
         if not len(rows.seq):
             return []
         if self._has_rows:

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Ordinals:
-    """The index of each record among the accepted records with its key and time, from 0.
+    """Assigns each record its index, from 0, among the accepted records with the same key and time.
 
-    Only times at or above the frontier of their key are kept, because a record below it is late.
+    Times below a key's frontier are forgotten, because any further record with such a time is late.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, dict[int, int]] = {}
 
     def assign(self, key: Ints, ts: Ints) -> Ints:
-        """Return the ordinals of the next records, in the order of their positions; int64, shape (n,)."""
+        """Return the ordinals of the next records, which must be ordered by position; int64, shape (n,)."""
         found, counts = [], self._counts
         for one, at in zip(key.tolist(), ts.tolist(), strict=True):
             of_key = counts.get(one)
@@ -36,12 +36,12 @@ class Ordinals:
         return np.array(found, dtype=np.int64)
 
     def forget(self, keys: Ints, frontier_ns: Callable[[Ints], Ints]) -> None:
-        """Forget times of ``keys`` below their frontiers. ``frontier_ns`` returns the frontiers of keys."""
+        """Forget the times below the frontiers of ``keys``. ``frontier_ns`` returns the frontier of each given key."""
         many = np.array([key for key in keys.tolist() if len(self._counts.get(key, ())) > 1], dtype=np.int64)
         self._keep(many, frontier_ns)
 
     def forget_all(self, frontier_ns: Callable[[Ints], Ints]) -> None:
-        """Forget times of all keys below their frontiers, and the keys of which no time is left."""
+        """Forget all times below their key's frontier, and the keys that have no times left."""
         self._keep(np.array(list(self._counts), dtype=np.int64), frontier_ns)
 
     def table(self) -> Ints:

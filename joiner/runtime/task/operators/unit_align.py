@@ -1,7 +1,7 @@
-"""One align in one unit: the rows that wait, the held records of its columns, and the effects of a batch.
+"""Executes one align in one unit: holds its waiting rows and column records, and computes the effects of a batch.
 
-`AlignBuffer` holds keys, times and the values of the columns. Of the driver's records, this module keeps what else a
-row contains, until the row comes out: the value, and the ordinal among the records with the same key and time.
+`AlignBuffer` holds the keys, the times and the columns' values. This module holds the remaining contents of a row until
+the row is emitted: the driver record's value, and its ordinal among the records with the same key and time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _OF_DRIVER: Final = 0
 """The driver's place among the streams."""
 
 _HELD: Final = 3
-"""What is held of a driver record: position, value (the bits of a float64) and ordinal."""
+"""The fields held for a driver record: position, value (the bits of a float64) and ordinal."""
 
 _ROW_BYTES: Final = 80
-"""Bytes of a row that waits, besides those of its relations. Measured. A record of the driver that is held for longer,
-because it may have a duplicate, is counted like one, though it takes less."""
+"""Bytes that a waiting row needs, in addition to those for its relations. Measured. A driver record that is held for
+longer, because it may have a duplicate, counts as much, although it needs less."""
 _RELATION_BYTES: Final = 110
-"""Bytes that a row that waits takes for one neighbour. Measured."""
+"""Bytes that a waiting row needs for each neighbour. Measured."""
 _RECORD_BYTES: Final = 120
 """Bytes of a held record of a column. Measured."""
 
@@ -114,7 +114,7 @@ class UnitAlign(UnitOperator):
 
     def known_keys(self) -> Ints:
         """See `UnitOperator`."""
-        # A key that is in use has its records of such times in the buffer, so the buffer knows all that are left.
+        # Records with such times are still in the buffer, so the buffer knows every key that remains in use.
         self._ordinals.forget_all(self._driver_frontier_ns)
         return self._buffer.driver_rows.known_keys()
 
@@ -207,7 +207,7 @@ def rule_of(column: ColumnSettings) -> ColumnRule:
 
 
 def numbers(values: NDArray[np.float64], is_missing: NDArray[np.bool_] | None = None) -> StringColumn:
-    """Return numbers as JSON, null where they are missing."""
+    """Return numbers as JSON, with null for missing ones."""
     found: list[float | None] = values.tolist()
     if is_missing is not None:
         for at in is_missing.nonzero()[0].tolist():

@@ -1,4 +1,4 @@
-"""One join in one unit: its held records, and the effects of a batch.
+"""Executes one join in one unit: holds its records, and computes the effects of a batch.
 
 The engine holds the keys and times of the held records, `Payloads` their other fields, both by offset.
 """
