@@ -107,3 +107,30 @@ def test_a_watermark_makes_no_ticks() -> None:
     found = buffer.push(columns={"v": records(0)}, column_watermarks={"v": watermark})
     assert found.seq.tolist() == [0]
     assert len(buffer.close()) == 0
+
+
+# A list that is searched from its end for each record would take an hour in each of the next two tests.
+MANY = 1_000_000
+
+
+def test_duplicates_are_found_among_many_records_of_one_time() -> None:
+    buffer = AlignBuffer({"v": ColumnRule()}, grid=Grid(every_ns=10))
+    keys, places = np.zeros(MANY, np.int64), np.arange(MANY)
+    identity = places // 2
+    for begin in (0, MANY):
+        found = buffer.push(columns={"v": ((keys, keys, begin + places, identity), places.astype(np.float64))})
+        wanted = places[1::2] if begin == 0 else begin + places
+        assert np.array_equal(found.duplicate_seq["v"], wanted)
+    assert buffer.held() == MANY // 2
+    assert buffer.close().values["v"].tolist() == [MANY - 2.0]
+
+
+def test_records_may_arrive_in_the_reverse_order_of_their_times() -> None:
+    buffer = AlignBuffer({"v": ColumnRule(lateness_ns=10 * MANY)}, grid=Grid(every_ns=10))
+    times = 10 * np.arange(MANY)[::-1]
+    for begin, part in ((0, times[::2]), (MANY, times[1::2])):
+        keys, places = np.zeros(len(part), np.int64), begin + np.arange(len(part))
+        assert len(buffer.push(columns={"v": ((keys, part, places), part.astype(np.float64))})) == 0
+    found = buffer.close()
+    assert np.array_equal(found.ts_ns, times[::-1])
+    assert np.array_equal(found.values["v"], times[::-1])
