@@ -177,8 +177,8 @@ class GridRows:
     def _too_many(self, key: int, ts: int) -> str:
         return (
             f"grid: the step has more than ticks_max = {self._grid.ticks_max} ticks. Key {key} reached it with the "
-            f"ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Raise ticks_max, push fewer "
-            "records at once, or let max_gap_ns leave out the ticks in long pauses"
+            f"ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Restore a snapshot with a "
+            "larger ticks_max, push fewer records at once, or let max_gap_ns leave out the ticks in long pauses"
         )
 
 

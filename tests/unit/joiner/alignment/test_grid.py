@@ -90,6 +90,20 @@ def test_a_record_after_a_year_brings_no_more_ticks_than_permitted() -> None:
     assert found.seq.tolist() == [0, 1, 2, YEAR_NS // 10**9, YEAR_NS // 10**9 + 1]
 
 
+def test_a_step_with_too_many_ticks_can_be_taken_after_a_restore_with_more_of_them() -> None:
+    buffer = AlignBuffer({"v": ColumnRule()}, grid=Grid(every_ns=10, ticks_max=5))
+    buffer.push(columns={"v": records(0)})
+    with pytest.raises(ArgumentError, match="Restore a snapshot with a larger ticks_max"):
+        buffer.close(columns={"v": records(100, start=1)})
+    with pytest.raises(ArgumentError, match="ticks_max must be an integer from 1"):
+        AlignBuffer.restore(buffer.snapshot(), ticks_max=0)
+    buffer = AlignBuffer.restore(buffer.snapshot(), ticks_max=11)
+    buffer = AlignBuffer.restore(buffer.snapshot())
+    assert buffer.close(columns={"v": records(100, start=1)}).seq.tolist() == list(range(11))
+    with pytest.raises(ArgumentError, match="ticks_max is an option of a grid"):
+        AlignBuffer.restore(AlignBuffer({"v": ColumnRule()}).snapshot(), ticks_max=5)
+
+
 def test_a_silent_column_holds_up_the_ticks_of_its_own_keys_alone() -> None:
     buffer = AlignBuffer({"a": ColumnRule(), "b": ColumnRule()}, grid=Grid(every_ns=10))
     for key in (0, 1):
