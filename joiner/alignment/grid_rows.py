@@ -59,7 +59,8 @@ class GridRows:
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
         """Consume the next records and watermarks of the columns, and their values. ``ends``: all streams end.
 
-        Raises `ArgumentError` if the step has too many ticks. Nothing is changed then.
+        Raises `ArgumentError` if the step has too many ticks, and `MemoryError` or `ValueError` if as many as are
+        permitted do not fit in memory. Nothing is changed then.
         """
         given = [inputs[name] for name in self._rules]
         keys = self._touched_keys(given, all_known=ends)
@@ -79,13 +80,16 @@ class GridRows:
         frontiers = self._frontiers.at(keys)
         for column, frontier in enumerate(frontiers):
             self._lists.settle(column, keys, frontier)
-        ticks, following, crowded = self._find_ticks(keys, frontiers)
-        if crowded != NONE:
-            message = self._too_many(int(keys[crowded]), int(following[crowded]))
+        try:
+            ticks, following, crowded = self._find_ticks(keys, frontiers)
+            if crowded != NONE:
+                raise ArgumentError(self._too_many(int(keys[crowded]), int(following[crowded])))
+            rows = self._rows_at(*ticks)
+        except (ArgumentError, MemoryError, ValueError):
+            # An array above the address space is a ValueError.
             self._undo(keys, before, inserted)
-            raise ArgumentError(message)
+            raise
         self._ticks.following[keys] = following
-        rows = self._rows_at(*ticks)
         if ends:
             self._lists.clear()
         else:

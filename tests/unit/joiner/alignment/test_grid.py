@@ -104,6 +104,16 @@ def test_a_step_with_too_many_ticks_can_be_taken_after_a_restore_with_more_of_th
         AlignBuffer.restore(AlignBuffer({"v": ColumnRule()}).snapshot(), ticks_max=5)
 
 
+def test_a_step_with_more_ticks_than_memory_changes_nothing() -> None:
+    buffer = AlignBuffer({"v": ColumnRule()}, grid=Grid(every_ns=1, ticks_max=2**63 - 1))
+    buffer.push(columns={"v": records(0)})
+    before = buffer.snapshot()
+    with pytest.raises(ValueError, match="array is too big"):
+        buffer.close(columns={"v": records(2**61, start=1)})
+    assert buffer.snapshot() == before
+    assert len(buffer.close(columns={"v": records(5, start=1)})) == 6
+
+
 def test_a_silent_column_holds_up_the_ticks_of_its_own_keys_alone() -> None:
     buffer = AlignBuffer({"a": ColumnRule(), "b": ColumnRule()}, grid=Grid(every_ns=10))
     for key in (0, 1):
