@@ -7,7 +7,7 @@ stream.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -196,14 +196,22 @@ class AlignBuffer:
         return snapshot.pack(header | of_rows, columns)
 
     @classmethod
-    def restore(cls, data: bytes) -> Self:
+    def restore(cls, data: bytes, *, ticks_max: int | None = None) -> Self:
         """Create a buffer from a snapshot.
 
-        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot.
+        ``ticks_max``: replaces that of the grid, so that a step with more ticks can be taken after all.
+
+        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot; `ArgumentError` if
+        ``ticks_max`` is invalid, or is given for a buffer without a grid.
         """
         header, columns = snapshot.unpack(data, _KIND)
         rules = {name: ColumnRule(**rule) for name, rule in header["columns"].items()}
         grid = None if header["grid"] is None else Grid(**header["grid"])
+        if ticks_max is not None:
+            if grid is None:
+                message = "ticks_max is an option of a grid, and the buffer in the snapshot has none"
+                raise ArgumentError(message)
+            grid = replace(grid, ticks_max=ticks_max)
         restored = cls(rules, grid=grid, **header["options"])
         restored._rows.load(header, columns)
         restored._positions = {name: _Positions(**one) for name, one in header["positions"].items()}

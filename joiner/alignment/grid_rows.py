@@ -59,7 +59,8 @@ class GridRows:
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
         """Consume the next records, values and watermarks of the columns. ``ends``: whether all streams end with them.
 
-        Raises `ArgumentError` if the step has too many ticks, and leaves the state unchanged.
+        Raises `ArgumentError` if the step has too many ticks, and `MemoryError` or `ValueError` if the permitted number
+        of ticks does not fit in memory. In both cases, the state is unchanged.
         """
         given = [inputs[name] for name in self._rules]
         keys = self._touched_keys(given, all_known=ends)
@@ -79,13 +80,16 @@ class GridRows:
         frontiers = self._frontiers.at(keys)
         for column, frontier in enumerate(frontiers):
             self._lists.settle(column, keys, frontier)
-        ticks, following, crowded = self._find_ticks(keys, frontiers)
-        if crowded != NONE:
-            message = self._too_many(int(keys[crowded]), int(following[crowded]))
+        try:
+            ticks, following, crowded = self._find_ticks(keys, frontiers)
+            if crowded != NONE:
+                raise ArgumentError(self._too_many(int(keys[crowded]), int(following[crowded])))
+            rows = self._rows_at(*ticks)
+        except (ArgumentError, MemoryError, ValueError):
+            # An array above the address space is a ValueError.
             self._undo(keys, before, inserted)
-            raise ArgumentError(message)
+            raise
         self._ticks.following[keys] = following
-        rows = self._rows_at(*ticks)
         if ends:
             self._lists.clear()
         else:
@@ -177,8 +181,8 @@ class GridRows:
     def _too_many(self, key: int, ts: int) -> str:
         return (
             f"grid: the step has more than ticks_max = {self._grid.ticks_max} ticks. Key {key} reached it with the "
-            f"ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Raise ticks_max, push fewer "
-            "records at once, or let max_gap_ns leave out the ticks in long pauses"
+            f"ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Restore a snapshot with a "
+            "larger ticks_max, push fewer records at once, or let max_gap_ns leave out the ticks in long pauses"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from joiner.alignment.grid import NO_LIMIT, check_ticks_max, find_table_ticks
 from joiner.core.errors import ArgumentError
 from joiner.library.sides import Side, check_key_types
+from joiner.library.tables.reading import check_distinct
 from joiner.library.times import INTEGERS, Times, duration_of, time_of, unit_ns
 
 if TYPE_CHECKING:
@@ -54,8 +55,10 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     ``sides``: the tables that have keys. Keys are in the order in which they first appear in these tables. ``time``,
     ``by``: the column names of the result. Times have the same type as in the first table; integers become int64.
 
-    Raises `ArgumentError` if the tables and options mix different kinds of times, or if there are too many ticks.
+    Raises `ArgumentError` if two columns would have the same name, if the tables and options mix different kinds of
+    times, or if there are too many ticks.
     """
+    check_distinct("grid", [*by, time])
     first, times = sides[0], [side.times(kind) for side in sides]
     keys = kind.select(first.table, first.by, first.by)
     for side, stamps in zip(sides[1:], times[1:], strict=True):
@@ -98,9 +101,11 @@ def _options(of: TableGrid, times: Times, values: Any, side: Side) -> tuple[int,
     origin, what = (0, times.what) if of.origin is None else time_of("origin", of.origin)
     if what != times.what:
         raise ArgumentError(f"time: origin is one of {what}, {side.name} has {times.what}; convert one of them")
-    if times.what != INTEGERS and (every % unit_ns(values) or origin % unit_ns(values)):
-        raise ArgumentError(
-            f"every = {of.every!r}: {side.name}[{side.time!r}] cannot hold all ticks, because it is {values.dtype}; "
-            "convert the column"
-        )
+    if times.what != INTEGERS:
+        where = f"{side.name}[{side.time!r}]"
+        unit = unit_ns(where, values)
+        if every % unit or origin % unit:
+            raise ArgumentError(
+                f"every = {of.every!r}: {where} cannot hold all ticks, because it is {values.dtype}; convert the column"
+            )
     return every, origin % every, max_gap, of.ticks_max

@@ -64,9 +64,16 @@ def _find_outside(values: Array) -> Ints:
     return np.flatnonzero((days < low) | (days > high))
 
 
-def unit_ns(values: Array) -> int:
-    """Return the unit of datetimes in ns."""
+def unit_ns(name: str, values: Array) -> int:
+    """Return the unit of datetimes in ns. Raises `ArgumentError`, naming the column ``name``, for any other.
+
+    Months and years have no fixed length.
+    """
     unit, units = np.datetime_data(values.dtype)
+    if unit not in _NS_PER:
+        raise ArgumentError(
+            f"{name} must be in one of the units {', '.join(_NS_PER)}, not {values.dtype}; convert the column"
+        )
     return units * _NS_PER[unit]
 
 

@@ -171,7 +171,21 @@ ALIGNMENT_MUTATIONS: Final = (
     Mutation(
         "a duplicate within a list is dropped",
         "record_lists.py",
-        "while same != NONE and nodes[TS, same] == ts and nodes[_IDENTITY, same] != identity:",
+        "while at != NONE and nodes[TS, at] == ts:",
+        "while False:",
+        ALIGNMENT,
+    ),
+    Mutation(
+        "a duplicate within a batch is dropped",
+        "record_lists.py",
+        "if identity[order[n]] == identity[order[n - 1]]:",
+        "if False:",
+        ALIGNMENT,
+    ),
+    Mutation(
+        "a record is inserted after the held ones before it, and not only after those of its batch",
+        "record_lists.py",
+        "while nodes[AFTER, at] != NONE and nodes[TS, nodes[AFTER, at]] <= ts:",
         "while False:",
         ALIGNMENT,
     ),

@@ -90,6 +90,30 @@ def test_a_record_after_a_year_brings_no_more_ticks_than_permitted() -> None:
     assert found.seq.tolist() == [0, 1, 2, YEAR_NS // 10**9, YEAR_NS // 10**9 + 1]
 
 
+def test_a_step_with_too_many_ticks_can_be_taken_after_a_restore_with_more_of_them() -> None:
+    buffer = AlignBuffer({"v": ColumnRule()}, grid=Grid(every_ns=10, ticks_max=5))
+    buffer.push(columns={"v": records(0)})
+    with pytest.raises(ArgumentError, match="Restore a snapshot with a larger ticks_max"):
+        buffer.close(columns={"v": records(100, start=1)})
+    with pytest.raises(ArgumentError, match="ticks_max must be an integer from 1"):
+        AlignBuffer.restore(buffer.snapshot(), ticks_max=0)
+    buffer = AlignBuffer.restore(buffer.snapshot(), ticks_max=11)
+    buffer = AlignBuffer.restore(buffer.snapshot())
+    assert buffer.close(columns={"v": records(100, start=1)}).seq.tolist() == list(range(11))
+    with pytest.raises(ArgumentError, match="ticks_max is an option of a grid"):
+        AlignBuffer.restore(AlignBuffer({"v": ColumnRule()}).snapshot(), ticks_max=5)
+
+
+def test_a_step_with_more_ticks_than_memory_changes_nothing() -> None:
+    buffer = AlignBuffer({"v": ColumnRule()}, grid=Grid(every_ns=1, ticks_max=2**63 - 1))
+    buffer.push(columns={"v": records(0)})
+    before = buffer.snapshot()
+    with pytest.raises(ValueError, match="array is too big"):
+        buffer.close(columns={"v": records(2**61, start=1)})
+    assert buffer.snapshot() == before
+    assert len(buffer.close(columns={"v": records(5, start=1)})) == 6
+
+
 def test_a_silent_column_holds_up_the_ticks_of_its_own_keys_alone() -> None:
     buffer = AlignBuffer({"a": ColumnRule(), "b": ColumnRule()}, grid=Grid(every_ns=10))
     for key in (0, 1):
@@ -107,3 +131,30 @@ def test_a_watermark_makes_no_ticks() -> None:
     found = buffer.push(columns={"v": records(0)}, column_watermarks={"v": watermark})
     assert found.seq.tolist() == [0]
     assert len(buffer.close()) == 0
+
+
+# A list that is searched from its end for each record would take an hour in each of the next two tests.
+MANY = 1_000_000
+
+
+def test_duplicates_are_found_among_many_records_of_one_time() -> None:
+    buffer = AlignBuffer({"v": ColumnRule()}, grid=Grid(every_ns=10))
+    keys, places = np.zeros(MANY, np.int64), np.arange(MANY)
+    identity = places // 2
+    for begin in (0, MANY):
+        found = buffer.push(columns={"v": ((keys, keys, begin + places, identity), places.astype(np.float64))})
+        wanted = places[1::2] if begin == 0 else begin + places
+        assert np.array_equal(found.duplicate_seq["v"], wanted)
+    assert buffer.held() == MANY // 2
+    assert buffer.close().values["v"].tolist() == [MANY - 2.0]
+
+
+def test_records_may_arrive_in_the_reverse_order_of_their_times() -> None:
+    buffer = AlignBuffer({"v": ColumnRule(lateness_ns=10 * MANY)}, grid=Grid(every_ns=10))
+    times = 10 * np.arange(MANY)[::-1]
+    for begin, part in ((0, times[::2]), (MANY, times[1::2])):
+        keys, places = np.zeros(len(part), np.int64), begin + np.arange(len(part))
+        assert len(buffer.push(columns={"v": ((keys, part, places), part.astype(np.float64))})) == 0
+    found = buffer.close()
+    assert np.array_equal(found.ts_ns, times[::-1])
+    assert np.array_equal(found.values["v"], times[::-1])

@@ -171,6 +171,19 @@ def test_what_cannot_be_a_grid_is_named(of: Any, columns: Any, text: str) -> Non
         align(of, columns, time=AT, by="machine")
 
 
+@pytest.mark.parametrize("by", [["machine", "machine"], ["machine", AT]])
+def test_time_and_keys_of_a_grid_have_names_of_their_own(by: list[str]) -> None:
+    with pytest.raises(ArgumentError, match=f"grid has two columns named '{by[1]}'"):
+        align(grid(5), {"v": column(SPEED, "rpm")}, time=AT, by=by)
+
+
+@pytest.mark.parametrize("unit", ["M", "Y"])
+def test_times_in_units_without_a_length_in_ns_are_refused(unit: str) -> None:
+    table = {AT: np.array([1, 4], f"datetime64[{unit}]"), "v": np.array([1, 2])}
+    with pytest.raises(ArgumentError, match=rf"columns\['v'\]\['at'\] must be in one of .*, not datetime64\[{unit}\]"):
+        align(grid("1d"), {"v": column(table)}, time=AT)
+
+
 @pytest.mark.parametrize("ticks_max", [0, True, 1.5, 2**63])
 def test_the_largest_number_of_ticks_is_checked(ticks_max: Any) -> None:
     with pytest.raises(ArgumentError, match="ticks_max must be an integer from 1"):
