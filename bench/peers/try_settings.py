@@ -3,8 +3,8 @@
 Runs a peer with one variant of its settings after another, and stores the figures in ``trials``. For example, ``python
 -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and
 runs each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
-neighbours. To exclude start-up and shutdown, the rate is measured from when 20 % of the results had been written until
-95 % had been, by the broker's clock.
+neighbours. To exclude start-up and shutdown, the rate is measured, by the broker's clock, from the point at which 20 %
+of the results have been written to the point at which 95 % have been.
 """
 
 from __future__ import annotations

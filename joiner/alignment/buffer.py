@@ -199,7 +199,7 @@ class AlignBuffer:
     def restore(cls, data: bytes, *, ticks_max: int | None = None) -> Self:
         """Create a buffer from a snapshot.
 
-        ``ticks_max``: replaces that of the grid, so that a step with more ticks can be taken after all.
+        ``ticks_max``: overrides the grid's own limit, so that a step may have more ticks.
 
         Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot; `ArgumentError` if
         ``ticks_max`` is invalid, or is given for a buffer without a grid.

@@ -107,7 +107,7 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
 
 @compiled()
 def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, spec: NeighbourSpec) -> None:
-    """Set `DONE` in the notes of kept records whose certain next or nearest neighbour is not kept.
+    """Set `DONE` in the notes of kept records whose next or nearest neighbour is already certain but is not kept.
 
     An evicted previous neighbour needs no note unless ``nearest`` is set, because every record before it is evicted
     too.
