@@ -288,7 +288,7 @@ def test_an_interrupted_start_leaves_nothing_running(tmp_path: Path, kafka: str,
     launcher.send_signal(number)
     _, words = launcher.communicate(timeout=DEADLINE_S)
     assert launcher.returncode == 1, words
-    assert b"cancelled; the servers that had been started" in words
+    assert b"cancelled; all servers started by this command have been stopped" in words
     assert [server.pid for server in LocalStack(tmp_path).servers] == [None, None, None]
 
 

@@ -11,11 +11,10 @@ from tests.simulation.bugs import BUGS
 from tests.simulation.history import play
 
 SEEDS_MAX = 2000
-
-
 PLANTED = BUGS | ALIGN_BUGS
 
 
+@pytest.mark.timeout(900)  # some defects take hundreds of histories
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_is_found(name: str) -> None:
     with PLANTED[name]():

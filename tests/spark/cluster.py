@@ -67,7 +67,7 @@ def submit(master: str, folder: Path, *arguments: str) -> str:
     command = [str(_HOME / "bin" / "spark-submit"), "--master", master, "--conf", "spark.ui.enabled=false"]
     command += ["--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=4", *arguments]
     done = subprocess.run(
-        command, env=environment(), cwd=folder, check=False, capture_output=True, text=True, timeout=2 * _DEADLINE_S
+        command, env=environment(), cwd=folder, check=False, capture_output=True, text=True, timeout=3 * _DEADLINE_S
     )
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if " INFO " not in line]

@@ -1,4 +1,4 @@
-"""Do the operators work on a cluster whose machines have only the files in ``--py-files``?"""
+"""Does the operator work on a cluster whose machines have only the files in ``--py-files``?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import joiner
 from demo import neighbour_join as example
 from tests.property.final_rows import Expected, Row, expected_rows
 from tests.spark.cluster import cluster, submit
@@ -31,14 +30,10 @@ def zipped(folder: Path) -> Path:
 def test_on_a_standalone_cluster_tables_and_streams_are_joined_from_a_zip(tmp_path: Path) -> None:
     draw = random.Random(7)
     sides = [Expected(10, has_watermark=False) for _ in "lr"]
-    tables = []
     for side, name in zip(sides, ("left", "right"), strict=True):
         (tmp_path / name).mkdir()
         rows = [Row(draw.randrange(3), at // 2, 0, at) for at in range(60)]
         side.add(rows, 0)
-        # In the order of the numbers, so that `align` orders rows with equal times by them.
-        columns = {"machine": [row.key for row in rows], "at": [row.ts for row in rows]}
-        tables.append(columns | {"number": [row.number for row in rows]})
         for part in range(3):
             lines = [
                 json.dumps({"machine": row.key, "at": row.ts, "number": row.number}) for row in rows[part * 20 :][:20]
@@ -54,8 +49,6 @@ def test_on_a_standalone_cluster_tables_and_streams_are_joined_from_a_zip(tmp_pa
     found = json.loads(line.removeprefix("FOUND "))
     whole, certain = expected_rows(sides, ends=True), expected_rows(sides)
     assert found["table"] == sorted(map(list, whole))
-    aligned = joiner.align(tables[0], {"last": joiner.column(tables[1], "number")}, time="at", by="machine")
-    assert found["aligned"] == list(map(list, zip(aligned["number"], aligned["last"].tolist(), strict=True)))
     assert found["stream"] == sorted(map(list, certain))
     assert found["places"]
     assert all("joiner.zip/joiner/spark/reordering.py []" in place for place in found["places"])
