@@ -139,18 +139,8 @@ class JoinedColumns(NamedTuple):
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
     """Encode n results of one join in one unit. Return a column with one message value per result."""
-    pieces: Pieces = [
-        b'{"thing":',
-        columns.thing,
-        b',"quantity":' + encode(quantity) + b',"phenomenonTime":',
-        *columns.time,
-        b',"result":',
-        columns.result,
-        b',"id":' + encode(f"{join}:{unit}:")[:-1],
-        *columns.left_position,
-        b":",
-        *columns.right_position,
-    ]
+    identity = [encode(f"{join}:{unit}:")[:-1], *columns.left_position, b":", *columns.right_position]
+    pieces = _pieces_of_record(columns, quantity, identity)
     if columns.sides is None:
         pieces.append(b'"')
     else:
@@ -179,17 +169,8 @@ class RowColumns(NamedTuple):
 
 def encode_rows(columns: RowColumns, align: str, unit: int) -> StringColumn:
     """Return the message values of n rows of one align in one unit."""
-    pieces: Pieces = [
-        b'{"thing":',
-        columns.thing,
-        b',"quantity":' + encode(align) + b',"phenomenonTime":',
-        *columns.time,
-        b',"result":',
-        columns.result,
-        b',"id":' + encode(f"{align}:{unit}:")[:-1],
-        *columns.position,
-        b'","values":{',
-    ]
+    pieces = _pieces_of_record(columns, align, [encode(f"{align}:{unit}:")[:-1], *columns.position])
+    pieces.append(b'","values":{')
     for number, (name, values) in enumerate(columns.values.items()):
         pieces += [(b"," if number else b"") + encode(name) + b":", values]
     pieces.append(b"}")
@@ -197,6 +178,20 @@ def encode_rows(columns: RowColumns, align: str, unit: int) -> StringColumn:
         # It distinguishes rows with equal times.
         pieces.append(glue(b',"tie":"', columns.ordinal, b'"').where(columns.ordinal != 0))
     return glue(*pieces, b"}")
+
+
+def _pieces_of_record(columns: JoinedColumns | RowColumns, quantity: str, identity: Pieces) -> Pieces:
+    """Return the start of n records, which a result and an aligned row share, up to the open string of the id."""
+    return [
+        b'{"thing":',
+        columns.thing,
+        b',"quantity":' + encode(quantity) + b',"phenomenonTime":',
+        *columns.time,
+        b',"result":',
+        columns.result,
+        b',"id":',
+        *identity,
+    ]
 
 
 def position_pieces(seq: Ints, *, has_rows: bool) -> Pieces:

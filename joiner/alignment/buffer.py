@@ -20,6 +20,7 @@ from joiner.alignment.rules import ColumnRule
 from joiner.core import snapshot
 from joiner.core.arguments import (
     WATERMARK_SCOPES,
+    check_choice,
     check_duration,
     check_identity,
     check_records,
@@ -312,9 +313,7 @@ def _check_grid(grid: object, lateness_ns: int, watermark_scope: str) -> None:
     if lateness_ns:
         message = "lateness_ns is an option of a driver that is a stream; with a grid, each column has its own"
         raise ArgumentError(message)
-    if watermark_scope not in WATERMARK_SCOPES:
-        message = f"watermark_scope must be one of {', '.join(map(repr, WATERMARK_SCOPES))}, not {watermark_scope!r}"
-        raise ArgumentError(message)
+    check_choice("watermark_scope", watermark_scope, WATERMARK_SCOPES)
 
 
 def _pair_of(name: str, given: Any) -> tuple[Any, Any]:

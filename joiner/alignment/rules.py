@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final
 
-from joiner.core.arguments import check_duration
+from joiner.core.arguments import check_choice, check_duration
 from joiner.core.errors import ArgumentError
 
 RULES: Final = ("previous", "next", "nearest", "linear")
@@ -53,9 +53,7 @@ class ColumnRule:
 
     def __post_init__(self) -> None:
         for name, known in (("rule", RULES), ("on_missing", ON_MISSING)):
-            if getattr(self, name) not in known:
-                message = f"{name} must be one of {', '.join(map(repr, known))}, not {getattr(self, name)!r}"
-                raise ArgumentError(message)
+            check_choice(name, getattr(self, name), known)
         for name in ("tolerance_ns", "lateness_ns"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_duration(name, value))

@@ -77,10 +77,7 @@ class Options:
             ("watermark_scope", WATERMARK_SCOPES),
             ("emit_unmatched", UNMATCHED),
         ):
-            value = getattr(self, name)
-            if value not in known:
-                message = f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}"
-                raise ArgumentError(message)
+            check_choice(name, getattr(self, name), known)
         if self.tolerance_ns is not None:
             object.__setattr__(self, "tolerance_ns", check_duration("tolerance_ns", self.tolerance_ns))
         given = self.lateness_ns
@@ -249,6 +246,13 @@ def check_identity(what: str, batch: Records, known: bool | None) -> bool | None
         message = f"{what} must be present in every batch of a side, or in none"
         raise ArgumentError(message)
     return has_identity
+
+
+def check_choice(name: str, value: object, known: Sequence[str]) -> None:
+    """Raise `ArgumentError` unless the value is one of the ``known`` ones."""
+    if value not in known:
+        message = f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}"
+        raise ArgumentError(message)
 
 
 def check_duration(name: str, value: object) -> int:

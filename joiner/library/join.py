@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from joiner.core.arguments import DURATION_MAX_NS, SIDES
+from joiner.core.arguments import DURATION_MAX_NS, SIDES, check_choice
 from joiner.core.engine import LocalStreamBuffer
 from joiner.core.errors import ArgumentError
 from joiner.library.rows import ORDERS, Rows
@@ -104,8 +104,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     [(10, 20, 4.5), (30, 20, 4.5)]
 
     """
-    if order not in ORDERS:
-        raise ArgumentError(f"order must be one of {', '.join(map(repr, ORDERS))}, not {order!r}")
+    check_choice("order", order, ORDERS)
     kind, left, right = read_tables(left, right)
     times, names = _time_columns(time, on), _keys_by_side(by, left_by, right_by)
     sides = [Side("left", left, times[0], names[0]), Side("right", right, times[1], names[1])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 from broker.partitioner import partition_of
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.unit import Unit
 
 BASE_MS = 1_554_096_460_000
 DATA = "machine.data"
@@ -53,3 +56,36 @@ def record(
 def thing_of(unit: int, partitions: int) -> str:
     """Return a thing whose records belong to the unit."""
     return next(name for name in map(str, range(1000)) if partition_of(name.encode(), partitions) == unit)
+
+
+def apply(unit: Unit, messages: Sequence[Message], *, silent: bool = False) -> Effects:
+    """Join messages of the data topic, which follow those that the unit has consumed."""
+    if not messages:
+        return Effects()
+    return unit.apply({DATA: batch(messages)}, {DATA: messages[-1].offset + 1}, silent=silent)
+
+
+def lines(settings: JoinerSettings, *effects: Effects) -> list[tuple[str, bytes | None, bytes]]:
+    """Return all output of some batches as (topic, key, value), in an order that does not depend on the batches."""
+    found = [
+        (topic, key, value)
+        for effect in effects
+        for topic, messages in effect.messages(settings.topics).items()
+        for key, value in messages.each()
+    ]
+    return sorted(found, key=lambda line: (line[2], line[0]))
+
+
+def changed(settings: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """Return a copy of unvalidated settings with one value replaced."""
+    found = copy.deepcopy(settings)
+    place: Any = found
+    for part in path[:-1]:
+        place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
+    place[path[-1]] = value
+    return found
+
+
+def fingerprint(settings: dict[str, Any]) -> str:
+    """Return the fingerprint of unvalidated settings."""
+    return JoinerSettings.model_validate(settings).fingerprint()

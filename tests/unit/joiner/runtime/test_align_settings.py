@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,13 @@ from pydantic import ValidationError
 from broker.settings import SettingsError, load_settings
 from joiner.operators import COLUMNS_MAX, ColumnSettings
 from joiner.runtime.settings import JoinerSettings, semantic_differences
+from tests.unit.joiner.runtime.joiner_inputs import changed, fingerprint
 
 BASE: dict[str, Any] = {
     "application": {"name": "app"},
     "join": [{"name": "power", "left": "l", "right": "r", "output": "o"}],
     "align": [{"name": "spindle", "driver": "torque", "columns": {"speed": {"rule": "linear"}, "mode": {}}}],
 }
-
-
-def changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    given = copy.deepcopy(BASE)
-    place: Any = given
-    for step in path[:-1]:
-        place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
-    place[path[-1]] = value
-    return given
-
-
-def fingerprint(given: dict[str, Any]) -> str:
-    return JoinerSettings.model_validate(given).fingerprint()
 
 
 COLUMN = ("align", 0, "columns", "speed")
@@ -70,7 +57,7 @@ COLUMN = ("align", 0, "columns", "speed")
 )
 def test_a_setting_of_an_align_that_cannot_be_used_is_named(path: tuple[Any, ...], value: Any, what: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        JoinerSettings.model_validate(changed(path, value))
+        JoinerSettings.model_validate(changed(BASE, path, value))
     assert what in str(refused.value)
 
 
@@ -92,7 +79,7 @@ def test_a_setting_of_an_align_that_cannot_be_used_is_named(path: tuple[Any, ...
     ],
 )
 def test_every_setting_of_an_align_changes_the_fingerprint(path: tuple[Any, ...], value: Any) -> None:
-    given = changed(path, value)
+    given = changed(BASE, path, value)
     assert fingerprint(given) != fingerprint(BASE)
     then, now = (JoinerSettings.model_validate(one).semantics() for one in (BASE, given))
     assert all(place.startswith("aligns") for place, _, _ in semantic_differences(then, now))
@@ -102,17 +89,19 @@ def test_every_setting_of_an_align_changes_the_fingerprint(path: tuple[Any, ...]
 
 def test_the_same_settings_in_other_words_keep_the_fingerprint() -> None:
     spelled = {"stream": {"topic": "machine.data", "quantity": "speed"}, "rule": "linear", "tolerance": None}
-    assert fingerprint(changed(COLUMN, spelled)) == fingerprint(BASE)
+    assert fingerprint(changed(BASE, COLUMN, spelled)) == fingerprint(BASE)
     columns = dict(reversed(BASE["align"][0]["columns"].items()))
-    assert fingerprint(changed(("align", 0, "columns"), columns)) == fingerprint(BASE)
+    assert fingerprint(changed(BASE, ("align", 0, "columns"), columns)) == fingerprint(BASE)
 
 
 def test_an_application_without_aligns_has_the_fingerprint_of_the_release_before() -> None:
-    assert fingerprint(changed(("align",), [])) == "61850580908c3ebfc6be7efc899bf0b4564605efbc5eea54660634fcc6b3c7d8"
+    assert (
+        fingerprint(changed(BASE, ("align",), [])) == "61850580908c3ebfc6be7efc899bf0b4564605efbc5eea54660634fcc6b3c7d8"
+    )
 
 
 def test_an_application_may_have_aligns_alone_and_needs_one_operator() -> None:
-    settings = JoinerSettings.model_validate(changed(("join",), []))
+    settings = JoinerSettings.model_validate(changed(BASE, ("join",), []))
     assert [one.name for one in settings.operators] == ["spindle"]
     with pytest.raises(ValidationError, match=r"neither a \[\[join\]\] nor an \[\[align\]\]"):
         JoinerSettings.model_validate({})
@@ -120,7 +109,7 @@ def test_an_application_may_have_aligns_alone_and_needs_one_operator() -> None:
 
 def test_two_columns_may_read_one_stream_by_different_rules() -> None:
     settings = JoinerSettings.model_validate(
-        changed(("align", 0, "columns", "next"), {"stream": "mode", "rule": "next"})
+        changed(BASE, ("align", 0, "columns", "next"), {"stream": "mode", "rule": "next"})
     )
     (align,) = settings.align
     assert [stream.quantity for stream in align.streams.values()] == ["torque", "speed", "mode", "mode"]

@@ -15,7 +15,6 @@ from joiner.core import snapshot
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task import unit_snapshot
-from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.joiner_inputs import (
     BASE_MS,
@@ -23,7 +22,9 @@ from tests.unit.joiner.runtime.joiner_inputs import (
     GAP,
     POWER,
     Message,
+    apply,
     batch,
+    lines,
     make_settings,
     message,
     record,
@@ -56,22 +57,6 @@ def seeded_messages(seed: int, count: int = 60) -> list[Message]:
             sent.append(record(offset, quantity, clock - back, result, draw.choice("ab")))
         offset += draw.choice([1, 1, 1, 2])
     return sent
-
-
-def apply(unit: Unit, messages: Sequence[Message], *, silent: bool = False) -> Effects:
-    if not messages:
-        return Effects()
-    return unit.apply({DATA: batch(messages)}, {DATA: messages[-1].offset + 1}, silent=silent)
-
-
-def lines(settings: JoinerSettings, *effects: Effects) -> list[tuple[str, bytes | None, bytes]]:
-    found = [
-        (topic, key, value)
-        for effect in effects
-        for topic, messages in effect.messages(settings.topics).items()
-        for key, value in messages.each()
-    ]
-    return sorted(found, key=lambda line: line[2])
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -27,7 +27,9 @@ from tests.unit.joiner.runtime.joiner_inputs import (
     DATA,
     POWER,
     Message,
+    apply,
     batch,
+    lines,
     message,
     record,
 )
@@ -79,22 +81,6 @@ def seeded_messages(seed: int, count: int = 60) -> list[Message]:
             sent.append(record(offset, quantity, clock - back, result, draw.choice("ab"), draw.choice("ab")))
         offset += draw.choice([1, 1, 1, 2])
     return sent
-
-
-def apply(unit: Unit, messages: Sequence[Message], *, silent: bool = False) -> Effects:
-    if not messages:
-        return Effects()
-    return unit.apply({DATA: batch(messages)}, {DATA: messages[-1].offset + 1}, silent=silent)
-
-
-def lines(settings: JoinerSettings, *effects: Effects) -> list[tuple[str, bytes | None, bytes]]:
-    found = [
-        (topic, key, value)
-        for effect in effects
-        for topic, messages in effect.messages(settings.topics).items()
-        for key, value in messages.each()
-    ]
-    return sorted(found, key=lambda line: (line[2], line[0]))
 
 
 def rows_of(*effects: Effects) -> list[dict[str, Any]]:
