@@ -23,8 +23,9 @@ from bench.harness.pipeline import about, own_stack
 from bench.harness.report import spread, table, write
 
 _CONTENDERS: Final = {"pass-through": PASS_THROUGH, "joiner": OURS[0]}
-_JAVA: Final = ("-Xms768m", "-Xmx768m", "-XX:+UseZGC")
-"""JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute."""
+_JAVA: Final = ("-Xms2g", "-Xmx2g", "-XX:+AlwaysPreTouch", "-XX:+UseZGC")
+"""JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute. With a smaller heap,
+ZGC runs every few seconds, and takes one of two cores while it does."""
 _SEED: Final = 7
 """The seed of the order of the contenders."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 from numba import types
 
-from broker.wire.compiled import BYTES, BYTES_OUT, INTS, INTS_OUT, compiled, copy_bytes, word_at
+from broker.wire.compiled import BYTES, BYTES_OUT, COLUMNS_OUT, INTS, INTS_OUT, compiled, copy_bytes, word_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,23 +163,23 @@ def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
         message = f"columns have different numbers of rows: {sorted(counts)}"
         raise ValueError(message)
     (count,) = counts
-    pieces = [_piece_of(column, count) for column in columns]
-    data = np.empty(sum(piece.size for piece in pieces), dtype=np.uint8)
+    pieces = np.empty((len(columns), 4), dtype=np.int64)
+    # These own the memory at the addresses in `pieces`, so they must outlive the call of `_glue`.
+    owners = [_constant(column) if isinstance(column, bytes) else _contiguous(column) for column in columns]
+    size = 0
+    for place, column in enumerate(owners):
+        if isinstance(column, _Constant):
+            pieces[place] = column.piece
+            size += len(column.text) * count
+        elif isinstance(column, StringColumn):
+            size += _describe_strings(column.data, column.start, column.end, pieces, place)
+        else:
+            _describe_integers(column, pieces, place)
+            size += _DIGITS_MAX * count
+    data = np.empty(size, dtype=np.uint8)
     start, end = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    used = _glue(np.array([piece.row for piece in pieces]), data, start, end)
+    used = _glue(pieces, data, start, end)
     return StringColumn(data[:used], start, end)
-
-
-class _Piece(NamedTuple):
-    """A column to be passed to `_glue`.
-
-    ``row`` is the column's row in the table of pieces, and ``size`` the maximum total number of bytes of its strings.
-    ``arrays`` are the arrays whose addresses are in ``row``; they must not be freed before the call.
-    """
-
-    row: tuple[int, int, int, int]
-    size: int
-    arrays: tuple[NDArray[Any], ...]
 
 
 _CONSTANT, _STRINGS, _INTEGERS = range(3)
@@ -192,21 +193,25 @@ _WORD: Final = 8
 _PAIRS_OF_DIGITS: Final = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), dtype=np.uint8)
 
 
-def _piece_of(column: StringColumn | bytes | Ints, count: int) -> _Piece:
-    if isinstance(column, bytes):
-        text = np.frombuffer(column, dtype=np.uint8)
-        return _Piece((_CONSTANT, _address(text), len(text), 0), len(text) * count, (text,))
+class _Constant(NamedTuple):
+    """A string and its row in the table of pieces for `_glue`, which contains the address of the string's bytes."""
+
+    text: Bytes
+    piece: Ints
+
+
+@lru_cache(maxsize=4096)
+def _constant(text: bytes) -> _Constant:
+    data = np.frombuffer(text, dtype=np.uint8)
+    return _Constant(data, np.array((_CONSTANT, data.__array_interface__["data"][0], len(data), 0), dtype=np.int64))
+
+
+def _contiguous(column: StringColumn | Ints) -> StringColumn | Ints:
     if isinstance(column, StringColumn):
-        data, start, end = column.data, np.ascontiguousarray(column.start), np.ascontiguousarray(column.end)
-        row = _STRINGS, _address(data), _address(start), _address(end)
-        return _Piece(row, int((end - start).sum()), (data, start, end))
-    values = np.ascontiguousarray(column)
-    return _Piece((_INTEGERS, _address(values), 0, 0), _DIGITS_MAX * count, (values,))
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+        if column.start.flags.c_contiguous and column.end.flags.c_contiguous:
+            return column
+        return StringColumn(column.data, np.ascontiguousarray(column.start), np.ascontiguousarray(column.end))
+    return np.ascontiguousarray(column)
 
 
 def decimals(values: Ints) -> StringColumn:
@@ -235,7 +240,24 @@ def _write_integer(value: int, digits: Bytes) -> int:
     return place
 
 
-@compiled(types.int64, types.Array(types.int64, 2, "C"), BYTES_OUT, INTS_OUT, INTS_OUT)
+@compiled(types.int64, BYTES, INTS, INTS, COLUMNS_OUT, types.int64)
+def _describe_strings(data: Bytes, start: Ints, end: Ints, pieces: Ints, place: int) -> int:
+    """Write the row of a column of strings to the table of pieces. Return the number of bytes of all its strings."""
+    pieces[place, 0], pieces[place, 1] = _STRINGS, data.ctypes.data
+    pieces[place, 2], pieces[place, 3] = start.ctypes.data, end.ctypes.data
+    size = 0
+    for row in range(len(start)):
+        size += end[row] - start[row]
+    return size
+
+
+@compiled(types.void, INTS, COLUMNS_OUT, types.int64)
+def _describe_integers(values: Ints, pieces: Ints, place: int) -> None:
+    """Write the row of a column of integers to the table of pieces."""
+    pieces[place, 0], pieces[place, 1] = _INTEGERS, values.ctypes.data
+
+
+@compiled(types.int64, COLUMNS_OUT, BYTES_OUT, INTS_OUT, INTS_OUT)
 def _glue(pieces: Ints, data: Bytes, start: Ints, end: Ints) -> int:
     """Write the concatenated strings to ``data``, and their positions to ``start`` and ``end``.
 
