@@ -99,7 +99,6 @@ soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_
 
 simulation: setup ## ten thousand simulated histories of each kind of runner, with a broker in memory
 	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
-	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2 --spark
 
 fuzz: setup ## a million cases of hostile input for everything that reads external bytes, about 15 minutes
 	@$(PY) -m tests.fuzz --cases 1000000 --seed 1 --jobs 2
@@ -128,8 +127,7 @@ bench-kafka: setup ## throughput and latency compared with a raw pass-through, r
 	@$(PY) -m bench.metrics --report "$(BENCH_REPORTS)/bench_metrics"
 	@$(PY) -m bench.growth --report "$(BENCH_REPORTS)/growth"
 
-bench-spark: setup ## the state of the stage in Spark, the operator, moves, about 20 minutes: make bench-spark BENCH_REPORTS=folder
-	@$(PY) -m bench.spark_state --report "$(BENCH_REPORTS)/bench_spark_state"
+bench-spark: setup ## the operator in Spark, moves to and from Spark, about 15 minutes: make bench-spark BENCH_REPORTS=folder
 	@$(PY) -m bench.spark_operator
 	@$(PY) -m bench.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
 

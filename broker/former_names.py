@@ -1,4 +1,4 @@
-"""Accepts settings under the names they had in the previous release, and logs a warning for each."""
+"""Accepts settings of the previous release that were renamed or removed since, and logs a warning for each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the values of a settings section, with former names of settings replaced by the current ones.
 
-    ``renamed`` maps each former name to the current one, both as ``section.field``. If a section contains both, the
-    value under the current name is used.
+    ``renamed`` maps each former name to the current one, both as ``section.field``, or to None if the setting no longer
+    exists. If a section contains both names, the value under the current name is used.
     """
     values = dict(given)
     for former, present in renamed.items():
-        old, new = former.rpartition(".")[2], present.rpartition(".")[2]
+        old = former.rpartition(".")[2]
         if old not in values:
             continue
         value = values.pop(old)
+        if present is None:
+            log.warning("%s no longer has a meaning: remove it, because the next release will not accept it", former)
+            continue
+        new = present.rpartition(".")[2]
         if new in values:
             log.warning("%s is ignored because %s is also given: remove the old name", former, present)
         else:

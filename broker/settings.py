@@ -239,9 +239,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Maps the names that settings had in the previous release to the current names, both as ``section.field``. The old
-    names are accepted with a warning."""
+    renamed: ClassVar[Mapping[str, str | None]] = {}
+    """Maps the names that settings had in the previous release to the current names, both as ``section.field``, or to
+    None if the setting no longer exists. The old names are accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod

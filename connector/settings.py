@@ -24,7 +24,7 @@ from broker.times import parse_duration
 class ConnectorSettings(Section):
     """``[connector]``: from MQTT to Kafka."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"connector.ahead_max": "connector.max_future_skew"}
+    renamed: ClassVar[Mapping[str, str | None]] = {"connector.ahead_max": "connector.max_future_skew"}
 
     client_id: str = Field(default="lsb-connector", pattern=r"^[0-9A-Za-z._-]{1,128}$")
     """The client id, which identifies the MQTT session: 1 to 128 letters, digits, ``.``, ``_`` or ``-``. It must stay

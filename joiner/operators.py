@@ -57,7 +57,7 @@ def _as_pair(given: object, validate: ValidatorFunctionWrapHandler) -> object:
 class JoinSettings(Section):
     """A ``[[join]]``: two streams, the options of the join, its joining function and the name of its output."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"join.progress": "join.watermark_scope"}
+    renamed: ClassVar[Mapping[str, str | None]] = {"join.progress": "join.watermark_scope"}
 
     name: Name
     left: Stream

@@ -174,14 +174,17 @@ def run_program(kafka: KafkaSettings, data: str, _folder: Path, command: Sequenc
     return seconds_between(kafka, out)
 
 
-def run_joiner(kafka: KafkaSettings, data: str, folder: Path, processes: int, results: str = "full") -> float:
+def run_joiner(
+    kafka: KafkaSettings, data: str, folder: Path, processes: int, results: str = "full", command: str = "run"
+) -> float:
     """Return the seconds between the first and the last result of a joiner in ``processes`` processes.
 
-    If there are two processes, each serves half of the units. ``results`` is the setting `application.results`.
+    If there are two processes, each serves half of the units. ``results`` is the setting `application.results`, and
+    ``command`` the command that starts the joiner.
     """
     name = f"join-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=data, results=results)
-    running = [application.start(instance=str(number)) for number in range(processes)]
+    running = [application.start(instance=str(number), command=command) for number in range(processes)]
     try:
         application.wait_until_through(running)
     finally:
@@ -215,6 +218,7 @@ JOINERS: Final[dict[str, Run]] = {
     "joiner": partial(run_joiner, processes=1),
     "joiner, compact results": partial(run_joiner, processes=1, results="compact"),
     "joiner, two processes": partial(run_joiner, processes=2),
+    "joiner, a stage in Spark": partial(run_joiner, processes=1, command="spark"),
 }
 
 

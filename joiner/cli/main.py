@@ -116,8 +116,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
 def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     with imports_of("joiner", "spark"):
         # Imported here because only this command needs PySpark.
-        from joiner.runtime.runners.spark.query import StageFailed  # noqa: PLC0415 - see above
-        from joiner.runtime.runners.spark.stage import SparkStage  # noqa: PLC0415 - see above
+        from joiner.runtime.runners.spark.stage import SparkStage, StageFailed  # noqa: PLC0415 - see above
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
     running = SparkStage(settings, claimant, clock, standby=options.standby)
     end_on_signals(running.stop)

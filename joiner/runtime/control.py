@@ -81,6 +81,13 @@ class Claiming(_Record, frozen=True, kw_only=True):
     run: str
 
 
+class Stop(_Record, frozen=True, kw_only=True):
+    """Asks the instances of a Spark stage to stop; repeated until they have. ``run``: the stage. ``move`` is empty."""
+
+    move: str = ""
+    run: str
+
+
 _Span = Annotated[int, msgspec.Meta(ge=0, le=100 * 365 * 24 * 3600 * 1000)]
 """A time span in milliseconds, at most a hundred years, so that adding it to a timestamp gives a valid date."""
 
@@ -102,7 +109,7 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     retry_ms: _Span | None = None
 
 
-Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming
+Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming | Stop
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)

@@ -82,7 +82,7 @@ def host_name() -> str:
 class ApplicationSettings(Section):
     """``[application]``: the settings that all joins share, and the limits of a process."""
 
-    renamed: ClassVar[Mapping[str, str]] = {
+    renamed: ClassVar[Mapping[str, str | None]] = {
         "application.placement": "application.site",
         "application.ahead_max": "application.max_future_skew",
     }
@@ -113,11 +113,16 @@ class ApplicationSettings(Section):
 
 
 class SparkSettings(Section):
-    """``[spark]``: the settings of the Spark stage. ``config`` is passed to Spark unchanged."""
+    """``[spark]``: the settings of the Spark stage. ``config`` is passed to Spark unchanged.
+
+    ``instances``: how many instances to start (None: one for each core that Spark has when it starts, and at most one
+    for each unit).
+    """
+
+    renamed: ClassVar[Mapping[str, str | None]] = {"spark.batch_records_max": None, "spark.checkpoint": None}
 
     master: str = Field(default="local[*]", min_length=1)
-    batch_records_max: int = Field(default=800_000, ge=1, le=10_000_000)
-    checkpoint: str | None = None
+    instances: Annotated[int, Field(ge=1, le=1000)] | None = None
     config: Annotated[dict[str, str | int | float | bool], BeforeValidator(plain_values)] = Field(default_factory=dict)
 
 

@@ -49,7 +49,7 @@ def spark() -> Runner:
     """Return the stage in Spark."""
 
     def start(app: Application, environment: dict[str, str]) -> Joiner:
-        module = "tests.integration.dying_joiner" if environment else "joiner"
+        module = "tests.chaos.dying_stage" if environment else "joiner"
         joiner = app.start("--standby", instance="in-spark", command="spark", module=module, **environment)
         _wait_until_up(joiner, environment, SPARK_STARTS_S)
         return joiner

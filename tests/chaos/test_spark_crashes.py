@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.dying_stage import DRIVER, WORKER
+from tests.chaos.dying import POINTS
+from tests.chaos.dying_stage import WHO
 from tests.chaos.schedule import seeds
 from tests.integration.joiner_application import SPARK_STARTS_S, Application, Joiner, application, seeded_entries
 from tests.integration.services import wait_until
@@ -23,10 +24,7 @@ KILLS: Final = 3
 PIECE: Final = 400
 """The number of records sent at a time."""
 
-DEATHS: Final = [
-    *((who, point) for point in DRIVER for who in ("driver", "all")),
-    *(("worker", point) for point in WORKER),
-]
+DEATHS: Final = [(who, point) for point in POINTS["joiner"] for who in WHO]
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
-    """Return the kills of a seed: which process dies, and at which point. Consecutive seeds cover all combinations."""
+    """Return the kills of a seed: what dies, and at which point. Consecutive seeds cover all combinations."""
     order = DEATHS.copy()
     random.Random(0).shuffle(order)
     return [order[(seed * KILLS + number) % len(order)] for number in range(KILLS)]
@@ -55,7 +53,7 @@ def test_every_pair_comes_out_once_whatever_dies_of_the_stage(app: Application, 
         armed = {"LSB_CHAOS_DIE": f"{who}:{point}:{count}", "LSB_CHAOS_DIED": str(died)}
         joiner = app.start(module="tests.chaos.dying_stage", **armed)
         feed_until_dead(app, joiner, died, draw)
-        if who == "worker":
+        if who == "instance":
             app.wait_until_through(SPARK_STARTS_S)
             joiner.kill()
         assert joiner.ends() == -9

@@ -134,9 +134,7 @@ def test_the_stage_in_spark_exposes_the_same_metrics(app: Application, endpoints
     app.runner = "spark"
     app.create_topics()
     app.produce(seeded_entries(seed=9, count=800))
-    stage = app.start(LSB_METRICS__LISTEN=str(endpoints.port))
-    wait_until(lambda: endpoints.ask("/readyz") == (503, "Spark is starting\n"), "the driver reports its start")
-    assert endpoints.ask("/healthz") == (200, "ok\n")
+    stage = app.start(LSB_METRICS__LISTEN=str(endpoints.port), LSB_SPARK__INSTANCES="1")
     app.wait_until_through(SPARK_STARTS_S)
     endpoints.wait_until_ready()
     wait_until(lambda: endpoints.total("joiner_records_total") == 800, "all records are counted")

@@ -55,7 +55,6 @@ def test_two_executors_share_the_units_and_the_loss_of_one_costs_nothing(app: Ap
     with cluster(folder) as master, flowing(app, 11):
         stage = app.start(
             LSB_SPARK__MASTER=master,
-            LSB_SPARK__CHECKPOINT=str(tmp_path / "checkpoint"),
             LSB_SPARK__CONFIG=json.dumps(CONFIG),
         )
         stage.wait_for_units()

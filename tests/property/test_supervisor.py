@@ -116,9 +116,7 @@ class Lives(RuleBasedStateMachine):
         nothing: Any = None
         services = Services(self.pool, nothing, nothing, control, self.clock)
         execution: Any = self.execution
-        self.supervisor: Supervisor[Any] = Supervisor(
-            settings, claimant, execution, services, metrics, in_group=True, standby=True
-        )
+        self.supervisor: Supervisor[Any] = Supervisor(settings, claimant, execution, services, metrics, standby=True)
         claims: Any = SimpleNamespace(claim=self._claim)
         self.supervisor._assignment._claimer = claims  # noqa: SLF001 - claims without Kafka
 

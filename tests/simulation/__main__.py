@@ -21,7 +21,6 @@ from tests.seed_text import parse_seeds
 from tests.simulation.align_bugs import ALIGN_BUGS
 from tests.simulation.bugs import BUGS
 from tests.simulation.seeds import Tally, play_all
-from tests.simulation.spark_bugs import SPARK_BUGS
 
 _BLOCK = 500
 
@@ -32,43 +31,42 @@ def main() -> int:
     parser.add_argument("--seeds", default="1-1000", help='such as "1-10000" or "7 12" (default: 1-1000)')
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (default: 1)")
     parser.add_argument("--report", type=Path, help="Markdown file to write, with a JSON file beside it")
-    parser.add_argument("--spark", action="store_true", help="stages in Spark instead of plain processes")
     parser.add_argument("--bugs", action="store_true", help="run the seeds with each planted defect")
     parser.add_argument("--timeline", action="store_true", help="print the whole timeline of each seed")
     options = parser.parse_args()
     seeds = parse_seeds(options.seeds)
     if options.bugs:
-        return _play_bugs(seeds, in_spark=options.spark)
+        return _play_bugs(seeds)
     if options.timeline:
-        return _tell(seeds, in_spark=options.spark)
+        return _tell(seeds)
     tally = Tally()
     for at in range(0, len(seeds), _BLOCK):
-        tally.add(play_all(seeds[at : at + _BLOCK], options.jobs, in_spark=options.spark))
+        tally.add(play_all(seeds[at : at + _BLOCK], options.jobs))
         print(f"{tally.seeds} histories in {tally.took_s:.0f} s, {len(tally.different)} differ", flush=True)
         if options.report is not None:
             # Written after each block, so that an interrupted run leaves a report.
             played = f"{seeds[0]}-{seeds[tally.seeds - 1]}"
-            _write_report(options.report, _facts(tally, played, options.jobs, in_spark=options.spark))
+            _write_report(options.report, _facts(tally, played, options.jobs))
     for text in tally.texts[:3]:
         print(text)
     print(f"seeds that differ: {tally.different[:50]}")
     return 1 if tally.different else 0
 
 
-def _tell(seeds: list[int], *, in_spark: bool) -> int:
+def _tell(seeds: list[int]) -> int:
     from tests.simulation.history import play  # noqa: PLC0415 - only this command needs it
 
-    outcomes = [play(seed, in_spark=in_spark) for seed in seeds]
+    outcomes = [play(seed) for seed in seeds]
     for outcome in outcomes:
         print(outcome.text(lines=100_000))
     return 1 if any(outcome.difference for outcome in outcomes) else 0
 
 
-def _play_bugs(seeds: list[int], *, in_spark: bool) -> int:
+def _play_bugs(seeds: list[int]) -> int:
     missed = 0
-    for name, bug in (SPARK_BUGS if in_spark else BUGS | ALIGN_BUGS).items():
+    for name, bug in (BUGS | ALIGN_BUGS).items():
         with bug():
-            tally = play_all(seeds, in_spark=in_spark)
+            tally = play_all(seeds)
         missed += not tally.different
         first = f"the first at seed {tally.different[0]}" if tally.different else "NOT FOUND"
         print(f"{name:32} found in {len(tally.different):4} of {tally.seeds} histories, {first}", flush=True)
@@ -81,14 +79,13 @@ def _write_report(path: Path, facts: dict[str, Any]) -> None:
     path.write_text(_markdown(facts, path.name))
 
 
-def _facts(tally: Tally, seeds: str, jobs: int, *, in_spark: bool) -> dict[str, Any]:
+def _facts(tally: Tally, seeds: str, jobs: int) -> dict[str, Any]:
     kinds = ("killed", "frozen", "lost", "failed")
     counts = tally.counts
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "confluent_kafka": confluent_kafka.__version__,
-        "runner": "spark" if in_spark else "process",
         "seeds": seeds,
         "workers": jobs,
         "histories": tally.seeds,
@@ -101,7 +98,6 @@ def _facts(tally: Tally, seeds: str, jobs: int, *, in_spark: bool) -> dict[str, 
 
 
 def _markdown(facts: dict[str, Any], name: str) -> str:
-    in_spark = facts["runner"] == "spark"
     counts, faults = facts["counts"], facts["faults"]
     rows = [
         ("histories", facts["histories"]),
@@ -121,13 +117,11 @@ def _markdown(facts: dict[str, Any], name: str) -> str:
     ]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     each = "\n".join(f"| {name} | {count} |" for name, count in counts.items())
-    title = "Simulated histories of the stage in Spark" if in_spark else "Simulated histories of the plain process"
-    flag = " --spark" if in_spark else ""
-    return f"""# {title}
+    return f"""# Simulated histories
 
 The runner's production code over an in-memory broker; a seed decides what happens. Made on {facts["date"]} with Python
 {facts["python"]}, confluent_kafka {facts["confluent_kafka"]}, {facts["workers"]} worker processes:
-`python -m tests.simulation --seeds {facts["seeds"]} --jobs {facts["workers"]}{flag} --report docs/evidence/{name}`
+`python -m tests.simulation --seeds {facts["seeds"]} --jobs {facts["workers"]} --report docs/evidence/{name}`
 
 | | |
 |---|---:|

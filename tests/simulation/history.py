@@ -35,7 +35,7 @@ _FEED_AGAIN: Final = 500
 """More input is written after this many steps. Without it, an owner does not detect that it has lost its unit."""
 # Phrases logged when a process gives a unit up to another owner, and when it claims a unit without a new assignment by
 # the group.
-_LOST: Final = ("now owned by process", "now owned by spark")
+_LOST: Final = ("now owned by process",)
 _TRIED_AGAIN: Final = (
     "retrying in",
     # Logged after a check of the owner. The other runner may act between that check and the claim.
@@ -44,9 +44,9 @@ _TRIED_AGAIN: Final = (
 _STATE: Final = f"{APPLICATION}.state"
 
 
-def play(seed: int, *, in_spark: bool = False) -> Outcome:
+def play(seed: int) -> Outcome:
     """Run the history of a seed, with plain processes or with stages in Spark."""
-    history = History(seed, in_spark=in_spark)
+    history = History(seed)
     with on_stage(history.world):
         history.world.play()
     return Outcome(seed, history.difference, history.world.counts, history.world.timeline)
@@ -64,9 +64,8 @@ class _Slot:
 class History:
     """The `Director` of a simulated history."""
 
-    def __init__(self, seed: int, *, in_spark: bool) -> None:
+    def __init__(self, seed: int) -> None:
         plan = random.Random(f"plan {seed}")
-        self._in_spark = in_spark
         self.world = World(seed)
         self.world.director = self
         self.world.snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
@@ -88,7 +87,7 @@ class History:
         self._act_from = 0
         self._make_topics()
         self.world.faults.temper = self._trouble
-        names = ("one", "two", "three")[: plan.randint(1, 3)] if not in_spark else ("one",)
+        names = ("one", "two", "three")[: plan.randint(1, 3)]
         now_s = self.world.clock_s
         self._slots = [
             _Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
@@ -110,7 +109,7 @@ class History:
         """See `Director`."""
         for slot in self._slots:
             if slot.process is None and slot.start_s <= self.world.clock_s:
-                slot.process = self.world.start(slot.settings, in_spark=self._in_spark)
+                slot.process = self.world.start(slot.settings)
         self._incidents.step()
         self._act()
 
@@ -229,8 +228,6 @@ class History:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
         due = {number: member.instance for member in kafka.group(APPLICATION).members for _, number in member.due}
-        if self._in_spark:
-            due = dict.fromkeys(units, "one")
         served = [(number, process.name) for process in self.world.processes for number in running(process.joiner)]
         return (
             sorted(served) == sorted(due.items())
@@ -243,11 +240,6 @@ class History:
         """Check that processes claimed each other's units only after the group assigned them, or in a retry."""
         kafka = self.world.kafka
         allowed = Counter(kafka.group(APPLICATION).given)
-        if self._in_spark:
-            # A stage has no group: it claims all units when it starts.
-            units = range(self._settings.topics.partitions)
-            starts = [arguments[0] for _, _, _, text, *arguments in self.world.timeline if text == "%s starts"]
-            allowed.update((run, unit) for run in starts for unit in units)
         for _, _, run, text, *arguments in self.world.timeline:
             if any(phrase in text for phrase in _TRIED_AGAIN):
                 allowed[run, arguments[0]] += 1

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 from tests.simulation.history import play
 from tests.simulation.outcome import Outcome
@@ -43,26 +42,26 @@ class Tally:
             self.texts.append(outcome.text())
 
 
-def play_all(seeds: Sequence[int], jobs: int = 1, *, in_spark: bool = False) -> Tally:
-    """Run the histories of the seeds in ``jobs`` worker processes, with plain processes or with stages in Spark."""
+def play_all(seeds: Sequence[int], jobs: int = 1) -> Tally:
+    """Run the histories of the seeds in ``jobs`` worker processes."""
     began_s = time.monotonic()
     total = Tally()
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     if jobs == 1:
         for chunk in chunks:
-            total.add(_play_some(chunk, in_spark=in_spark))
+            total.add(_play_some(chunk))
     else:
         with ProcessPoolExecutor(jobs, initializer=_keep_to_one_core) as pool:
-            for tally in pool.map(partial(_play_some, in_spark=in_spark), chunks):
+            for tally in pool.map(_play_some, chunks):
                 total.add(tally)
     total.took_s = time.monotonic() - began_s
     return total
 
 
-def _play_some(seeds: Iterable[int], *, in_spark: bool) -> Tally:
+def _play_some(seeds: Iterable[int]) -> Tally:
     tally = Tally()
     for seed in seeds:
-        tally.note(play(seed, in_spark=in_spark))
+        tally.note(play(seed))
     return tally
 
 

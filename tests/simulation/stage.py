@@ -18,7 +18,6 @@ from joiner.runtime.ownership import services
 from joiner.runtime.runners import process, runner
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.runner import Runner
-from joiner.runtime.runners.spark import units
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
@@ -84,7 +83,6 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
-        (units, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         # A single interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),
         (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),

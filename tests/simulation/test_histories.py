@@ -44,11 +44,10 @@ def test_a_seed_gives_the_same_history_in_every_process() -> None:
 
 
 def test_nothing_goes_wrong_any_more_once_a_history_heals() -> None:
-    for in_spark in (False, True):
-        history = History(1, in_spark=in_spark)
-        kafka = history.world.kafka
-        history.begin_healing()
-        kafka.damaged, kafka.forgets = 3, lambda _log: True
-        history.step()
-        assert not kafka.damaged
-        assert kafka.forgets is None
+    history = History(1)
+    kafka = history.world.kafka
+    history.begin_healing()
+    kafka.damaged, kafka.forgets = 3, lambda _log: True
+    history.step()
+    assert not kafka.damaged
+    assert kafka.forgets is None

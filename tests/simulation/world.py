@@ -20,13 +20,12 @@ from confluent_kafka import KafkaException
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
-from joiner.runtime.settings import PROCESS, SPARK, JoinerSettings
+from joiner.runtime.settings import PROCESS, JoinerSettings
 from tests.simulation.actors import Actor, Dead
 from tests.simulation.clock import BEGIN_S, SimulatedClock
 from tests.simulation.faults import WRITES, Faults
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka
-from tests.simulation.spark import SimulatedStage
 
 Result = TypeVar("Result")
 
@@ -54,18 +53,12 @@ class Director(Protocol):
 class SimulatedProcess:
     """One run of the joiner."""
 
-    def __init__(
-        self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool, in_spark: bool
-    ) -> None:
+    def __init__(self, world: World, settings: JoinerSettings, claimant: Claimant, *, standby: bool) -> None:
         self.name = settings.application.instance
         self.run = claimant.run
         self.is_dead = self.is_ended = False
         self.frozen_until_s: float | None = None
-        self.joiner: JoinerProcess | SimulatedStage
-        if in_spark:
-            self.joiner = SimulatedStage(settings, claimant, world.clock)
-        else:
-            self.joiner = JoinerProcess(settings, claimant, world.clock, standby=standby)
+        self.joiner = JoinerProcess(settings, claimant, world.clock, standby=standby)
         self.producers: list[MemoryProducer] = []
         self.pool: list[Actor] = []
         self._world = world
@@ -169,12 +162,11 @@ class World:
         claimant: Claimant | None = None,
         *,
         standby: bool = False,
-        in_spark: bool = False,
     ) -> SimulatedProcess:
         """Start a process."""
         name = settings.application.instance
-        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, SPARK if in_spark else PROCESS)
-        process = SimulatedProcess(self, settings, claimant, standby=standby, in_spark=in_spark)
+        claimant = claimant or Claimant(f"{name}-{len(self._all)}", name, PROCESS)
+        process = SimulatedProcess(self, settings, claimant, standby=standby)
         self._links[process] = ProcessLink(self, process)
         self.processes.append(process)
         self._all.append(process)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed, Stop
 from joiner.runtime.migration.protocol import RECLAIMED, REPEAT_S
 
 
@@ -91,7 +91,7 @@ class Order:
 
     def hear(self, record: Record, at_ms: int) -> int | None:
         """Process a record of the control topic, appended at ``at_ms``. Return the unit whose status has changed."""
-        if record.move != self.move or isinstance(record, Request | Cancelled | Claiming):
+        if record.move != self.move or isinstance(record, Request | Cancelled | Claiming | Stop):
             return None
         if record.unit not in self.units:
             return None

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed
+from joiner.runtime.control import Back, Cancelled, Claiming, Ready, Record, Refused, Released, Request, Resumed, Stop
 from joiner.runtime.model import OnTheWay
 
 REPEAT_S: Final = 0.5
@@ -135,6 +135,8 @@ class Source:
                 return []
             case Claiming():
                 self._wait_for(record, now_s)
+                return []
+            case Stop():  # not about a move
                 return []
         one = self._of(record.unit, record)
         return self._hear_of(one, record, now_s, owned) if one is not None else []

@@ -71,19 +71,15 @@ class AssignmentManager:
         found_elsewhere: Callable[[int, Checkpoint], bool],
         clock: Clock,
         *,
-        in_group: bool,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``in_group``: whether a consumer group assigns units to this runner; it may assign a lost unit to it again.
-
-        ``found_elsewhere`` is called with units of other sites and returns whether the runner waits for them.
+        """``found_elsewhere`` is called with units of other sites and returns whether the runner waits for them.
         ``fenced`` is called, from any thread, when it turns out that another runner has claimed a unit.
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
         self._settings, self._clock = settings, clock
         self._claimant = claimant
-        self._in_group = in_group
         # Units that may be claimed by force: those assigned at start-up. A unit assigned later must not be claimed from
         # the site to which it was moved. None until units have been assigned.
         self._by_force: set[int] | None = None
@@ -245,7 +241,7 @@ class AssignmentManager:
             then = self._waiting.get(number)
             runs = then.runs if then is not None and action is _CLAIM else None
             self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, runs)
-        if isinstance(error, _Lost) and self._in_group and error.checkpoint.run != RESET_RUN:
+        if isinstance(error, _Lost) and error.checkpoint.run != RESET_RUN:
             self._lost[number] = self._clock.monotonic_s() + self._settings.application.session_timeout / 1e9
 
     def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:

@@ -1,8 +1,7 @@
 """Determines, as far as possible from outside, whether the owner of a unit is running.
 
-A plain process is a member of its site's consumer group, which detects within a session timeout that the process has
-ended. A Spark stage is not in a group, and its last checkpoint only shows whether it shut down cleanly. A recent commit
-shows that an owner is running, but an old commit may just mean that there has been no input.
+An instance is a member of its site's consumer group, which detects within a session timeout that the instance has
+ended.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from joiner.runtime.kafka.clients import TIMEOUT_S, describe
 from joiner.runtime.model import RESET_RUN, Checkpoint
-from joiner.runtime.settings import SPARK, JoinerSettings
+from joiner.runtime.settings import JoinerSettings
 
 RUNNING: Final = "running"
 STOPPED: Final = "stopped"
@@ -33,7 +32,7 @@ Members = Mapping[str, Mapping[str, frozenset[int]]]
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
     """Return the current members of each site's consumer group. Sites whose group cannot be described are omitted."""
-    groups = {settings.membership_group(site): site for site in sites if site != SPARK}
+    groups = {settings.membership_group(site): site for site in sites}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
         return found

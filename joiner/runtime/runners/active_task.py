@@ -1,4 +1,4 @@
-"""A unit that a plain process is running: its state, and the effects of batches that no commit includes yet."""
+"""A running unit: its state, its transactions, its last checkpoint and snapshot, and the effects not committed yet."""
 
 from __future__ import annotations
 
@@ -8,24 +8,44 @@ from types import MappingProxyType
 
 import msgspec
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
+from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.runners.commit import Commit
-from joiner.runtime.runners.running_task import RunningTask
 from joiner.runtime.settings import ApplicationSettings
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.effects import Effects
-from joiner.runtime.task.flow_control import topics_to_pause
+from joiner.runtime.task.flow_control import SILENT_S, topics_to_pause
 from joiner.runtime.task.function_failures import Failures, counts_with
 from joiner.runtime.task.unit import Unit
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 
 @dataclass(kw_only=True)
-class ActiveTask(RunningTask):
-    """A unit that a plain process is running, with the effects of batches that no commit includes yet."""
+class ActiveTask:
+    """A running unit: how far it has been committed, the transaction in flight, and the effects that follow it."""
 
     unit: Unit
+    transactions: UnitTransactions
+    clock: Clock
+    checkpoint: Checkpoint
+    """The last checkpoint known to be committed."""
+    place: SnapshotPlace
+    snapshot_offsets: dict[str, int]
+    """The offsets of the newest snapshot."""
+    snapshot_at_s: float
+    """The monotonic time of the last snapshot since the claim, or else of the claim itself."""
+    records: int = 0
+    """Number of records since ``snapshot_at_s``."""
+    commit: Commit | None = None
+    """The in-flight transaction."""
+    first_commit_s: float = 0.0
+    """Monotonic time at which the first transaction after the claim was found to have been written; 0 before that."""
+    quiet_since_s: dict[str, float] = field(default_factory=dict)
+    """For each topic that was at the end of its log at the last check: the monotonic time at which it got there."""
+    paused: set[str] = field(default_factory=set)
+    """The topics that are paused because they are ahead of the others."""
     has_uncommitted: bool = False
     """Whether the state includes a batch whose commit has not begun. The next commit must contain its results, or they
     would be lost."""
@@ -34,22 +54,44 @@ class ActiveTask(RunningTask):
     log_ends: Mapping[str, int] = field(default_factory=dict)
     """The end offset of each input log at the last check, for metrics."""
 
+    @property
+    def is_writing_long(self) -> bool:
+        """Whether a commit is in flight that may take too long to wait for."""
+        return self.commit is not None and self.commit.may_last
+
+    def finish_commit(self) -> Exception | None:
+        """Wait for the in-flight commit, if any. Return its error if it failed."""
+        commit, self.commit = self.commit, None
+        if commit is None:
+            return None
+        if (error := commit.failure()) is not None:
+            return error
+        place = commit.written.result()
+        self.first_commit_s = self.first_commit_s or self.clock.monotonic_s()
+        self.checkpoint = commit.checkpoint
+        if place is not None:
+            self.place, self.snapshot_offsets = place, commit.checkpoint.offsets
+        return None
+
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
         """Return the offsets after a batch: one past the last message, or the end of the log if it was reached."""
         ends = {topic: batch.last + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
             self.quiet_since_s.pop(topic, None)
+        now_s = self.clock.monotonic_s()
         for topic, at in met.items():
             if at >= ends.get(topic, offsets[topic]):
-                self.note_quiet(topic)
+                self.quiet_since_s.setdefault(topic, now_s)
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
     def to_pause(self) -> set[str]:
         """Return the topics that should be paused."""
         if self._is_held_up:
             return set(self.unit.offsets)
-        return topics_to_pause(self.unit.leads(), self.paused, self.silent_topics())
+        latest_s = self.clock.monotonic_s() - SILENT_S
+        silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
+        return topics_to_pause(self.unit.leads(), self.paused, silent)
 
     @property
     def why_paused(self) -> str:
@@ -73,11 +115,14 @@ class ActiveTask(RunningTask):
 
     def snapshot_due(self, application: ApplicationSettings) -> bool:
         """Return whether the next commit should contain a snapshot."""
-        return self.needs_snapshot(self.unit.offsets) and self.is_snapshot_time(application)
+        if not self.is_changed() and not self.transactions.has_pending_markers:
+            return False
+        late = self.clock.monotonic_s() - self.snapshot_at_s >= application.snapshot_interval / 1e9
+        return late or self.records >= application.snapshot_records
 
     def snapshot(self) -> tuple[bytes, SnapshotPlace]:
         """Take a snapshot of the unit. Return it with the place of the previous one, because a commit needs both."""
-        self.note_snapshot()
+        self.snapshot_at_s, self.records = self.clock.monotonic_s(), 0
         return self.unit.snapshot(), self.place
 
     def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
@@ -96,7 +141,11 @@ class ActiveTask(RunningTask):
 
     def status(self) -> UnitStatus:
         """Return the unit's figures for metrics. Thread-safe."""
-        return self.figures(self.unit.held_bytes(), self.log_ends)
+        checkpoint = self.checkpoint
+        lag = sum(max(0, self.log_ends.get(topic, at) - at) for topic, at in checkpoint.offsets.items())
+        is_saved = checkpoint.offsets == self.snapshot_offsets
+        age_s = 0.0 if is_saved else self.clock.monotonic_s() - self.snapshot_at_s
+        return UnitStatus(checkpoint, self.unit.held_bytes(), self.paused, lag, age_s)
 
     def begin_commit(self, commit: Commit) -> None:
         """Record that a commit of the current state has begun."""

@@ -50,7 +50,7 @@ class ProcessLoop:
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
         self.tasks = ProcessTasks(settings, services, metrics)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
-            settings, claimant, self.tasks, services, metrics, in_group=True, standby=standby
+            settings, claimant, self.tasks, services, metrics, standby=standby
         )
         self._membership = Membership(settings, claimant.site, self.give_back, services.clock)
         telemetry.why_unready = self.why_unready

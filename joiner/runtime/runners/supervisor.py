@@ -103,10 +103,9 @@ class Supervisor(Generic[_Task]):
         services: Services,
         metrics: JoinerMetrics,
         *,
-        in_group: bool,
         standby: bool,
     ) -> None:
-        """``in_group``: see `AssignmentManager`. ``standby``: whether to wait for units that belong to other sites."""
+        """``standby``: whether to wait for units that belong to other sites."""
         self._settings = settings
         self._execution = execution
         self._metrics, self._clock = metrics, services.clock
@@ -122,7 +121,6 @@ class Supervisor(Generic[_Task]):
             claimer,
             self._moves.found_elsewhere,
             services.clock,
-            in_group=in_group,
             fenced=metrics.fenced,
         )
         self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock)

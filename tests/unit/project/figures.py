@@ -354,26 +354,7 @@ def _speed_of_the_joiner() -> Iterable[Figure]:
 
 def _spark() -> Iterable[Figure]:
     page = "docs/spark.md"
-    yield Figure(
-        page,
-        "one command, first result after {:.1f} s | first result after {:.1f} s |",
-        (_throughput(PROCESS, "start_s"), _throughput(STAGE, "start_s")),
-    )
-    yield Figure(
-        page,
-        "| p50 {:.0f} ms, p99 {:.0f} ms | p50 {:.0f} ms, p99 {:.0f} ms: Spark's own part",
-        tuple(_late_ms(name, number) for name in (PROCESS, STAGE) for number in (0, 1)),
-    )
-    yield Figure(page, "| {:.0f} thousand records/s; a second process", (_throughput(PROCESS, "records_per_s") / 1e3,))
-    yield Figure(page, "| {:.0f} thousand records/s |", (_throughput(STAGE, "records_per_s") / 1e3,))
-    state = evidence("bench_spark_state")["figures"]
-    nothing, one, each = (median(rates) for rates in state["rates"].values())
-    yield Figure(
-        page,
-        "cost {:.0f} % of the throughput; held in each of the four, they cost {:.0f} %.",
-        (100 * (1 - one / nothing), 100 * (1 - each / nothing)),
-    )
-    yield Figure(page, "never above {:.0f} kB", (max(step["spark_bytes"] for step in state["growth"]) / 1e3,))
+    yield Figure(page, "one command, first result after {:.1f} s |", (_throughput(PROCESS, "start_s"),))
     pauses = {
         (start, end): [
             one["pause_ms"]
@@ -399,11 +380,6 @@ def _others() -> Iterable[Figure]:
         page,
         "| p50 {:.0f} ms, p99 {:.0f} ms after the later record",
         (_late_ms(PROCESS, 0), _late_ms(PROCESS, 1)),
-    )
-    yield Figure(
-        page,
-        "| p99 {:.0f} ms at 5,000 records/s; first result {:.1f} s after the start; {:,.0f} MB at full rate |",
-        (_late_ms(STAGE, 1), _throughput(STAGE, "start_s"), _throughput(STAGE, "memory_bytes") / 1e6),
     )
     ratios = evidence("bench_metrics")["figures"]["thousand records a second"]["with / without"]
     yield Figure(

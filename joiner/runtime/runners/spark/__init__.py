@@ -1,4 +1,4 @@
-"""The joiner as a stage in Spark: the driver plans and commits batches, and the workers join them.
+"""The joiner as a job in Spark: each task is an instance of the joiner, and the driver starts and stops them.
 
-This package may import what `runners` may. Start with `stage`, then read `units`.
+This package may import what `runners` may. Start with `stage`.
 """

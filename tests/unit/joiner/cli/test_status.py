@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,6 @@ from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.presence import read_members, state_of
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
-from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 from tests.unit.joiner.runtime.task.test_function_failures import FAILS, Process
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
@@ -86,15 +84,13 @@ def shown(
         ({"stopped": True}, {"one": [0]}, "stopped"),
         ({"run": RESET_RUN}, {"one": [0]}, "nobody"),
         ({"run": OnTheWay("m", "process").run(), "site": "green"}, {}, "nobody"),
-        ({"site": "spark"}, {"one": [0]}, "not known"),
     ],
 )
 def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(
     changes: dict[str, Any], members: dict[str, list[int]], state: str
 ) -> None:
     settings = make_settings()
-    there = read_members(admin(**members), settings, ["process", "spark"])
-    assert "spark" not in there
+    there = read_members(admin(**members), settings, ["process"])
     assert state_of(make_checkpoint(**changes), there) == state
 
 
@@ -260,12 +256,3 @@ def test_a_unit_that_goes_to_another_process_is_not_said_to_be_stopped() -> None
     process.turn("speed", "torque")
     process.loop.give_back([0], lost=False)
     assert process.transactions.written[-1].stopped is False
-
-
-def test_a_driver_that_ends_says_so_in_its_last_records() -> None:
-    stage = Stage()
-    begun(stage)
-    stage.serve(0)
-    stage.units.finish(time.monotonic() + 30)
-    (_, last, snapshot) = stage.transactions[0].written[-1]
-    assert (last.stopped, snapshot) == (True, None)

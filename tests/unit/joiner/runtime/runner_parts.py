@@ -58,7 +58,7 @@ def idle_supervisor(pool: Executor) -> Supervisor[Any]:
     settings, claimant = make_settings(partitions=2), Claimant("run", "one")
     metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set, SystemClock())
     tasks: Any = NoTasks()
-    return Supervisor(settings, claimant, tasks, quiet_services(pool), metrics, in_group=True, standby=False)
+    return Supervisor(settings, claimant, tasks, quiet_services(pool), metrics, standby=False)
 
 
 class Group:

@@ -16,6 +16,7 @@ from joiner.runtime.control import (
     Released,
     Request,
     Resumed,
+    Stop,
     decode,
     encode,
 )
@@ -29,6 +30,7 @@ RECORDS: list[Record] = [
     Resumed(**_OF_UNIT, late_ms=12),  # type: ignore[arg-type] # as above
     Refused(**_OF_UNIT, why="no"),  # type: ignore[arg-type] # as above
     Back(**_OF_UNIT),  # type: ignore[arg-type] # as above
+    Stop(run="5d3a"),
 ]
 
 

@@ -57,14 +57,12 @@ class Claims:
 class Runner:
     """The loop of a runner with one unit assigned; ``turn`` claims it when a claim is due."""
 
-    def __init__(self, clock: ManualClock, run: str = "run", *, in_group: bool = True) -> None:
+    def __init__(self, clock: ManualClock, run: str = "run") -> None:
         self.clock = clock
         self.claims = Claims()
         claims: Any = self.claims
         claimant = Claimant(run, "one")
-        self.wanted = AssignmentManager(
-            make_settings(partitions=4), claimant, claims, lambda *_: False, clock, in_group=in_group
-        )
+        self.wanted = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, clock)
         self.is_served = False
 
     def turn(self) -> None:
@@ -115,7 +113,7 @@ def test_force_is_for_the_units_of_the_start_and_for_one_time(clock: ManualClock
     """A unit assigned later may have been moved to another site in the meantime, on purpose."""
     claims: Any = Claims()
     claimant = Claimant("run", "one", force=True)
-    runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, clock, in_group=True)
+    runner = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, clock)
 
     def claim(units: set[int]) -> None:
         for number in runner.due(units, set()):
@@ -251,7 +249,6 @@ def test_only_a_fencing_counts_as_one(clock: ManualClock, error: Exception, coun
         claims,
         lambda *_: False,
         clock,
-        in_group=True,
         fenced=lambda: fencings.append(UNIT),
     )
     runner.handle_failure(UNIT, error)

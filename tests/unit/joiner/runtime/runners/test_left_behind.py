@@ -21,7 +21,6 @@ from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.commit import Commit
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, quiet_services, serve
-from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 
 
 class Transactions:
@@ -62,20 +61,6 @@ def test_a_process_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolE
     assert not loop.tasks._commits.finish(3, loop.tasks.tasks[3])
     loop.supervisor.collect_failures()
     del transactions
-    assert gone() is None
-
-
-def test_a_stage_keeps_nothing_of_a_unit_whose_commit_failed(pool: ThreadPoolExecutor) -> None:
-    stage = Stage()
-    begun(stage)
-    task = stage.serve(0)
-    transactions: Any = Transactions()
-    gone = weakref.ref(transactions)
-    task.transactions, task.commit = transactions, Commit(task.checkpoint, done(pool.submit(transactions.commit)))
-    stage.units.poll()
-    assert stage.given_up() == [(0, "Aborted")]
-    stage.units.failures.clear()
-    del task, transactions
     assert gone() is None
 
 

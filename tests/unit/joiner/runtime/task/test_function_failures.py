@@ -1,4 +1,4 @@
-"""Does every runner report failures of a joining function in its log, checkpoint and metrics?"""
+"""Does a runner report failures of a joining function in its log, checkpoint and metrics?"""
 
 # ruff: noqa: SLF001 - the tests drive a process step by step
 
@@ -12,13 +12,11 @@ import pytest
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.model import Checkpoint
-from joiner.runtime.runners.spark.plans import Outcome, Plan, decode_outcome, encode_outcome, pack
 from joiner.runtime.task.function_failures import FailureLog, Failures
 from joiner.runtime.task.unit import Unit
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, batch, make_settings, record
 from tests.unit.joiner.runtime.runner_parts import idle_loop, make_task, serve
-from tests.unit.joiner.runtime.runners.spark.test_units import Stage, begun
 from tests.unit.joiner.runtime.test_metrics import Transactions as QuietTransactions
 
 FAILS = {**POWER, "function": "tests.unit.joiner.joining_functions:raises"}
@@ -115,23 +113,6 @@ def test_the_next_owner_goes_on_with_the_count_of_the_progress_record() -> None:
     assert again.failures() == 1
 
 
-def test_a_function_that_fails_in_spark_is_told_of_by_the_driver(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    begun(stage)
-    stage.serve(0)
-    for end in (50, 100):
-        stage.ends[0] = {DATA: end}
-        (plan,) = stage.plans()
-        brought = Outcome(plan, [pack({})], counts={"pairs": end}, failed_pairs={"power": Failures(50, FIRST)})
-        stage.units.accept(brought)
-        stage.settle()
-    assert FIRST in warnings(caplog)[0]
-    assert len(warnings(caplog)) == 1
-    _, checkpoint, _ = stage.transactions[0].written[-1]
-    assert checkpoint.counts == {"pairs": 100, "failed": 100, "power:failed": 100}
-    assert stage.value("function_failures_total", join="power") == 100
-
-
 def test_the_log_says_how_many_failed_since_the_last_line_and_with_what_now(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -158,9 +139,6 @@ def test_an_error_that_says_too_much_or_no_text_is_told_in_a_line() -> None:
     assert len(one.first) < 400
     assert one.first.startswith("no such file: \\udcff.csv xxx")
     assert one.first.endswith("... (f.py line 3)")
-    plan = Plan(0, 1, {}, {}, {})
-    sent = encode_outcome(Outcome(plan, failed_pairs={"power": one}))
-    assert decode_outcome(memoryview(sent)).failed_pairs == {"power": one}
 
 
 def test_a_value_that_is_no_number_is_a_failure_without_a_place() -> None:

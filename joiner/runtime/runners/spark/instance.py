@@ -1,0 +1,109 @@
+"""One task of the Spark stage: an instance of the joiner. It runs in a Python worker of Spark until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaException
+
+from broker.kafka.topics import TopicError
+from broker.logs import set_up_logs
+from broker.settings import SettingsError
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.control import Stop
+from joiner.runtime.kafka.clients import describe
+from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.membership import InstanceInUse
+from joiner.runtime.runners.process import JoinerProcess
+from joiner.runtime.settings import SPARK, JoinerSettings
+
+_LISTEN_S: Final = 0.2
+"""How often the thread that waits for the stop checks whether the instance has ended."""
+
+_RETRY_WAIT_MAX_S: Final = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class Order(NamedTuple):
+    """What the driver asks of every instance.
+
+    ``stage``: the id of this start of the stage. ``log_level``: the name of a log level. ``force`` and ``standby``: see
+    `Claimant` and `Runner`.
+    """
+
+    settings: JoinerSettings
+    stage: str
+    log_level: str
+    force: bool
+    standby: bool
+
+
+class Outcome(NamedTuple):
+    """How an instance has ended: its exit status, and the error that ended it, or an empty string."""
+
+    status: int
+    error: str
+
+
+def run_instance(order: Order, number: int, attempt: int) -> Outcome:
+    """Run an instance until the driver stops it. Return its outcome.
+
+    ``number``: of the task, from 0. ``attempt``: how many attempts of this task have failed. Spark repeats a task at
+    once, so the wait between attempts is here. Errors that another attempt would meet again are returned. Others are
+    raised, and Spark starts the task again.
+    """
+    set_up_logs(order.log_level)
+    clock = SystemClock()
+    if attempt:
+        wait_s = min(2.0 ** (attempt - 1), _RETRY_WAIT_MAX_S)
+        _log.warning("instance %s: attempt %s begins in %.0f s", number, attempt + 1, wait_s)
+        clock.sleep(wait_s)
+    settings = settings_of(order.settings, number)
+    claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=order.force)
+    process = JoinerProcess(settings, claimant, clock, standby=order.standby)
+    is_over = threading.Event()
+    arguments = settings, order.stage, process.stop, is_over.is_set
+    listener = threading.Thread(target=_await_stop, args=arguments, name="stop", daemon=True)
+    listener.start()
+    try:
+        return Outcome(process.run(), "")
+    except SettingsError as error:
+        return Outcome(2, str(error))
+    except (TopicError, InstanceInUse, UnitStopped, KafkaException) as error:
+        return Outcome(1, describe(error))
+    finally:
+        is_over.set()
+        listener.join()
+
+
+def settings_of(settings: JoinerSettings, number: int) -> JoinerSettings:
+    """Return the settings of one instance. Its name, and the port of its metrics, are made unique by its number."""
+    application, metrics = settings.application, settings.metrics
+    name = f"{application.instance}-{number}"
+    listen = metrics.listen
+    if listen is not None:
+        host, _, port = listen.rpartition(":")
+        listen = f"{host}:{int(port) + number if int(port) else 0}"
+    return settings.model_copy(
+        update={
+            "application": application.model_copy(update={"instance": name}),
+            "metrics": metrics.model_copy(update={"listen": listen}),
+        }
+    )
+
+
+def _await_stop(settings: JoinerSettings, stage: str, stop: Callable[[], None], is_over: Callable[[], bool]) -> None:
+    """Call ``stop`` once the driver asks the instances of this stage to stop."""
+    with closing(ControlLog(settings)) as control:
+        while not is_over():
+            if any(isinstance(record, Stop) and record.run == stage for record, _ in control.read(_LISTEN_S)):
+                stop()
+                return

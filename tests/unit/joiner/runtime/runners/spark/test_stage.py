@@ -1,0 +1,120 @@
+"""What does the stage give to its instances and to Spark, and what does it say when Spark fails?"""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.control import Claiming, Record, Stop
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.runners.spark import instance, stage
+from joiner.runtime.runners.spark.instance import settings_of
+from joiner.runtime.runners.spark.session import make_session
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+
+@pytest.mark.parametrize(
+    ("listen", "expected"),
+    [("127.0.0.1:9464", "127.0.0.1:9467"), ("[::1]:9464", "[::1]:9467"), ("127.0.0.1:0", "127.0.0.1:0"), (None, None)],
+)
+def test_each_instance_has_its_own_name_and_port(listen: str | None, expected: str | None) -> None:
+    found = settings_of(make_settings(application={"instance": "green"}, metrics={"listen": listen}), 3)
+    assert (found.application.instance, found.metrics.listen) == ("green-3", expected)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", "local[1,100]"),
+        ("local[*]", "local[*,100]"),
+        ("local[4]", "local[4,100]"),
+        ("local[4,2]", "local[4,2]"),
+        ("spark://one:7077", "spark://one:7077"),
+    ],
+)
+def test_a_local_master_repeats_failed_tasks_as_a_cluster_does(
+    master: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    chosen: dict[str, str] = {}
+
+    class Builder:
+        def appName(self, _name: str) -> Builder:  # noqa: N802 - Spark's name
+            return self
+
+        def master(self, given: str) -> Builder:
+            chosen["master"] = given
+            return self
+
+        def config(self, name: str, value: str) -> Builder:
+            chosen[name] = value
+            return self
+
+        def getOrCreate(self) -> None:  # noqa: N802 - Spark's name
+            return
+
+    monkeypatch.setattr("joiner.runtime.runners.spark.session.SparkSession", SimpleNamespace(builder=Builder()))
+    make_session(make_settings(spark={"master": master, "config": {"spark.speculation": True}}), tmp_path)
+    assert (chosen["master"], chosen["spark.speculation"]) == (expected, "false")
+
+
+def test_an_instance_stops_when_its_own_stage_asks_it_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    arriving: list[list[Record]] = [[Stop(run="another")], [Claiming(units=[0], to="green", run="mine")], []]
+    closed: list[bool] = []
+
+    class Control:
+        def __init__(self, _settings: Any) -> None: ...
+
+        def read(self, _wait_s: float) -> list[tuple[Record, int]]:
+            found = arriving.pop(0) if arriving else [Stop(run="mine")]
+            assert not stopped, "asked once"
+            return [(record, 0) for record in found]
+
+        def close(self) -> None:
+            closed.append(True)
+
+    stopped: list[bool] = []
+    monkeypatch.setattr(instance, "ControlLog", Control)
+    instance._await_stop(make_settings(), "mine", lambda: stopped.append(True), threading.Event().is_set)  # noqa: SLF001 - a single step
+    assert (stopped, closed, arriving) == ([True], [True], [])
+
+
+def test_a_stage_asks_its_instances_to_stop_until_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    posted: list[Stop] = []
+
+    class Control:
+        def __init__(self, _settings: Any) -> None: ...
+
+        def post(self, record: Stop) -> None:
+            posted.append(record)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(stage, "ControlLog", Control)
+    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"), SystemClock())
+
+    class Job:
+        def wait(self, _seconds: float) -> bool:
+            running.stop()
+            return len(posted) == 3
+
+    job: Any = Job()
+    running._wait_for(job)  # noqa: SLF001 - a single step
+    assert posted == [Stop(run="mine")] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ConnectionRefusedError("111"), "Spark's JVM has exited"),
+        (ValueError("no such master\nat java.lang"), "no such master"),
+    ],
+)
+def test_an_error_of_spark_is_told_in_a_line(error: BaseException, line: str) -> None:
+    told = stage.in_a_line(error)
+    assert told.startswith(line)
+    assert "\n" not in told
