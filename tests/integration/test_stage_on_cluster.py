@@ -57,7 +57,7 @@ def test_two_executors_share_the_units_and_the_loss_of_one_costs_nothing(app: Ap
             LSB_SPARK__MASTER=master,
             LSB_SPARK__CONFIG=json.dumps(CONFIG),
         )
-        stage.wait_for_units()
+        # The instances log on the executors.
         wait_until(lambda: joined(app) > 0, "something is joined", SPARK_STARTS_S)
         before = executors()
         assert len(before) == 2
