@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction, unit_producer
 from joiner.runtime.ownership import services
-from joiner.runtime.runners import process, runner
+from joiner.runtime.runners import process
 from joiner.runtime.runners.lifecycle import UnitState
-from joiner.runtime.runners.runner import Runner
+from joiner.runtime.runners.process import JoinerProcess
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
@@ -31,7 +31,7 @@ TAIL: Final = 12
 """So short that it does not always include the newest checkpoint."""
 
 
-def running(joiner: Runner[Any]) -> set[int]:
+def running(joiner: JoinerProcess) -> set[int]:
     """Return the units that the runner is running."""
     return {unit for unit, state in joiner.states.items() if state is UnitState.RUNNING}
 
@@ -85,7 +85,7 @@ def on_stage(world: World) -> Iterator[None]:
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         # A single interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),
-        (runner, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
+        (process, "wait_for_topics", lambda *_: _facts(world.link.kafka)),
         (snapshot_log, "CHUNK_BYTES_MAX", CHUNK_BYTES),
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # Called in the same thread, because no other thread may run now.

@@ -1,7 +1,7 @@
 """The protocol of a move between sites. Both sides are state machines, which use neither Kafka nor a clock.
 
-Their input is control records and times; their output is actions for the runner. Both kinds of runner drive them
-through `coordinator`.
+Their input is control records and times; their output is actions for the runner, which drives
+them through `coordinator`.
 
     order     sends Request, repeated every `REPEAT_S`: a lease, which each side times by its own clock
     target    WarmUp: builds the state while the owner still serves the unit; sends Ready, repeated with each Request

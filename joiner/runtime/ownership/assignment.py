@@ -1,8 +1,8 @@
 """Manages the units that are assigned to a runner but not served by it.
 
-Such a unit is waiting to be claimed, has been lost to another runner, or has failed. Every kind of runner reacts to a
-failed claim or batch in the same way: it claims the unit again from its last commit after a back-off, or verifies the
-owner first, or marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
+Such a unit is waiting to be claimed, has been lost to another runner, or has failed. After a failed claim
+or batch, a runner claims the unit again from its last commit after a back-off, or verifies the owner first, or marks
+the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The two kinds of runner that execute units: `process` runs its own loop, `spark` is a stage in a streaming query.
+"""Executes units: `process` is the plain process, and `spark` runs plain processes as tasks in Spark.
 
-Both kinds write the same results for the same input. This package may import every other package of the runtime, but
+This package may import every other package of the runtime, but
 not `joiner.cli`. Start with `process`.
 """

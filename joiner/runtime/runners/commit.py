@@ -1,4 +1,4 @@
-"""The in-flight transaction of a unit. Every kind of runner uses it."""
+"""The in-flight transaction of a unit."""
 
 from __future__ import annotations
 

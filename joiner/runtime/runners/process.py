@@ -8,16 +8,26 @@ joined. Uncommitted work of a unit may be discarded at any time, because its sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from typing import Final, NamedTuple
 
-from broker.kafka.topics import TopicError
+from broker.kafka.topics import TopicError, wait_for_topics
+from broker.metrics import TelemetryServer
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import KAFKA_LOG
+from joiner.runtime.kafka.topics import TopicWatch, application_topics
+from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import Membership
+from joiner.runtime.ownership.services import Services, open_services
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.gc_tuning import tune_gc
+from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process_tasks import ProcessTasks
-from joiner.runtime.runners.runner import Parts, Runner
 from joiner.runtime.runners.supervisor import Supervisor
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
 _LAST_COMMIT_S: Final = 3.0
@@ -27,22 +37,84 @@ Kafka does not respond."""
 _log = logging.getLogger(__name__)
 
 
-class JoinerProcess(Runner["ProcessLoop"]):
-    """Serves units in a plain process. `run` also raises `InstanceInUse`."""
+class JoinerProcess:
+    """Serves the units of an application until it is stopped."""
 
-    def _make(self, parts: Parts) -> ProcessLoop:
-        return ProcessLoop(parts)
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, clock: Clock, *, standby: bool = False) -> None:
+        """``standby``: whether to wait for units that belong to other sites, instead of treating them as an error."""
+        self._settings, self._claimant, self._clock, self._standby = settings, claimant, clock, standby
+        self._stop = threading.Event()
+        self._telemetry = TelemetryServer(settings.metrics)
+        self._loop: ProcessLoop | None = None
+        """None until the topics exist."""
+        self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units, clock)
 
-    def _work(self, loop: ProcessLoop) -> int:
-        application, claimant = self._settings.application, self._claimant
-        who = application.instance, claimant.site, claimant.run
-        _log.info("joiner %s at %s (%s): waiting for units of %r", *who, application.name)
-        tune_gc()
-        return loop.run(self._is_over)
+    @property
+    def states(self) -> Mapping[int, UnitState]:
+        """The state of each unit known to this runner."""
+        return {} if (loop := self._loop) is None else loop.supervisor.states
+
+    def stop(self) -> None:
+        """Ask the runner to stop. Safe to call from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Serve units until stopped. Return the exit status: 1 if a unit has failed.
+
+        Raises KafkaException or `TopicError` if no unit can be served, `InstanceInUse` if another process has the same
+        instance name, and `SettingsError` if the metrics cannot be exposed.
+        """
+        settings = self._settings
+        with self._telemetry:
+            specs = application_topics(settings)
+            facts = wait_for_topics(settings.kafka, specs, self._is_over, _log, KAFKA_LOG)
+            if facts is None:
+                return 0
+            with open_services(settings, self._clock) as services:
+                known = {name: facts[name] for name in settings.input_topics}
+                watch = TopicWatch(services.admin, known, self._clock)
+                loop = ProcessLoop(
+                    Parts(settings, self._claimant, services, self._telemetry, self._metrics, watch, self._standby)
+                )
+                self._loop = loop
+                try:
+                    with closing(loop):
+                        who = settings.application.instance, self._claimant.site, self._claimant.run
+                        _log.info("joiner %s at %s (%s): waiting for units of %r", *who, settings.application.name)
+                        tune_gc()
+                        return loop.run(self._is_over)
+                finally:
+                    self._loop = None
+
+    def _is_over(self) -> bool:
+        """Send a heartbeat to the telemetry, and return whether to stop. Called in every iteration of the loop."""
+        self._telemetry.heartbeat()
+        return self._stop.is_set()
+
+    def _statuses(self) -> Mapping[int, UnitStatus]:
+        return {} if (loop := self._loop) is None else loop.statuses()
+
+    def _failed_units(self) -> Collection[int]:
+        return () if (loop := self._loop) is None else loop.supervisor.failed_units
+
+
+class Parts(NamedTuple):
+    """The components from which a runner's loop is built.
+
+    ``watch``: checks that the input topics stay the same. ``standby``: whether to wait for units of other sites.
+    """
+
+    settings: JoinerSettings
+    claimant: Claimant
+    services: Services
+    telemetry: TelemetryServer
+    metrics: JoinerMetrics
+    watch: TopicWatch
+    standby: bool
 
 
 class ProcessLoop:
-    """See `runner.Loop`."""
+    """The loop of a plain process, once the topics exist."""
 
     def __init__(self, parts: Parts) -> None:
         """Create the loop. Raises KafkaException."""
@@ -56,11 +128,11 @@ class ProcessLoop:
         telemetry.why_unready = self.why_unready
 
     def statuses(self) -> Mapping[int, UnitStatus]:
-        """See `runner.Loop`."""
+        """Return the figures that the metrics show for each unit. Thread-safe."""
         return self.tasks.statuses()
 
     def run(self, is_over: Callable[[], bool]) -> int:
-        """Serve units until ``is_over()`` is true. Return the exit status. Raises the same errors as `Runner.run`."""
+        """Serve units until ``is_over()`` is true. Return the exit status. Raises what `JoinerProcess.run` raises."""
         try:
             while not is_over() and not self._have_all_failed():
                 self._membership.poll()

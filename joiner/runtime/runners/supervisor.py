@@ -1,8 +1,8 @@
 """Takes a runner's units through their lifecycle: they are claimed, restored, run and released, or they fail.
 
-This part is the same for every kind of runner. A runner supplies the code that executes a unit (`Execution`). The
-supervisor decides when to claim a unit, what to do after a failure, and how moves proceed. Only two methods block:
-`cancel_claims`, and `release`, which may wait for the unit's in-flight commit.
+A runner supplies the code that executes a unit (`Execution`). The supervisor decides when to claim a unit, what to do
+after a failure, and how moves proceed. Only two methods block: `cancel_claims`, and `release`, which may wait for the
+unit's in-flight commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of one unit, and how a batch changes it. Independent of Kafka, so that every runner can use it.
+"""The state of one unit, and how a batch changes it. Independent of Kafka.
 
 A unit is partition p of every input topic. It holds its operators (`UnitJoin`, `UnitAlign`), the key dictionary,
 and the vector C of consumed offsets. Its output is a function of C alone, so its state can be rebuilt from a snapshot

@@ -1,4 +1,4 @@
-"""The metrics of a runner, which are the same for every kind of runner. docs/metrics.md defines each of them.
+"""The metrics of a runner. docs/metrics.md defines each of them.
 
 A counter increases when a transaction commits, so a batch that is rolled back and joined again is counted only once.
 The gauges of a unit are computed when they are read, from the checkpoint of the unit's last commit.

@@ -36,7 +36,7 @@ class Order(NamedTuple):
     """What the driver asks of every instance.
 
     ``stage``: the id of this start of the stage. ``log_level``: the name of a log level. ``force`` and ``standby``: see
-    `Claimant` and `Runner`.
+    `Claimant` and `JoinerProcess`.
     """
 
     settings: JoinerSettings

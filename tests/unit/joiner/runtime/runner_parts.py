@@ -19,8 +19,7 @@ from joiner.runtime.runners import input as input_
 from joiner.runtime.runners import process
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.lifecycle import UnitState
-from joiner.runtime.runners.process import ProcessLoop
-from joiner.runtime.runners.runner import Parts
+from joiner.runtime.runners.process import Parts, ProcessLoop
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.telemetry.metrics import JoinerMetrics
