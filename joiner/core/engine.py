@@ -198,9 +198,10 @@ class LocalStreamBuffer:
     def step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Do what `push` does or, if the streams end, `close`, with validated records and watermarks (left, right).
+        """Do what `push` does, or `close` if the streams end, with records and watermarks that are already validated.
 
-        For a stream that goes to several buffers, and is validated once. Raises `ArgumentError` if it does not rise.
+        A stream that feeds several buffers is thus validated only once. ``records``, ``watermarks``: (left, right).
+        Raises `ArgumentError` unless the positions of each side are strictly increasing.
         """
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)

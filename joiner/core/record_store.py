@@ -238,7 +238,7 @@ def without_duplicates(side: Side) -> tuple[Side, Ints]:
 
 @compiled(FLAGS, SIDE)
 def _find_duplicates(side: Side) -> NDArray[np.uint8]:
-    """Return for each record whether an earlier one has the same key, time and identity, shape (n,)."""
+    """Return, for each record, whether an earlier one has the same key, time and identity, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
     duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):

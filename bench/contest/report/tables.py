@@ -74,7 +74,7 @@ def about(workload: str, measurements: list[Found]) -> list[str]:
     """Return the description of a workload."""
     words = next((one["about"] for one in measurements if "about" in one), "")
     rows = max((one.get("rows", 0) for one in measurements), default=0)
-    return ["", f"Workload: {workload}: {words}; {rows:,} records."]
+    return ["", f'Workload "{workload}": {words}; {rows:,} records.']
 
 
 def costs(measurements: list[Found]) -> list[str]:

@@ -207,7 +207,7 @@ def _is_duplicate(record: Rec, known: Rec) -> bool:
 
 
 def ordinals(accepted: Sequence[Rec]) -> dict[int, int]:
-    """Return for each seq how many accepted records have the same key and time and a lower seq."""
+    """Return, for each seq, how many accepted records have the same key and time and a lower seq."""
     return {
         record.seq: sum(
             1 for other in accepted if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq

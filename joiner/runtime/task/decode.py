@@ -188,7 +188,7 @@ class Intake:
 
 
 class Keys:
-    """A unit's key dictionary. A thing keeps its number from its first record until no operator refers to it."""
+    """Maps the things of a unit to numbers. A thing keeps its number for as long as an operator refers to it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
