@@ -68,7 +68,7 @@ class Demo:
             finally:
                 _say("Stop")
                 killed = services.stop()
-                print("services stopped" if not killed else f"killed, as they did not stop: {', '.join(killed)}")
+                print("services stopped" if not killed else f"killed, because they did not stop: {', '.join(killed)}")
         finally:
             stack.down()
         print(f"\nlogs and data: {self._folder}   took {time.monotonic() - began_s:.0f} s")

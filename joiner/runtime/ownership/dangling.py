@@ -189,7 +189,7 @@ def resolve(
     """Resolve dangling transactions. Return the missing effects up to ``dangling.reached``, for the claim to write.
 
     ``checkpoint`` is the newest committed checkpoint. ``again`` replays the unit from an earlier state up to
-    ``reached``; it is called once no transaction is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
+    ``reached``; it is called once no transaction is dangling. Raises `Fenced`, `Aborted`, `UnitStopped`, and
     KafkaException if Kafka does not answer.
     """
     unit, reached = dangling.unit, dangling.reached or checkpoint

@@ -90,7 +90,7 @@ class UnitGauges:
         self._expose_operators(readings)
 
     def _expose_operators(self, readings: Readings) -> None:
-        """Add the gauges of the units' joins and aligns. An align's streams have its name and theirs as labels."""
+        """Add the gauges of the units' joins and aligns. The labels of an align name it and its stream."""
         gauge, side = readings.gauge, ("unit", "join", "side")
         gauge("lsb_joiner_buffer_used_ratio", "Used share of the buffer limit.", self._used, ("unit", "join"))
         gauge("lsb_joiner_held_records", "Records that may still get a neighbour.", self._held_records, side)
