@@ -241,7 +241,7 @@ CURVES: Final[dict[str, Callable[[int], Callable[[str, int, int], Workload]]]] =
     "ms of disorder": lambda at: partial(disorder, late_ms=at) if at else alternating,
     "cores": lambda _: alternating,
 }
-"""For each curve, named after the property that it varies: a function that returns a workload's generator."""
+"""Maps each curve, named after the property that it varies, to a function that returns a workload's generator."""
 _BYTES: Final = 105
 """The approximate size of a message without padding."""
 

@@ -11,11 +11,11 @@ here from their description:
   is by a random person among the last thousand and the next ten.
 
 The streams differ from those of Nexmark in three ways. Events of the kind that the query does not join are left out.
-There is one event per millisecond, so that no two have the same time; Nexmark's default is ten per millisecond. And the
-records have the form and size of this benchmark's records. Nexmark's queries join or aggregate in their own ways: Q20
-joins each bid with its auction and keeps one category, Q4 uses only the bids made while the auction was open, and Q8
-joins persons and auctions in windows of ten seconds. The join measured here is the neighbour join of the same two
-streams on the same key, so no figure may be compared with a published Nexmark result.
+There is one event per millisecond, so that no two have the same time; Nexmark's default is ten per millisecond.
+Finally, the records have the form and size of this benchmark's records. Nexmark's queries join or aggregate in their
+own ways: Q20 joins each bid with its auction and keeps one category, Q4 uses only the bids made while the auction was
+open, and Q8 joins persons and auctions in windows of ten seconds. The join measured here is the neighbour join of the
+same two streams on the same key, so no figure may be compared with a published Nexmark result.
 """
 
 from __future__ import annotations

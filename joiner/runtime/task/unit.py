@@ -178,8 +178,8 @@ class Unit:
                 f"unit {self.number}: {what} holds {operator.held()} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys with the most records are {most}. One of their streams is silent: "
                 "raise the limit and restart the joiner. To prevent this error, write watermarks for that stream, or "
-                "set a tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "
-                "then continues from its last commit"
+                "set a tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, "
+                "and then continues from its last commit"
             )
             raise UnitStopped(message)
 
