@@ -198,10 +198,9 @@ class LocalStreamBuffer:
     def step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Do what `push` does, or `close` if the streams end, with records and watermarks that are already validated.
+        """Do what `push` does, or `close` if the streams end, with validated records and watermarks (left, right).
 
-        A stream that feeds several buffers is thus validated only once. ``records``, ``watermarks``: (left, right).
-        Raises `ArgumentError` unless the positions of each side are strictly increasing.
+        This lets several buffers share validated records. Raises `ArgumentError` if positions do not strictly increase.
         """
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
