@@ -132,7 +132,7 @@ class RecordLists:
     def rows(self, column: int) -> Ints:
         """Return a column's records as an array of shape (4, n), which `insert` accepts.
 
-        Its rows are key, time (ns), value and identity. The records are ordered by key, and those of a key are in list
+        Its rows are key, time (ns), value and identity. The records are ordered by key and, within a key, in list
         order.
         """
         found = np.empty((4, len(self)), dtype=np.int64)

@@ -103,7 +103,7 @@ class LocalStreamBuffer:
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose records look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
-        watermark_scope: which frontier a record's time advances: that of its ``"key"``, or that of the whole
+        watermark_scope: which frontier a record's time advances: the frontier of its ``"key"``, or of the whole
             ``"partition"``, which is for inputs that are in time order across keys.
         emit_unmatched: the sides whose unmatched records are emitted: ``"left"``, ``"right"``, ``"both"`` or
             ``"none"``.

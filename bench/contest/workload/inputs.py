@@ -47,8 +47,8 @@ class Workload:
     """The rows of a contest's input, in log order.
 
     ``lateness_ms`` is how far a row may be behind the newest time of its stream. ``watermark_scope`` says whether a row
-    advances the frontier of its own thing ("key") or that of its whole partition ("partition"), which is needed if
-    things come and go.
+    advances the frontier of its own thing ("key") or of its whole partition ("partition"), which is needed if things
+    come and go.
     """
 
     name: str

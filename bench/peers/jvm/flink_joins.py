@@ -5,11 +5,11 @@ disorder: a record waits until the watermark has reached its time, and a record 
 ``--order arrival`` is faster, but assumes that the records of each thing are in order. If a lateness is given, timers
 are always used.
 
-Where they apply, the settings are those of the interval join: the parallel garbage collector with a heap of 4 GB,
-object reuse, state in memory, a checkpoint every second, and the producer of all peers. In addition, the program has
-serializers of its own for records and states, and runs one task per core. With timers, the sources are aligned in event
-time, because the state must hold all records by which one source is ahead of the slowest; for the same reason, they
-then fetch less at a time.
+Where they apply, the settings are the same as for the interval join: the parallel garbage collector with a heap of 4
+GB, object reuse, state in memory, a checkpoint every second, and the producer of all peers. In addition, the program
+has serializers of its own for records and states, and runs one task per core. With timers, the sources are aligned in
+event time, because the state must hold all records by which one source is ahead of the slowest; for the same reason,
+they then fetch less at a time.
 """
 
 from __future__ import annotations

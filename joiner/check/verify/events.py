@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 IN_KAFKA: Final = "events in Kafka"
-DEAD_LETTERS: Final = "rows that are no event"
+DEAD_LETTERS: Final = "rows that are not events"
 ACCOUNTS: Final = "accounts of quantities"
 
 FATES: Final = (

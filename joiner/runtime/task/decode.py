@@ -194,7 +194,7 @@ class Keys:
         self._unit = unit
         self._partitions = partitions
         self.things = list(things)
-        """The things by number; empty where the number is free."""
+        """The things by number, with an empty string for each free number."""
         self._number = {thing: number for number, thing in enumerate(things) if thing}
         self._free = [number for number, thing in enumerate(things) if not thing]
         self._in_use = np.empty(0, dtype=np.int64)
