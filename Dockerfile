@@ -1,5 +1,5 @@
-# The services of the pipeline in one image: simulator, connector, joiner, db_connector; and the joiner's stage in Spark,
-# which alone has Java, in another. `docker compose build` makes both.
+# Builds two images. The first contains the services of the pipeline: simulator, connector, joiner and db_connector. The
+# second contains the joiner's stage in Spark, and Java, which only Spark needs. `docker compose build` builds both.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS packages
@@ -9,7 +9,7 @@ RUN python3 -m venv /opt/venv \
  && /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/services.txt
 
 FROM ${PYTHON_IMAGE} AS base
-# The user has a fixed id, so that volumes keep their owner across image updates.
+# The user has a fixed id, so that the files in volumes still belong to it after an update of the image.
 RUN groupadd --gid 10001 lsb && useradd --uid 10001 --gid lsb --no-create-home --home-dir /tmp lsb
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/opt/lsb PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     NUMBA_CACHE_DIR=/var/cache/lsb
@@ -23,8 +23,8 @@ COPY db_connector db_connector
 
 FROM base AS services
 COPY --from=packages /opt/venv /opt/venv
-# Bytecode and the loops of the join are compiled once, here: the root is read-only later. numba uses a folder that it
-# may write to, so this one is the first content of a volume.
+# Bytecode and the loops of the join are compiled here, because the root file system of a container is read-only. numba
+# needs a writable cache folder, so this folder becomes the initial content of a volume.
 RUN python -m compileall -q /opt/lsb /opt/venv/lib \
  && python -c 'import broker.wire.bulk, joiner' && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001

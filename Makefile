@@ -10,7 +10,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 CHAOS_SEEDS ?= 1 2
 
-# Two test processes, each with its own servers: they spend half of their time waiting.
+# Two test processes, each with its own servers, because they spend half of their time waiting.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
@@ -18,7 +18,7 @@ SOAK_MINUTES ?= 65
 SOAK_REPORT ?= .lsb/soak
 UPGRADE ?= --upgrade
 
-# Progress appears at once, even where the output is a file.
+# Progress appears at once, even if the output is a file.
 export PYTHONUNBUFFERED := 1
 # The tests start hundreds of processes. Without bytecode files, each would spend half of its start compiling.
 unexport PYTHONDONTWRITEBYTECODE
@@ -86,7 +86,7 @@ test: setup check ## everything that must pass: checks, all tests, a few chaos s
 test-compose: compose-needs setup ## docker-compose.yml with stand-in images: up, kills, alerts, Spark, tester, fifteen minutes; needs Docker and debootstrap
 	@$(PY) -m pytest tests/compose -rs -v
 
-# First, so that a missing program is named before anything is built.
+# This target comes first, so that a missing program is reported before anything is built.
 compose-needs:
 	@$(PYTHON) -m tests.compose.needs
 
@@ -150,8 +150,8 @@ format: setup ## format the code
 	@$(PY) -m ruff check --fix-only --quiet
 	@$(PY) -m ruff format
 
-# With uv, because pip writes a lock for its own system only. Each lock is a constraint for the next one, so a package has
-# the same version in all of them. The peers of the benchmarks have separate environments.
+# Uses uv, because pip writes a lock for its own system only. Each lock is a constraint for the next one, so that a
+# package has the same version in all of them. The peers of the benchmarks have separate environments.
 lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make lock UPGRADE= keeps the present pins)
 	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv'; exit 2; }
 	$(call say,Resolving)

@@ -1,4 +1,4 @@
-"""Compares the recovery time of a joiner that holds a million records with that of a joiner that holds a single record.
+"""Compares the recovery times of two joiners, one that holds a million records and one that holds a single record.
 
 ``python -m bench.recovery --report docs/evidence/bench_recovery`` starts a temporary Kafka broker and two joiner
 applications, both of which receive records of one side only. One holds a million of them, the other a single one. Each

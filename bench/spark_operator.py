@@ -7,7 +7,7 @@ It has three parts:
 - *Table*: two tables, one per side, are joined by Spark (from parquet files), by `joiner.join` and by four calls of
   `pandas.merge_asof`. The three results must be equal.
 - *Disordered stream*: Spark joins a fifth as many rows, which arrive in micro-batches and are out of order by at most
-  the watermark delay. At the end the watermark passes all rows. The output must equal that of `joiner.join`.
+  the watermark delay. At the end the watermark passes all rows. The output must equal the output of `joiner.join`.
 - *Stream*: Spark joins micro-batches of two equal-sized files, one per side, into a sink that discards the output. This
   is repeated with different numbers of buckets; with as many buckets as keys, this shows the cost of one group per key.
 
@@ -149,7 +149,7 @@ def in_order(left: Ints, right: Ints) -> Ints:
 
 
 def check_stream(spark: SparkSession, folder: Path, count: int) -> bool:
-    """Join an out-of-order stream in Spark. Return whether the pairs are the same as those of `joiner.join`."""
+    """Join an out-of-order stream in Spark. Return whether `joiner.join` finds the same pairs."""
     draw = np.random.default_rng(SEED)
     tables, frames = {}, []
     for name in ("left", "right"):

@@ -1,7 +1,7 @@
 """The partitioner used by every producer in the pipeline: murmur2 of the key, as in Kafka's Java client.
 
-librdkafka uses another partitioner by default. If two producers used different partitioners, records with the same key
-would end up in different partitions, and the joiner would not find their pairs. All producers therefore set
+librdkafka uses a different partitioner by default. If two producers used different partitioners, records with the same
+key would end up in different partitions, and the joiner would not find their pairs. All producers therefore set
 ``partitioner`` to `PARTITIONER`. The functions of this module compute the same partition numbers, so that a consumer
 can check them.
 

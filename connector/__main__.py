@@ -26,7 +26,7 @@ with imports_of("connector"):
 _EXAMPLES = """\
 examples:
   connector                                   settings from ./lsb.toml and the environment
-  connector --config /etc/lsb.toml            with another settings file
+  connector --config /etc/lsb.toml            with a different settings file
   LSB_MQTT__HOST=broker.local connector       with one setting from the environment
   LSB_CONNECTOR__IDLE_AFTER=10s connector     with watermarks for quantities that are silent for ten seconds
 

@@ -2,7 +2,7 @@
 
 This module is pure. MQTT requires messages to be acknowledged in the order in which they arrived (MQTT 5, section 4.6),
 but Kafka may confirm records in a different order, because they go to several partitions. A message is therefore
-acknowledged only once all of its records, and those of all earlier messages, have been confirmed.
+acknowledged only once all of its records, and the records of all earlier messages, have been confirmed.
 
 The ledger also limits the messages in flight. It is full when too many messages or bytes are unconfirmed; the service
 then stops reading until Kafka catches up.

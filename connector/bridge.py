@@ -125,7 +125,7 @@ class Bridge:
         return packet_ids
 
     def _wait_for_mqtt(self) -> None:
-        """Poll Kafka, and connect to MQTT if nothing is in flight any more and the back-off has elapsed."""
+        """Poll Kafka, and connect to MQTT if nothing is in flight and the back-off has elapsed."""
         self._producer.poll(_IDLE_WAIT_S)
         self._release()
         if len(self._ledger) or time.monotonic() < self._retry_s:

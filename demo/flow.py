@@ -29,7 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """Raised if a step stalls before all data has passed it. The message says which step, and how far it got."""
+    """Raised if a step makes no progress before all data has passed through it.
+
+    The message names the step and says how far it got.
+    """
 
 
 def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
@@ -47,7 +50,10 @@ def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
 
 
 class Flow:
-    """Waits until all data has passed each step of a pipeline. Its methods raise `Stalled` and `ServiceFailed`."""
+    """Waits until all data has passed through every step of a pipeline.
+
+    Its methods raise `Stalled` and `ServiceFailed`.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._settings = settings = pipeline.joiner

@@ -73,6 +73,6 @@ def _pairs(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]
             joined = decode_joined(value)
         except msgspec.DecodeError:
             continue
-        # A compact result does not contain the events' ids, and an aligned row is no pair.
+        # A compact result does not contain the events' ids, and an aligned row is not a pair.
         if joined.left is not None and joined.right is not None:
             yield unit, offset, (joined.left["id"], joined.right["id"])

@@ -68,7 +68,7 @@ class Demo:
             finally:
                 _say("Stop")
                 killed = services.stop()
-                print("services stopped" if not killed else f"killed, as they did not stop: {', '.join(killed)}")
+                print("services stopped" if not killed else f"killed, because they did not stop: {', '.join(killed)}")
         finally:
             stack.down()
         print(f"\nlogs and data: {self._folder}   took {time.monotonic() - began_s:.0f} s")
@@ -186,7 +186,7 @@ class Demo:
             ("aligned rows", f"{_found(found, 'aligned rows'):,}"),
             ("late", f"{_found(found, 'late records'):,}"),
             ("duplicates", f"{sum(side['duplicate'] for side in found['sides']):,}"),
-            ("rejected", f"{_found(found, 'rejected records') + _found(found, 'rows that are no event'):,}"),
+            ("rejected", f"{_found(found, 'rejected records') + _found(found, 'rows that are not events'):,}"),
             ("missing", f"{found['total']['missing']:,}"),
             ("doubled", f"{found['total']['doubled']:,}"),
             ("points in InfluxDB", f"{_found(found, 'points'):,}"),

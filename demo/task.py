@@ -20,7 +20,7 @@ from simulator import settings as simulator_settings
 from simulator.generate import Plan
 
 _OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
-"""For each runner on which the join may start: the runner to which it moves."""
+"""The runner to which the join moves, by the runner on which it starts."""
 
 
 class Pipeline(NamedTuple):

@@ -81,7 +81,8 @@ def _thinned() -> str:
 def _aligned() -> str:
     """Return the query for a machine's aligned rows: the last value of each field per interval, not a mean of several.
 
-    A row is in the measurement of the pairs, and is told apart by its quantity, which is the name of its align.
+    Rows are in the same measurement as the pairs, and are distinguished by their quantity, which is the name of the
+    align.
     """
     return (
         _points("== r.join")

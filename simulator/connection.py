@@ -1,7 +1,7 @@
 """An MQTT connection based on paho: connects, reconnects, and starts a new session if the broker has lost the old one.
 
 Everything runs in the caller's thread, in `turn`. paho's own network thread is not used for three reasons: the two
-threads would compete for the interpreter, new messages could be sent in between those that are resent after a
+threads would compete for the interpreter, new messages could be sent between the messages that are resent after a
 reconnection, and paho's send queue is unbounded.
 
 The list of unacknowledged messages is kept in `publishing`.

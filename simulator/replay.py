@@ -108,7 +108,7 @@ class Replay:
         self.elapsed_ns = time.monotonic_ns() - self._start_ns
 
     def _send_burst(self) -> bool:
-        """Send the messages that are due, as far as the window allows. Return False if no messages are left."""
+        """Send the messages that are due, but no more than the window allows. Return False if no messages are left."""
         allowed = min(self._pacer.due(time.monotonic_ns()), self._publisher.room)
         for _ in range(allowed):
             message = next(self._messages, None)

@@ -34,7 +34,7 @@ from bench.harness.report import code_commit, machine
 from broker.stack import StackError
 
 _WARM: Final = 0.95
-"""The broker is warm once a run costs it more than this share of the CPU time that the one before it did."""
+"""The broker is warm once a run takes more than this share of the CPU time that the previous run took."""
 _WARM_UP_S_MAX: Final = 120.0
 _PATH: Final = re.compile(r"(?:/[\w.+-]+)+/([\w.+-]+)")
 
@@ -72,7 +72,7 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
     """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan.
 
     A resumed run completes an interrupted turn with another broker. Each measurement therefore records when its broker
-    was started and the commit of the code, and the report compares only those that agree in both.
+    was started and the commit of the code, and the report compares only measurements that agree in both.
     """
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
@@ -108,9 +108,9 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
 
 
 def warm_up(arena: Arena, sizes: Sizes) -> None:
-    """Run the pass-through until Kafka needs no less CPU time for a record than before, or the time is over.
+    """Run the pass-through until Kafka's CPU time for a record stops falling, or the time limit is reached.
 
-    Kafka's JVM compiles its code while it runs: soon after its start, a record costs it two to three times as much.
+    Kafka's JVM compiles its code while it runs. Soon after its start, a record takes two to three times as much time.
     """
     task, began_s, before_s = (
         Task(PASS_THROUGH, "alternating", sizes.warm_up_records, sizes.limits),

@@ -82,7 +82,7 @@ class _Script:
 
     @property
     def is_spark(self) -> bool:
-        """Whether it runs in the installed Spark."""
+        """Whether the script runs in the installed Spark."""
         return self.name.removeprefix("jvm/").startswith("spark")
 
     def command(self, job: Job, *given: str) -> list[str]:

@@ -72,13 +72,13 @@ class Job:
 class Contender:
     """An engine with its settings.
 
-    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the
-    results depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
+    ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the results
+    depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
     ``widths`` times as long as the given width. ``topics`` is 2 if each side needs a topic of its own. ``guarantee`` is
     the delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
     multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted.
-    ``in_batches`` says whether it works in batches, so that results come in bursts. ``variants`` have other settings to
-    try. ``for_latency`` has the settings with which the latency is measured, if they differ.
+    ``in_batches`` says whether it works in batches, so that results come in bursts. ``variants`` have alternative
+    settings to try. ``for_latency`` has the settings with which the latency is measured, if they differ.
     """
 
     name: str

@@ -200,7 +200,7 @@ def _for_latency() -> Iterator[str]:
 
 
 def trials() -> dict[str, Contender]:
-    """Return all variants by name. A variant is a contender with other settings to try."""
+    """Return all variants by name. A variant is a contender with alternative settings."""
     return {variant.name: variant for one in CONTENDERS.values() for variant in one.variants}
 
 

@@ -30,9 +30,9 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def code_commit(folder: Path) -> str:
-    """Return the last commit in a git checkout that changed more than documents and results.
+    """Return the last commit in a git checkout that changed anything besides documentation and results.
 
-    The text ``-dirty`` follows if there are changes that are not committed. Return ``unknown`` outside a checkout.
+    Append ``-dirty`` if such a change is uncommitted. Return ``unknown`` outside a checkout.
     """
     code = ["--", ".", ":!docs", ":!bench/results"]
 

@@ -117,7 +117,7 @@ def check(everyone: dict[str, Callable[[], Any]]) -> None:
             values = np.ma.filled(np.ma.asarray(found[f"c{number}"], dtype=np.float64), np.nan)
             wanted = reference[f"c{number}"].to_numpy()
             if not np.allclose(values, wanted, rtol=1e-9, atol=0, equal_nan=True):
-                raise RuntimeError(f"{name} gives other values than {_REFERENCE} in column {number}")
+                raise RuntimeError(f"{name} computes different values from {_REFERENCE} in column {number}")
 
 
 def main() -> int:

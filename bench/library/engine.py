@@ -1,4 +1,4 @@
-"""Compares the in-memory join's speed with that of four `pandas.merge_asof` calls, which find the same pairs.
+"""Compares the speed of the in-memory join with four `pandas.merge_asof` calls, which find the same pairs.
 
 ``python -m bench.library.engine --report docs/evidence/bench_engine`` writes ``.json``, ``.md`` and ``.png``. Both
 contenders process the same data in the same run, in one thread. Each figure is the median of several runs, which

@@ -55,8 +55,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
 JOIN_LATENESS_MS = 60_000
-"""Lateness for ``join-window``. After the branch, all records of one side come before those of the other, so it must
-exceed the event time of a batch."""
+"""Lateness for ``join-window``. After the branch, all records of one side come before all records of the other, so it
+must exceed the event time of a batch."""
 
 
 def main() -> None:
@@ -160,7 +160,7 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
 
 
 def meet(before: Any, record: Any) -> Any:
-    """Return the new state, and a pair if the record's quantity differs from that of the record before it."""
+    """Return the new state, and a pair if the record and the one before it have different quantities."""
     if before is None or before["quantity"] == record["quantity"]:
         return record, []
     return record, [(before, record) if before["quantity"] == "speed" else (record, before)]

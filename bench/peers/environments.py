@@ -37,7 +37,10 @@ ENVIRONMENTS: Final = {
 
 
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
-    """Install a peer's dependencies if needed. Return the command that starts it, without the arguments for a run."""
+    """Return the command that starts a peer's script, without run-specific arguments.
+
+    The peer's dependencies are installed first if needed.
+    """
     python = interpreter(ENVIRONMENTS[script], folder, say)
     more = ["--jars", str(flink_jars(folder, say))] if script == "flink_interval" else []
     return [str(python), str(Path(__file__).with_name(f"{script}.py")), *more]

@@ -52,7 +52,7 @@ SINK = {
     "properties.batch.size": "1000000",
     "properties.buffer.memory": "134217728",
 }
-"""Batches are as large as those of the joiner's producer: librdkafka's batches hold up to 1 MB."""
+"""Batches are as large as in the joiner's producer, whose librdkafka batches hold up to 1 MB."""
 
 VARIANTS: dict[str, dict[str, str]] = {
     "best": {},

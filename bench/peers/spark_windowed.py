@@ -83,8 +83,8 @@ SINKS: Final = {
     },
     "default": {"kafka.compression.type": "lz4"},
 }
-"""Producer settings: ``batched`` creates batches like those of the joiner's producer (librdkafka's batches hold up to 1
-MB); ``default`` keeps Kafka's defaults except for the compression."""
+"""Producer settings: ``batched`` creates batches as large as the joiner's producer does (librdkafka's batches hold up
+to 1 MB); ``default`` keeps Kafka's defaults except for the compression."""
 
 _RECORD: Final = "thing string, quantity string, phenomenonTime long, result double, id string"
 _LOOK_S: Final = 1

@@ -2,7 +2,7 @@
 
 While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs only
 two lines per outage: one when it begins, with the reason given by the client, and one when a client hears from Kafka
-again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of each other
+again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of every other
 kind (librdkafka's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds.
 """
 
@@ -48,7 +48,7 @@ def answered(log: logging.Logger) -> None:
 
 
 class _OutageFilter(logging.Filter):
-    """Lets through the first line about an outage, and lines of each other kind at most once every ten seconds."""
+    """Lets through the first line about an outage, and lines of every other kind at most once every ten seconds."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ class TopicFacts:
 
 
 def data_topic_specs(settings: TopicSettings, inputs: Sequence[str] = ()) -> list[TopicSpec]:
-    """Return the configurations for the input, results, late, rejected and unmatched topics and further ``inputs``."""
+    """Return the configurations of the input, result, late, rejected and unmatched topics and of further ``inputs``."""
     required = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
     initial = {"retention.ms": str(settings.retention // 1_000_000)}
     names = (settings.data, settings.out, settings.late, settings.rejected, settings.unmatched, *inputs)

@@ -259,11 +259,11 @@ def _describe_integers(values: Ints, pieces: Ints, place: int) -> None:
 
 @compiled(types.int64, COLUMNS_OUT, BYTES_OUT, INTS_OUT, INTS_OUT)
 def _glue(pieces: Ints, data: Bytes, start: Ints, end: Ints) -> int:
-    """Write the concatenated strings to ``data``, and their positions to ``start`` and ``end``.
+    """Concatenate the columns row by row. Write the strings to ``data`` and their positions to ``start`` and ``end``.
 
-    Return the number of bytes written. ``pieces`` contains one row per column. The row begins with the column's kind.
-    For a constant, the address and number of its bytes follow; for strings, the addresses of the bytes, the starts and
-    the ends; for integers, the address of the values.
+    Return the number of bytes written. ``pieces`` contains one row per column, which starts with the column's kind. For
+    a constant, the address and length of its bytes follow; for strings, the addresses of the bytes and of the arrays of
+    start and end positions; for integers, the address of the values.
     """
     target = data.ctypes.data
     digits = np.empty(_DIGITS_MAX, dtype=np.uint8)

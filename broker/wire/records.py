@@ -47,7 +47,7 @@ REASON_LENGTH_MAX: Final = 1000
 """The maximum length in characters of the reason in a dead letter. It is limited because it may quote the input."""
 
 REJECTED_BYTES_MAX: Final = 64 * 1024
-"""How many bytes of a rejected input a dead letter contains. Its length and hash are those of the whole input."""
+"""The number of bytes of a rejected input that a dead letter contains. Its length and hash describe the whole input."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -126,9 +126,9 @@ class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
     """Base class of messages about a single input record of one stream of a join or an align.
 
-    ``join``: the name of the join or the align. ``side``: ``left`` or ``right``; of an align, ``driver`` or the name of
-    a column. The record comes from ``topic``, ``partition`` and ``offset`` and, if its message holds many records, from
-    row ``row`` of that message.
+    ``join``: the name of the join or the align. ``side``: ``left`` or ``right`` or, for an align, ``driver`` or the
+    name of a column. The record comes from ``topic``, ``partition`` and ``offset`` and, if its message holds many
+    records, from row ``row`` of that message.
     """
 
     id: str
@@ -166,8 +166,8 @@ class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     - a pair, because the joining function failed or the database refused the point: the pair's id;
     - a payload from MQTT: ``mqtt:<hash>``.
 
-    ``value`` has the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and ``sha256`` are
-    those of the whole input.
+    ``value`` has the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and ``sha256``
+    describe the whole input.
     """
 
     id: str

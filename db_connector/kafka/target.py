@@ -15,7 +15,8 @@ def target_of(settings: DbConnectorSettings) -> str:
     """Return the name that identifies the target database in the metadata of committed offsets.
 
     The name excludes the address, because the same database may be reachable at several. It includes the version of the
-    point format, because points written in another format by another release do not overwrite those of this release.
+    point format, because points written by a release with a different format are not overwritten by the points of this
+    release.
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"

@@ -1,7 +1,7 @@
 """Draws the picture in docs/alignment.md: the values that each rule takes from a stream at the same twelve times.
 
 ``python -m docs.plots.alignment`` writes ``alignment.svg`` next to this file. `joiner.AlignBuffer` computes the rows.
-The colours and the font are those of the picture in the README.
+The colours and the font are the same as in the picture in the README.
 """
 
 from __future__ import annotations

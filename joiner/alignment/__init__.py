@@ -1,8 +1,8 @@
 """Aligned rows: for each record of a driver or tick of a grid, the values of other streams at its time.
 
-Pure, like `joiner.core`, which it builds on: arrays in, arrays out. It may import only `joiner.core`. Start reading at
-`rules` (the options of a column), then `buffer` (aligns streams batch by batch) and `tables` (aligns whole tables in
-one pass).
+Like `joiner.core`, on which it builds, this package is pure: it takes arrays and returns arrays. It may import only
+`joiner.core`. Start reading at `rules` (the options of a column), then `buffer` (aligns streams batch by batch) and
+`tables` (aligns whole tables in one pass).
 
 `driver_rows` computes the rows of a driver: `relations` finds the neighbours in a column's stream, and `pending_rows`
 holds the rows whose columns are not yet certain. `grid_rows` computes the rows of a grid: `grid` finds the ticks, and

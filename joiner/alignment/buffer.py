@@ -137,7 +137,7 @@ class AlignBuffer:
 
         Args:
             driver: ``(keys, ts_ns, seq)`` and, optionally, identities, as in `LocalStreamBuffer.push`.
-            columns: by name, such records and their values (float64, shape (n,)), as a pair.
+            columns: by name, pairs of such records and their values (float64, shape (n,)).
             driver_watermarks: ``(keys, ts_ns, seq)``, as in `LocalStreamBuffer.push`.
             column_watermarks: the same, by name.
 
@@ -161,7 +161,7 @@ class AlignBuffer:
         return self._step(driver, columns or {}, None, {}, ends=True)
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column's value. A grid's ticks are not stored, and do not count."""
+        """Return the number of rows that wait for a column's value. Ticks are not stored, so they do not count."""
         return len(self._rows)
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class AlignBuffer:
 
     @property
     def driver_rows(self) -> DriverRows:
-        """The driver's rows, for queries about what they hold. Raises `ArgumentError` if the buffer has a grid."""
+        """The driver's rows, which report what they hold. Raises `ArgumentError` if the buffer has a grid."""
         if not isinstance(self._rows, DriverRows):
             message = "a grid has no driver"
             raise ArgumentError(message)
@@ -234,10 +234,10 @@ class AlignBuffer:
         for what, given in (("columns", columns), ("column_watermarks", column_watermarks)):
             _check_mapping(what, given)
             if unknown := [name for name in given if name not in self._rules]:
-                message = f"{what}: there is no column {unknown[0]!r}; there are {', '.join(map(repr, self._rules))}"
-                raise ArgumentError(message)
+                known = ", ".join(map(repr, self._rules))
+                raise ArgumentError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
         if self._grid is not None and (driver is not None or driver_watermarks is not None):
-            message = "driver: a buffer with a grid takes no records or watermarks of a driver"
+            message = "driver: a buffer with a grid accepts no driver records or watermarks"
             raise ArgumentError(message)
         checked = {DRIVER: self._positions[DRIVER].check(DRIVER, driver, driver_watermarks)}
         values: dict[str, Floats] = {}
@@ -269,7 +269,7 @@ class AlignBuffer:
 
 @dataclass(frozen=True)
 class _Positions:
-    """What a stream's input must continue: its last position, and whether its records have identities."""
+    """What a stream's next input must agree with: the last position, and whether its records have identities."""
 
     last_seq: int | None = None
     has_identities: bool | None = None
@@ -311,7 +311,7 @@ def _check_grid(grid: object, lateness_ns: int, watermark_scope: str) -> None:
         message = f"grid must be a Grid, not {type(grid).__qualname__}"
         raise ArgumentError(message)
     if lateness_ns:
-        message = "lateness_ns is an option of a driver that is a stream; with a grid, each column has its own"
+        message = "lateness_ns is the lateness of a driver stream; with a grid, set the lateness_ns of each column"
         raise ArgumentError(message)
     check_choice("watermark_scope", watermark_scope, WATERMARK_SCOPES)
 

@@ -70,7 +70,7 @@ class Grid:
 
     @property
     def phase_ns(self) -> int:
-        """The remainder when a tick's time is divided by ``every_ns``; the same for every tick."""
+        """The remainder of a tick's time divided by ``every_ns``, which is the same for all ticks."""
         return self.origin_ns % self.every_ns
 
     def numbers(self, ts: Ints) -> Ints:

@@ -1,6 +1,6 @@
 """Computes the rows of a grid: one for each key and tick, once all columns are certain at the tick.
 
-Ticks are not stored. Only the next tick of each key is; each step computes the ticks that have become certain, and
+Of all ticks, only the next one of each key is stored. Each step computes the ticks that have become certain, and takes
 their values from the held records.
 """
 
@@ -172,7 +172,10 @@ class GridRows:
         )
 
     def _undo(self, keys: Ints, before: _State, inserted: Sequence[tuple[Ints, Ints]]) -> None:
-        """Restore the state of the touched keys, and remove the inserted records, given by column as keys and nodes."""
+        """Restore the state of the touched keys, and remove the records that were inserted.
+
+        ``inserted``: for each column, the keys and the nodes of its new records.
+        """
         self._frontiers.by_key[:, keys], self._frontiers.of_all = before.frontiers, before.of_all
         self._ticks.first[keys], self._ticks.last[keys] = before.first, before.last
         for column, (key, added) in enumerate(inserted):
@@ -180,9 +183,10 @@ class GridRows:
 
     def _too_many(self, key: int, ts: int) -> str:
         return (
-            f"grid: the step has more than ticks_max = {self._grid.ticks_max} ticks. Key {key} reached it with the "
-            f"ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Restore a snapshot with a "
-            "larger ticks_max, push fewer records at once, or let max_gap_ns leave out the ticks in long pauses"
+            f"grid: the step has more than ticks_max = {self._grid.ticks_max} ticks. Key {key} exceeded the limit "
+            f"with its ticks from {ts} ns on; its last record is at {self._ticks.last[key]} ns. Restore a snapshot "
+            "with a larger ticks_max, push fewer records at once, or set max_gap_ns to leave out the ticks in long "
+            "pauses"
         )
 
 

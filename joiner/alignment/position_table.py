@@ -41,7 +41,7 @@ class PositionTable:
         return self._table[which, : self._count][~self._is_gone[: self._count]]
 
     def append(self, rows: Ints) -> None:
-        """Append rows, shape (columns, n). Their positions must be above those of all earlier rows."""
+        """Append rows, shape (columns, n). Their positions must be above the positions of all earlier rows."""
         needed = self._count + rows.shape[1]
         if needed > self._table.shape[1]:
             self._make_room(rows.shape[1])

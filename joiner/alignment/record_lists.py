@@ -1,9 +1,10 @@
 """Holds the columns' records in linked lists, one for each column and key, in time order.
 
-The records of a batch are inserted in time order. The place of the first record of each key is searched from the end of
-its list, because most records are newer than all earlier ones. Every other record is searched for from its predecessor.
-So a batch needs at most one step for each held record that is later than the batch's first one, and one for each that
-has the same time as a new record. Inserting does not get slower if another column is far ahead.
+The records of a batch are inserted in time order. The search for the place of each key's first record starts at the end
+of its list, because most records are newer than all earlier ones. The search for the place of any other record starts
+at the record inserted before it. So a batch needs at most one step for each held record that is later than the batch's
+first one, and one for each that has the same time as a new record. Inserting does not get slower if another column is
+far ahead.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ROOM_MIN: Final = 1024
 
 
 class RecordLists:
-    """Lists of records.
+    """The records of all columns, in one list for each column and key.
 
     ``nodes``: shape (5, capacity). ``ends``: shape (3 * columns, keys), three rows for each column.
     """
@@ -85,9 +86,9 @@ class RecordLists:
         return added
 
     def remove(self, column: int, key: Ints, added: Ints, settled_keys: Ints, settled: Ints) -> None:
-        """Undo an `insert` for these keys that returned ``added``, and a `settle` for ``settled_keys``.
+        """Undo the `insert` that returned ``added`` for the keys ``key``, and the `settle` for ``settled_keys``.
 
-        ``settled``: the nodes that `settled_at` returned before them.
+        ``settled``: the nodes that `settled_at` returned before these calls.
         """
         self.ends[OF_LIST * column + SETTLED, settled_keys] = settled
         free = self._free[self._free_count :]
@@ -129,9 +130,10 @@ class RecordLists:
         return [relations[:_OF_RELATION], relations[_OF_RELATION:]][: len(rule.directions)]
 
     def rows(self, column: int) -> Ints:
-        """Return a column's records, ordered by key and place in the list, for `insert`; shape (4, n).
+        """Return a column's records as an array of shape (4, n), which `insert` accepts.
 
-        The rows of the result are key, time (ns), value and identity.
+        Its rows are key, time (ns), value and identity. The records are ordered by key and, within a key, in list
+        order.
         """
         found = np.empty((4, len(self)), dtype=np.int64)
         return found[:, : _read(self.nodes, self.ends, OF_LIST * column, found)]
@@ -157,7 +159,7 @@ def _insert(
 ) -> int:
     """Insert records that are ordered by (key, time), and write their nodes to ``added``, which contains zeros.
 
-    Returns how many nodes of ``free`` are used, from its end.
+    Returns the number of nodes that were taken from the end of ``free``.
     """
     used, begin, at = 0, 0, NONE
     while begin < len(added):
@@ -189,7 +191,8 @@ def _insert(
 
 @compiled()
 def _mark_duplicates(identity: Ints, ts: int, at: int, nodes: Ints, added: Ints) -> None:
-    """Write `NONE` to ``added`` for records of the time ``ts`` whose identity an earlier one of that time has.
+    """Write `NONE` to ``added`` for each record at the time ``ts`` that has the identity of an earlier one at that
+    time.
 
     ``at``: the last held record of the key at or before ``ts``.
     """
@@ -251,7 +254,7 @@ def _settle(keys: Ints, frontier: Ints, nodes: Ints, ends: Ints, lists: int) -> 
 
 @compiled(COUNT, GIVEN, GIVEN, GIVEN, TABLE, TABLE, COUNT, INTS)
 def _release(keys: Ints, frontier: Ints, next_tick: Ints, nodes: Ints, ends: Ints, lists: int, free: Ints) -> int:
-    """Release records up to the last one before ``next_tick``, or the first of those at its time.
+    """Release records before ``next_tick`` that are followed by another record at or before ``next_tick``.
 
     A record at the frontier is kept, because a duplicate of it may still arrive. The last record before it is kept to
     decide which values are certain.

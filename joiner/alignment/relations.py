@@ -1,4 +1,4 @@
-"""Finds one neighbour of each driver record in a column's stream, as soon as the neighbour is certain."""
+"""Finds one neighbour for each driver record in a column's stream, as soon as the neighbour is certain."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Answers(NamedTuple):
 
 
 class RelationBuffer:
-    """Finds one neighbour of each driver record.
+    """Finds one neighbour for each driver record.
 
-    Every accepted driver record is answered exactly once: with its neighbour, or as missing.
+    Every accepted driver record is reported exactly once, either with its neighbour or as having none.
     """
 
     def __init__(self, buffer: LocalStreamBuffer, held: Ints | None = None) -> None:

@@ -165,7 +165,8 @@ class _FormerFlag(argparse.Action):
 def _units(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of units: separate unit numbers by commas, as in 0,3")
+        message = f"{text!r} is not a list of units: separate the unit numbers with commas, as in 0,3"
+        raise argparse.ArgumentTypeError(message)
     return [int(number) for number in numbers]
 
 

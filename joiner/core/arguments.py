@@ -226,7 +226,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 
 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
-    """Return for each side whether its records have identities, or None if it has not had any records yet.
+    """Return, for each side, whether its records have identities, or None if it has not had any records yet.
 
     Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
     distinguished from a different record with the same time.
@@ -238,7 +238,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do the same as `check_identities` for one stream. ``what``: the name of the identities in error messages."""
+    """Do for one stream what `check_identities` does for both. ``what``: names the identities in error messages."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None
@@ -249,7 +249,7 @@ def check_identity(what: str, batch: Records, known: bool | None) -> bool | None
 
 
 def check_choice(name: str, value: object, known: Sequence[str]) -> None:
-    """Raise `ArgumentError` unless the value is one of the ``known`` ones."""
+    """Raise `ArgumentError` unless ``value`` is one of ``known``."""
     if value not in known:
         message = f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}"
         raise ArgumentError(message)

@@ -308,7 +308,7 @@ class _Run:
 
 @compiled(INTS, TABLE, INTS, INTS, INTS)
 def _find_behind(rows: Ints, start: Ints, end: Ints, until: Ints) -> Ints:
-    """Return for each time-ordered segment of the table the first index with a time after ``until``."""
+    """Return, for each time-ordered segment of the table, the first index with a time after ``until``."""
     found = np.empty_like(start)
     for n in range(len(start)):
         found[n] = start[n] + np.searchsorted(rows[TS, start[n] : end[n]], until[n], side="right")

@@ -126,7 +126,7 @@ def gap(later: int, earlier: int) -> np.uint64:
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. It may be any distance before ``ts``."""
+    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``, or any time before it."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 

@@ -103,7 +103,7 @@ class LocalStreamBuffer:
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose records look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
-        watermark_scope: which frontier a record's time advances: that of its ``"key"``, or that of the whole
+        watermark_scope: which frontier a record's time advances: the frontier of its ``"key"``, or of the whole
             ``"partition"``, which is for inputs that are in time order across keys.
         emit_unmatched: the sides whose unmatched records are emitted: ``"left"``, ``"right"``, ``"both"`` or
             ``"none"``.
@@ -198,9 +198,9 @@ class LocalStreamBuffer:
     def step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Do what `push` does or, if the streams end, `close`, with validated records and watermarks (left, right).
+        """Do what `push` does, or `close` if the streams end, with validated records and watermarks (left, right).
 
-        For a stream that goes to several buffers, and is validated once. Raises `ArgumentError` if it does not rise.
+        This lets several buffers share validated records. Raises `ArgumentError` if positions do not strictly increase.
         """
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)

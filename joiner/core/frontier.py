@@ -33,7 +33,9 @@ class Frontiers:
     """The frontiers of s streams in ns: ``by_key``, shape (s, keys), and ``of_all``, for all keys, shape (s, 1)."""
 
     def __init__(self, lateness_ns: Sequence[int], *, by_partition: bool = False) -> None:
-        """``lateness_ns``: of each stream. ``by_partition``: whether a record advances the frontier of all keys."""
+        """``lateness_ns``: the lateness of each stream. ``by_partition``: whether a record advances the frontier of all
+        keys.
+        """
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
         self.by_key: Ints = np.empty((len(lateness_ns), 0), dtype=np.int64)

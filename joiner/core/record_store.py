@@ -218,7 +218,7 @@ def number(side: Side) -> None:
     """Assign each new record its ordinal: its index among the records with the same key and time.
 
     A record is held until its side's frontier has passed its time. So when a new record arrives, all earlier records
-    with its key and time are still held, and its ordinal is one more than that of the record before it.
+    with its key and time are still held, and its ordinal is one more than the ordinal of the record before it.
     """
     rows, begin = side.rows, side.begin
     for k in range(len(begin) - 1):
@@ -238,7 +238,7 @@ def without_duplicates(side: Side) -> tuple[Side, Ints]:
 
 @compiled(FLAGS, SIDE)
 def _find_duplicates(side: Side) -> NDArray[np.uint8]:
-    """Return for each record whether an earlier one has the same key, time and identity, shape (n,)."""
+    """Return, for each record, whether an earlier one has the same key, time and identity, shape (n,)."""
     ts, identity = side.rows[TS], side.rows[IDENTITY]
     duplicates = np.zeros(len(ts), dtype=np.uint8)
     for k in range(len(side.begin) - 1):

@@ -62,7 +62,7 @@ def _find_kept(
     other_spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """Return for each key the index of the first record that must be kept, shape (k,).
+    """Return, for each key, the index of the first record that must be kept, shape (k,).
 
     A record must be kept while a future or pending record may need it; so must all records after it. Neighbours beyond
     the tolerance are ignored.

@@ -69,7 +69,7 @@ def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any]
     at = _PREFIX.size + header_length
     header = json.loads(bytes(body[_PREFIX.size : at]))
     if (found := header["options"].get("kind", "LocalStreamBuffer")) != kind:
-        message = f"the snapshot was taken from another kind of buffer: {found}, not {kind}"
+        message = f"the snapshot was taken from a different kind of buffer: {found}, not {kind}"
         raise SnapshotError(message)
     columns = {}
     for name, form in header["columns"].items():

@@ -91,7 +91,7 @@ def _may_become_neighbour(
 
 @compiled()
 def _find_candidates(own: Side, other: Side, of_other: Relations, tolerance: np.uint64) -> Flags:
-    """Return for each of the n records whether it is the candidate of an open relation on the other side."""
+    """Return, for each of the n records, whether it is the candidate of an open relation on the other side."""
     ts, others = own.rows[TS], other.rows[TS]
     partners, known = of_other
     found = np.zeros(len(ts), dtype=np.uint8)

@@ -115,7 +115,7 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     side.check_columns(kind)
     names = kind.names(table)
     if taken := sorted(columns.keys() & set(names)):
-        raise ArgumentError(f"columns: driver has a column named {taken[0]!r} itself; choose another name")
+        raise ArgumentError(f"columns: the driver already has a column {taken[0]!r}; choose another name")
     stamps = side.times(kind)
     order = order_of(stamps.ns)
     is_kept = np.ones(len(stamps.ns), dtype=bool)

@@ -32,7 +32,7 @@ class TableGrid:
 
 
 def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_max: int = 100_000_000) -> TableGrid:
-    """Describe regular times, to be the driver of `align`: ``origin``, and every ``every`` before and after it.
+    """Describe regular times that replace the driver of `align`: ``origin``, and every ``every`` before and after it.
 
     Each key has the ticks between its first and its last row in the columns' tables.
 
@@ -82,7 +82,7 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     if crowded:
         raise ArgumentError(
             f"grid: there are more than ticks_max = {of.ticks_max} ticks; raise ticks_max, choose a larger step than "
-            f"{of.every!r}, or let max_gap leave out the ticks in long pauses"
+            f"{of.every!r}, or set max_gap to leave out the ticks in long pauses"
         )
     of_times = kind.of_times(time, ticks, first.table, first.time), [time]
     of_keys = [(kind.take(keys, first.by, row, may_lack=False), by)] if by else []

@@ -63,7 +63,8 @@ class RecordJoin(Generic[Left, Right, Result]):
             times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
             `numpy.timedelta64`, `pandas.Timedelta`).
         lateness: how far a record's time may be behind the newest record of the same stream and key before the record
-            is late. Its type is that of ``tolerance``; pass one value, or (left, right). The default is 0.
+            is late. It has the same type as ``tolerance``. Pass one value for both sides, or (left, right). The default
+            is 0.
         options: other options of `LocalStreamBuffer`. ``tolerance_ns`` and ``lateness_ns`` may be passed instead of
             ``tolerance`` and ``lateness``: integers in ns or, if times are integers, in the unit of the times.
 

@@ -65,9 +65,9 @@ def _find_outside(values: Array) -> Ints:
 
 
 def unit_ns(name: str, values: Array) -> int:
-    """Return the unit of datetimes in ns. Raises `ArgumentError`, naming the column ``name``, for any other.
+    """Return the unit of datetimes in ns. Raises `ArgumentError` if the unit has no fixed length.
 
-    Months and years have no fixed length.
+    Months and years have none. ``name``: names the column in the error message.
     """
     unit, units = np.datetime_data(values.dtype)
     if unit not in _NS_PER:
@@ -100,7 +100,9 @@ def time_of(name: str, value: Any) -> tuple[int, str]:
     else:
         raise ArgumentError(f"{name} = {value!r} must be an integer or a datetime")
     if not TIME_MIN_NS <= ns <= TIME_MAX_NS:
-        raise ArgumentError(f"{name} = {value!r} is outside the years 1678 to 2261 (for integers: in ns since 1970)")
+        raise ArgumentError(
+            f"{name} = {value!r} is outside the years 1678 to 2261 (an integer counts nanoseconds since 1970)"
+        )
     return ns, what
 
 

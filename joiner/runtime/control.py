@@ -24,7 +24,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=s
 
 
 class Request(_Record, frozen=True, kw_only=True):
-    """The order to move ``units`` to the site ``to``; repeated until the move has ended."""
+    """The order to move ``units`` to the site ``to``. It is repeated until the move has ended."""
 
     units: list[int]
     to: str
@@ -69,7 +69,7 @@ class Back(_OfUnit, frozen=True, kw_only=True):
 
 
 class Claiming(_Record, frozen=True, kw_only=True):
-    """The run ``run``, at the site ``to``, is claiming ``units``; repeated until the claims have ended.
+    """The run ``run``, at the site ``to``, is claiming ``units``. The record is repeated until the claims have ended.
 
     ``move`` is empty because the record is not limited to one move: every runner that is waiting for one of these units
     continues to wait.

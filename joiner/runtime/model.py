@@ -77,9 +77,9 @@ class JoinSummary(msgspec.Struct, frozen=True):
 
 
 class AlignSummary(msgspec.Struct, frozen=True):
-    """The state of an align, as `JoinSummary`, by stream: ``driver`` and the names of the columns.
+    """The state of an align, like a `JoinSummary`, by stream: ``driver`` and the names of the columns.
 
-    ``frontiers``: the lowest and the highest frontier of any key, in ns; without the streams that have had no record.
+    ``frontiers``: the lowest and the highest frontier of any key, in ns. Streams that have had no record are left out.
     """
 
     held: dict[str, int]
@@ -104,7 +104,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     at which the application started this unit. ``topics`` are the ids of the input topics; a topic that is deleted and
     recreated gets a new id. ``fingerprint`` is the hash of ``semantics``, which is stored as well so that an error can
     name the setting that changed. ``counts`` are totals since ``start``. ``stopped``: whether the owner wrote this
-    record during a clean shutdown; for ``joiner status``.
+    record during a clean shutdown, for ``joiner status``.
 
     ``written``: for each result topic, the first record of the last committed transaction that wrote to it, unless
     Kafka is known to have ended that transaction there. ``result_ends``: for each result topic, an offset at or before

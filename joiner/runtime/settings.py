@@ -55,7 +55,7 @@ MESSAGE_RECORDS: Final = 1_000
 """A message that may hold many records counts as this many where a range is read in parts."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""Names in the semantics, which are those of the first release, mapped to the current names of the settings."""
+"""Maps the names in the semantics, which come from the first release, to the current names of the settings."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
@@ -249,7 +249,7 @@ class JoinerSettings(ServiceSettings):
     def semantics(self) -> dict[str, Any]:
         """Return every setting that affects which results are written, or where, as a JSON object.
 
-        Names are those of the first release, because new names would change the fingerprint of existing applications.
+        The names come from the first release, because new names would change the fingerprint of existing applications.
         """
         return {
             "version": SEMANTICS_VERSION,

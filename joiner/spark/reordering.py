@@ -289,7 +289,7 @@ class ReorderedJoin:
         return arrow.beside((tables[0], tables[1]), self._rules.sides, *rows)
 
     def _evict(self, step: Step) -> None:
-        """Remove the rows that the buffer has released, and the keys for which nothing is held any more."""
+        """Remove the rows that the buffer has released, and the keys that neither it nor a held row still uses."""
         for at, released in enumerate((step.left_released_seq, step.right_released_seq)):
             if len(released):
                 self._held[at] = self._held[at].only(~np.isin(self._held[at].seq, released))
@@ -317,7 +317,7 @@ class ReorderedJoin:
 
     @classmethod
     def restore(cls, rules: Rules, data: bytes) -> Self:
-        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken with other rules."""
+        """Create a join from a snapshot. Raises `ArgumentError` if the snapshot was taken with different rules."""
         ends = np.cumsum([_LENGTHS.size, *_LENGTHS.unpack_from(data)])
         parts = [data[start:end] for start, end in itertools.pairwise(ends)]
         header, columns = snapshot.unpack(parts[0])

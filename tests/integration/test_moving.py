@@ -111,7 +111,7 @@ def test_a_target_with_other_settings_refuses_before_anything_is_released(app: A
         standby(app)
         moved = move(app)
         assert moved.returncode == 1
-        assert moved.stdout.count("was started with other settings") == PARTITIONS, moved.stdout
+        assert moved.stdout.count("was started with different values for settings") == PARTITIONS, moved.stdout
         assert "released" not in blue.text()
         assert {unit: one.run for unit, one in app.checkpoints().items()} == before
         app.tolerance = right

@@ -101,7 +101,7 @@ def test_a_second_application_under_the_same_name_fences_no_runner(app: Applicat
     second = app.start(instance="second", **joins(POWER), **elsewhere)
     app.produce(seeded_entries(82, 600))
     assert second.ends() == 1
-    assert "was started with other settings that change its results (joins.gap: {" in second.text()
+    assert "was started with different values for settings that affect its results (joins.gap: {" in second.text()
     assert f"joins.power.left.topic: {app.topic('data')} then, {app.name}.other now" in second.text()
     assert f"outputs.out: {app.topic('out')} then, {app.topic('elsewhere')} now" in second.text()
     app.produce(seeded_entries(87, 300))

@@ -91,8 +91,9 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
 
 
 SAME_TURN: Final = ("turn", "broker_start", "commit")
-"""Measurements that agree in these fields were made in one turn: with the same broker and the same code, too, which a
-resumed run changes. Older files have neither; all of their measurements count as made with the same."""
+"""Measurements that agree in these fields were made in one turn, with the same broker and the same code, which may be
+different after a run is resumed. Older files record neither, so all of their measurements count as made with the same
+ones."""
 
 
 def values(runs: Iterable[Found], name: str) -> list[float]:

@@ -18,9 +18,11 @@ from bench.harness.report import table
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which overwrites them -->"
 END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
-_ROUGH: Final = f"A rate with ~ is approximate: its steady part lasted less than {ROUGH_S:.0f} s in at least one run."
+_ROUGH: Final = (
+    f"A rate marked ~ is approximate: in at least one run, the steady part lasted less than {ROUGH_S:.0f} s."
+)
 _DISTURBED: Final = (
-    "A figure with ! was disturbed: in at least one run, other programs and the host took more than "
+    "A figure marked ! was disturbed: in at least one run, other programs and the host took more than "
     f"{DISTURBED:.0%} of the machine."
 )
 

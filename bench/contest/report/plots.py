@@ -77,8 +77,9 @@ def _line(groups: Mapping[Any, list[Found]], name: str, scale: float = 1.0) -> L
 def of_one_recording(figures: dict[str, list[Found]]) -> list[Found]:
     """Return the measurements at different numbers of keys that were made with the newest code.
 
-    Those with 8 keys are among the throughput. If they were made with other code, or do not record it, they are left
-    out: a line through points of different versions shows no effect of the keys.
+    The measurements with 8 keys are those of the throughput. They are left out if they were made with different code or
+    do not record their commit, because a line through points of different versions would not show the effect of the
+    number of keys.
     """
     kept = [one for one in figures["workloads"] if one["workload"] in KEYS]
     newest = max(kept, key=lambda one: str(one["date"]), default={}).get("commit")

@@ -30,7 +30,7 @@ PRICE_EUR: Final = 0.04
 
 
 def of_pass_through(runs: list[Found], measurements: list[Found]) -> list[float]:
-    """Return the ratio of each run's rate to that of the fastest pass-through of the same turn, where there is one."""
+    """Return the ratio of each run's rate to the rate of the fastest pass-through in its turn, if there is one."""
     names = {PASS_THROUGH.name, *(one.name for one in CEILINGS)}
     turns = by((one for one in measurements if one["contender"] in names), *SAME_TURN)
     best = {turn: max(values(found, "records_per_s"), default=0.0) for turn, found in turns.items()}
@@ -63,7 +63,7 @@ def throughput(measurements: list[Found]) -> list[str]:
         "guarantee",
         "runs",
         "thousand records/s in",
-        "of the fastest pass-through of the turn",
+        "of the fastest pass-through in the turn",
         "thousand results/s out",
     ]
     heads += ["input processed within the time limit", "s from start to first result"]
@@ -74,7 +74,7 @@ def about(workload: str, measurements: list[Found]) -> list[str]:
     """Return the description of a workload."""
     words = next((one["about"] for one in measurements if "about" in one), "")
     rows = max((one.get("rows", 0) for one in measurements), default=0)
-    return ["", f"Workload: {workload}: {words}; {rows:,} records."]
+    return ["", f'Workload "{workload}": {words}; {rows:,} records.']
 
 
 def costs(measurements: list[Found]) -> list[str]:
@@ -97,8 +97,8 @@ def costs(measurements: list[Found]) -> list[str]:
     heads = ["", "neighbours found", "results that are not neighbours", "duplicate results", "CPU s/million records"]
     heads += ["Kafka CPU s", "€/billion records", "memory, MB", "written to Kafka, MB"]
     price = (
-        f"€/billion records: the price of the CPU time of the contender and of Kafka, at {PRICE_EUR} € per core and "
-        "hour. It does not include memory, disks, networks and idle cores."
+        f"*€/billion records* is the price of the CPU time that the contender and Kafka use, at {PRICE_EUR} € per core "
+        "and hour. It does not include memory, disks, networks or idle cores."
     )
     return [*table(heads, rows), "", price] if rows else []
 
@@ -136,9 +136,9 @@ def states(measurements: list[Found]) -> list[str]:
     heads = ["", "positions", "records that must be held", "records held", "at most of the batch in progress"]
     words = (
         "Figures are the median / maximum over nine positions, which are a tenth of the input apart; a run that was "
-        "cut off reached fewer of them. *Records that must be held*: a later record is their neighbour. *At most of "
-        "the batch in progress*: the largest share of the held records that may be held only because their batch has "
-        "not ended. The joiner stores snapshots; after a restart, it re-reads the input after the newest snapshot."
+        "cut off reached fewer of them. *Records that must be held* have a later record as their neighbour. *At most "
+        "of the batch in progress* is the largest share of the held records that may be held only because their batch "
+        "has not ended. The joiner stores snapshots; after a restart, it re-reads the input after the newest snapshot."
     )
     return ["", words, *table([*heads, "bytes stored"], rows)] if rows else []
 
@@ -155,7 +155,7 @@ RATIOS: Final = (
 )
 """The rates to compare, and the target ratio."""
 TURNS_MIN: Final = 3
-"""Whether a target was reached is said only if there are at least this many turns."""
+"""The report says whether a target was reached only if there are at least this many turns."""
 _LATE_RATE: Final = 5_000
 
 
@@ -254,6 +254,6 @@ def curves(measurements: list[Found]) -> list[str]:
     heads = ["what changes", "to", "", "thousand records/s", "neighbours found", "CPU s/million records", "memory, MB"]
     words = (
         "Each curve varies one property of the alternating workload. Each window is just wide enough to find all "
-        "neighbours. *Cores*: how many the contender may use; Kafka may always use all of them."
+        "neighbours. *Cores* is the number of cores that the contender may use; Kafka may always use all of them."
     )
     return ["", words, *table([*heads, "input processed"], rows)] if rows else []

@@ -5,9 +5,9 @@ pair that the contender can find, and either no neighbour is missing, or the run
 proves nothing. A run that has not finished was cut off at its time limit, or went quiet early; it is judged by the
 part of the input that it processed, and not compared for completeness.
 
-Rates are those of the steady part of a run, which begins after a fifth of its results and ends with the last one, by
-the broker's clock. This excludes the start-up by the same rule for all contenders. Only for a contender that works in
-batches does it begin at the end of one.
+Rates are measured over the steady part of a run, which begins after a fifth of its results and ends with the last one,
+by the broker's clock. This excludes the start-up by the same rule for all contenders. For a contender that works in
+batches, the steady part begins at the end of a batch.
 """
 
 from __future__ import annotations

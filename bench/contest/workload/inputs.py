@@ -47,8 +47,8 @@ class Workload:
     """The rows of a contest's input, in log order.
 
     ``lateness_ms`` is how far a row may be behind the newest time of its stream. ``watermark_scope`` says whether a row
-    advances the frontier of its own thing ("key") or that of its whole partition ("partition"), which is needed if
-    things come and go.
+    advances the frontier of its own thing ("key") or of its whole partition ("partition"), which is needed if things
+    come and go.
     """
 
     name: str
@@ -129,7 +129,7 @@ def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: i
     things = min(things, records // 2)
     at = np.arange(records)
     side = np.where(at // things % (ratio + 1) == 0, 0, 1)
-    sides = "speed and torque alternate" if ratio == 1 else f"one speed for {ratio:,} torques"
+    sides = "alternating speed and torque" if ratio == 1 else f"one speed for every {ratio:,} torques"
     about = f"{things:,} things in turn, a record every ms, {sides}"
     return _made(name, about, at % things, side, at, **more)
 
@@ -142,7 +142,7 @@ def bursts(name: str, records: int, seed: int) -> Workload:
     silent = ((at // 15_000 + thing) % 4 == 0) & (side == 1)
     kept = np.flatnonzero(~silent)[:records]
     time_ms = at + at // 5_000 * 60_000
-    about = "8 things; bursts of 5 s with a record every ms, a minute apart; two things in turn send no torque"
+    about = "8 things; bursts of 5 s with a record every ms, a minute apart; at any time, two things send no torque"
     return _made(name, about, thing[kept], side[kept], time_ms[kept])
 
 
@@ -154,7 +154,7 @@ def gaps(name: str, records: int, seed: int) -> Workload:
     time_ms = np.cumsum(steps, axis=1).astype(np.int64)
     stream = np.repeat(np.arange(streams), time_ms.shape[1])
     order = np.argsort(time_ms.ravel(), kind="stable")[:records]
-    about = "8 things, 16 clocks; log-normal gaps with median 60 ms, mean 99 ms, and one in a hundred above 0.6 s"
+    about = "8 things with 16 clocks; log-normal gaps (median 60 ms, mean 99 ms, one in a hundred above 0.6 s)"
     return _made(name, about, stream[order] // 2, stream[order] % 2, time_ms.ravel()[order])
 
 
@@ -184,7 +184,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
     with tempfile.TemporaryDirectory() as folder:
         what = "a recording of a real machine"
         if not path.is_file():
-            what, path = "simulated by simulator.generate", Path(folder) / "events.json"
+            what, path = "a recording simulated by simulator.generate", Path(folder) / "events.json"
             write(Plan(events=3_000, seed=seed, machines=1), path)
         rows = [
             (event["Timestamp"], side)
@@ -198,7 +198,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
     rounds = -(-records // (copies * len(rows)))
     every_ms = np.add.outer(np.arange(rounds) * (time_ms[-1] + 1_000), time_ms).ravel()
     thing = np.tile(np.arange(copies), len(every_ms))
-    about = f"{what}, {len(rows):,} records, {copies} copies in parallel, {rounds} in sequence"
+    about = f"{what} with {len(rows):,} records, in {copies} parallel copies, repeated {rounds} times"
     return _made(
         name,
         about,
@@ -241,7 +241,7 @@ CURVES: Final[dict[str, Callable[[int], Callable[[str, int, int], Workload]]]] =
     "ms of disorder": lambda at: partial(disorder, late_ms=at) if at else alternating,
     "cores": lambda _: alternating,
 }
-"""For each curve, named after the property that it varies: a function that returns a workload's generator."""
+"""Maps each curve, named after the property that it varies, to a function that returns a workload's generator."""
 _BYTES: Final = 105
 """The approximate size of a message without padding."""
 

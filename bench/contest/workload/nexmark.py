@@ -1,8 +1,7 @@
 """Generates streams that follow the rules of the Nexmark generator, for a query that is not one of Nexmark's.
 
-The rules and their constants are those of the generator's default configuration
-(https://github.com/nexmark/nexmark, `nexmark-flink/src/main/java/com/github/nexmark/flink/generator`), reimplemented
-here from their description:
+The rules and their constants come from the generator's default configuration (https://github.com/nexmark/nexmark,
+`nexmark-flink/src/main/java/com/github/nexmark/flink/generator`), reimplemented here from their description:
 
 - Of 50 consecutive events, the first is a person, the next 3 are auctions, and the other 46 are bids.
 - With probability 1/2, a bid is on the hot auction, which is the first of the current hundred. Otherwise it is on a
@@ -10,8 +9,8 @@ here from their description:
 - With probability 3/4, an auction is by the hot seller, who is the first of the current hundred persons. Otherwise it
   is by a random person among the last thousand and the next ten.
 
-The streams differ from those of Nexmark in three ways. Events of the kind that the query does not join are left out.
-There is one event per millisecond, so that no two have the same time; Nexmark's default is ten per millisecond. And the
+The streams differ from Nexmark's in three ways. Events of the kind that the query does not join are left out. There is
+one event per millisecond, so that no two have the same time; Nexmark's default is ten per millisecond. Finally, the
 records have the form and size of this benchmark's records. Nexmark's queries join or aggregate in their own ways: Q20
 joins each bid with its auction and keeps one category, Q4 uses only the bids made while the auction was open, and Q8
 joins persons and auctions in windows of ten seconds. The join measured here is the neighbour join of the same two

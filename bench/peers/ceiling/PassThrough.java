@@ -23,8 +23,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  * <p>usage: PassThrough BOOTSTRAP DATA OUT PARTITIONS BATCH RECORDS
  *
- * <p>As the joiner: one consumer, a transaction for each partition and batch, those of a batch at the same time and
- * while the next batch is read.
+ * <p>Like the joiner, it has one consumer and one transaction for each partition and batch. The transactions of a batch
+ * run in parallel while the next batch is read.
  */
 public final class PassThrough {
   private static final Duration WAIT = Duration.ofMillis(20);

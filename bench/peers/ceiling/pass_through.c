@@ -1,9 +1,10 @@
-/* An exactly-once pass-through in C, on the librdkafka that confluent_kafka ships: the ceiling of its clients.
+/* An exactly-once pass-through in C, with the librdkafka that confluent_kafka ships: an upper limit for its clients.
  *
  * usage: pass_through BOOTSTRAP DATA OUT PARTITIONS BATCH RECORDS
  *
- * As the joiner: one consumer, a transaction for each partition and batch, those of a batch at the same time and while
- * the next batch is read. The wheel has no header, so the few declarations of rdkafka.h that it needs are repeated here.
+ * Like the joiner, it has one consumer and one transaction for each partition and batch. The transactions of a batch
+ * run in parallel while the next batch is read. The wheel contains no header, so the few declarations from rdkafka.h
+ * that this program needs are repeated here.
  */
 #include <pthread.h>
 #include <stdarg.h>
@@ -78,7 +79,7 @@ static void *room(size_t size) {
   return found;
 }
 
-/* Settings are names and values in turn, and NULL at the end. */
+/* Settings are alternating names and values, followed by NULL. */
 static rd_kafka_t *client(int kind, const char *bootstrap, ...) {
   char why[512];
   rd_kafka_conf_t *conf = rd_kafka_conf_new();
@@ -107,7 +108,7 @@ typedef struct {
   int count;
 } partition_t;
 
-/* Copies the messages read to the output, in one transaction with their offsets. */
+/* Copies the messages that were read to the output, in one transaction with their offsets. */
 static void commit(partition_t *one) {
   check(rd_kafka_begin_transaction(one->producer));
   rd_kafka_list_t *offsets = rd_kafka_topic_partition_list_new(1);
@@ -222,6 +223,6 @@ int main(int argc, char **argv) {
     pthread_mutex_unlock(&one->lock);
     pthread_join(one->thread, NULL);
   }
-  /* The clients end with the process. */
+  /* The clients are not closed, because they end with the process. */
   return 0;
 }

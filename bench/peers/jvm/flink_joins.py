@@ -5,11 +5,11 @@ disorder: a record waits until the watermark has reached its time, and a record 
 ``--order arrival`` is faster, but assumes that the records of each thing are in order. If a lateness is given, timers
 are always used.
 
-Where they apply, the settings are those of the interval join: the parallel garbage collector with a heap of 4 GB,
-object reuse, state in memory, a checkpoint every second, and the producer of all peers. In addition, the program has
-serializers of its own for records and states, and runs one task per core. With timers, the sources are aligned in event
-time, because the state must hold all records by which one source is ahead of the slowest; for the same reason, they
-then fetch less at a time.
+Where they apply, the settings are the same as for the interval join: the parallel garbage collector with a heap of 4
+GB, object reuse, state in memory, a checkpoint every second, and the producer of all peers. In addition, the program
+has serializers of its own for records and states, and runs one task per core. With timers, the sources are aligned in
+event time, because the state must hold all records by which one source is ahead of the slowest; for the same reason,
+they then fetch less at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ALIGNED: Final[dict[str, str]] = {
     "source.max.poll.records": "2000",
     "source.max.partition.fetch.bytes": str(256 << 10),
 }
-"""With alignment: a source that has fetched much is far ahead of the others before it is paused."""
+"""Settings for alignment. A source that fetched more at a time would be far ahead of the others before it is paused."""
 
 VARIANTS: Final[dict[str, dict[str, str]]] = {
     "best": {},
@@ -91,7 +91,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
         | {
             "execution.checkpointing.dir": (state / "checkpoints").as_uri(),
             "state.backend.rocksdb.localdir": str(state / "rocksdb"),
-            # Beside the state, whose size is measured: Flink keeps a copy of each jar there.
+            # Not inside the state folder, whose size is measured, because Flink keeps a copy of each jar here.
             "io.tmp.dirs": str(state.with_name(f"{state.name}-scratch")),
         }
         | (ALIGNED if order == "timers" else {})
@@ -99,7 +99,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
     for name in options.variant:
         settings |= VARIANTS[name]
     if order == "arrival":
-        settings["drift_ms"] = "0"  # nothing is held that alignment could keep small, whatever the variant
+        settings["drift_ms"] = "0"  # whatever the variant: there is no held state that alignment could keep small
     given = [order, options.bootstrap, options.data, options.out, str(options.lateness_ms)]
     return [*given, *(f"{name}={value}" for name, value in settings.items())]
 

@@ -16,9 +16,10 @@ the time."""
 
 
 def producer(prefix: str, *, linger_ms: int = 5, batch_bytes: int = 1_000_000) -> dict[str, str]:
-    """Return the settings of a producer, by default those of the joiner and of all other peers.
+    """Return the settings of a producer. By default, they are the same as for the joiner and all other peers.
 
-    The prefix is that under which the engine passes them on. The buffer has room for several batches per partition.
+    ``prefix``: the prefix under which the engine passes the settings on to the producer. The buffer has room for
+    several batches per partition.
     """
     settings = {"compression.type": "lz4", "linger.ms": linger_ms, "batch.size": batch_bytes}
     return {f"{prefix}{name}": str(value) for name, value in (settings | {"buffer.memory": 128 << 20}).items()}

@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Not a message but an event: an error in a partition, or that the end of its log was reached, at ``offset``."""
+    """An event, which is not a message: an error in a partition, or the end of its log at ``offset``."""
 
     error: KafkaError
     topic: str

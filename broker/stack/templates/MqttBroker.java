@@ -30,14 +30,14 @@ import java.util.Properties;
  */
 public class MqttBroker {
     public static void main(String[] arguments) throws Exception {
-        // 50 by default: the connector has thousands of messages in flight. Each poll for new messages reserves as many
-        // packet identifiers until it ends. With all 65,535 reserved, a second poll found none, a third was never made,
-        // and the subscriber received nothing more. This limit leaves room for several polls.
+        // The default is 50, but the connector has thousands of messages in flight. Each poll for new messages reserves
+        // this many packet identifiers until it ends. When one poll reserved all 65,535, a second one found none, a
+        // third one was never made, and the subscriber received nothing more. This limit leaves room for several polls.
         InternalConfigurations.MAX_INFLIGHT_WINDOW_SIZE_MESSAGES = 8192;
-        // 64 files of each kind by default, which suit large fleets and are slow to open.
+        // The default is 64 files of each kind, which suits large fleets but makes the start slow.
         InternalConfigurations.PERSISTENCE_BUCKET_COUNT.set(4);
         InternalConfigurations.PAYLOAD_PERSISTENCE_BUCKET_COUNT.set(4);
-        // A stop waits for this time even if nothing is left to write; 2 s by default.
+        // A stop waits for this long even if nothing is left to write. The default is 2 s.
         InternalConfigurations.PERSISTENCE_SHUTDOWN_GRACE_PERIOD_MSEC.set(100);
         File folder = new File(arguments[0]);
         File settings = new File(folder, "conf");
@@ -65,7 +65,7 @@ public class MqttBroker {
     }
 }
 
-/** Authenticates clients; without such a class the broker accepts none. */
+/** Authenticates clients. Without such a class, the broker accepts no clients. */
 class Logins implements ExtensionMain, AuthenticatorProvider, SimpleAuthenticator {
     private final boolean isOpen;
     private final Properties passwords = new Properties();

@@ -236,7 +236,7 @@ class KafkaEvidence:
     def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
         return (
             f"{topic} partition {partition} returned nothing for {self._stall_s:g} s at offset {position} of "
-            f"{stop}: an open transaction hides later records, perhaps that of a joiner that died; try again after its "
+            f"{stop}: an open transaction hides later records, perhaps one of a joiner that died; try again after its "
             "timeout, or use a longer --timeout"
         )
 

@@ -1,8 +1,8 @@
 """Aligned rows in their simplest form: for each driver record, look for its neighbours in each column's stream.
 
-This is the definition in docs/alignment.md as executable code, built on that of the join (`joiner.check.model.oracle`).
-Given the entries read from each stream, it computes exactly the rows that must have been emitted by then. The ticks of
-a grid are treated as driver records.
+This is the definition in docs/alignment.md as executable code, built on the definition of the join
+(`joiner.check.model.oracle`). Given the entries read from each stream, it computes exactly the rows that must have been
+emitted by then. The ticks of a grid are treated as driver records.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _DIFFERENCES_SHOWN: Final = 5
 
 
 class BufferClass(Protocol):
-    """The interface of `joiner.LocalStreamBuffer`, as far as this module uses it."""
+    """The part of the `joiner.LocalStreamBuffer` interface that this module uses."""
 
     def __call__(self, *, tolerance_ns: int | None, lateness_ns: tuple[int, int]) -> Any:
         """Create an empty buffer."""

@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class ExpectedRow(NamedTuple):
-    """A row: the driver record's time in ns, its ordinal among those of equal key and time, and a cell per column."""
+    """A row: the driver record's time in ns, its ordinal among equal keys and times, and a cell per column."""
 
     ts: int
     ordinal: int

@@ -60,7 +60,9 @@ class Stream:
             self._read(entry, lateness_ns)
 
     def frontier(self, key: int) -> int:
-        """Return the frontier of ``key``, or that of all keys if larger. A record that arrives below it is late."""
+        """Return the frontier of ``key``, or the frontier of all keys if that is larger. A record that arrives below it
+        is late.
+        """
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
     def _read(self, entry: Rec | Watermark, lateness_ns: int) -> None:
@@ -157,7 +159,7 @@ def _can_be_paired(
 def _certain_neighbours(
     records: list[Rec], other: Stream, direction: str, *, closed: bool
 ) -> Iterator[tuple[Rec, Rec]]:
-    """Yield each record with those of its neighbours in the other stream that no further input can change.
+    """Yield each record with each of its neighbours in the other stream that no further input can change.
 
     prev, the last record at or before the record's time, is certain once the other stream can no longer send a record
     with that time. next, the first record at or after it, is certain once the other stream can no longer send an
@@ -207,7 +209,7 @@ def _is_duplicate(record: Rec, known: Rec) -> bool:
 
 
 def ordinals(accepted: Sequence[Rec]) -> dict[int, int]:
-    """Return for each seq how many accepted records have the same key and time and a lower seq."""
+    """Return, for each seq, how many accepted records have the same key and time and a lower seq."""
     return {
         record.seq: sum(
             1 for other in accepted if (other.key, other.ts) == (record.key, record.ts) and other.seq < record.seq

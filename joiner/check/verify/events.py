@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 IN_KAFKA: Final = "events in Kafka"
-DEAD_LETTERS: Final = "rows that are no event"
+DEAD_LETTERS: Final = "rows that are not events"
 ACCOUNTS: Final = "accounts of quantities"
 
 FATES: Final = (
@@ -305,7 +305,10 @@ class _Fates:
         }
 
     def of(self, seq: int, name: str) -> str:
-        """Return the fate of the record at a position in the account ``name``."""
+        """Return what happened to the record at position ``seq`` of the topic.
+
+        ``name``: the side of the join that the record was offered to (for example ``gap left``), or `NO_SIDE`.
+        """
         offset = self._judgement.offset(seq)
         if offset < self._start:
             return "before the start"

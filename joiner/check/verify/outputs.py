@@ -115,7 +115,7 @@ def _check_same_application(settings: JoinerSettings, checkpoint: Checkpoint) ->
     differing = semantic_differences(checkpoint.semantics, settings.semantics())
     what = "; ".join(f"{path} was {ran!r} and is {given!r} here" for path, ran, given in differing[:10])
     message = (
-        f"unit {checkpoint.unit} of {checkpoint.application!r} ran with other settings: "
+        f"unit {checkpoint.unit} of {checkpoint.application!r} ran with different settings: "
         f"{what or 'only the fingerprint differs'}. Pass the settings file that it ran with (--config)"
     )
     raise WrongApplicationError(message)

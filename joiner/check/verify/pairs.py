@@ -1,7 +1,8 @@
 """Computes the expected pairs and unmatched records of one join in one unit, and compares results with them.
 
 If the joining function raises for a pair, or returns a value that is not finite, a dead letter is expected instead of a
-result. Results of built-in functions must match exactly; those of other functions, to a relative difference of 1e-12.
+result. Results of built-in functions must match exactly. Results of other functions may have a relative difference of
+up to 1e-12.
 """
 
 from __future__ import annotations

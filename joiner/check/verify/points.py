@@ -1,8 +1,8 @@
 """Compares the points in InfluxDB with the results: each must have exactly one point, and no others may exist.
 
-The schema is: measurement ``joined``; tags ``join``, ``thing``, ``quantity``, ``half=1`` if the mean time was rounded
-down by half a nanosecond, and ``tie`` if the pair has one; fields ``result``, or ``left`` and
-``right``; of an aligned row, ``result`` and one for each column that has a value. Points of
+A point has the measurement ``joined`` and the tags ``join``, ``thing`` and ``quantity``, as well as ``half=1`` if the
+mean time was rounded down by half a nanosecond, and ``tie`` if the pair has one. Its fields are ``result``, or ``left``
+and ``right``. The point of an aligned row has ``result`` and one field for each column that has a value. Points of
 other joins with the same quantities are only counted. A pair does not count as missing if the connector wrote a dead
 letter for it because a name in it cannot be a tag.
 """

@@ -51,7 +51,7 @@ _row = msgspec.json.Decoder(FoundRow)
 
 @dataclass(frozen=True)
 class ExpectedRows:
-    """An align's permitted rows in a unit (certain at C'), and those of them that are required (certain at C).
+    """An align's permitted rows in a unit (certain at C'), and which of them are required (certain at C).
 
     ``due``: the required rows, by seq. ``ids``: each row's seq, by its id. ``driver``: the driver's records, by seq.
     """

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Serving(Protocol):
-    """What a move needs to know of a running unit."""
+    """What a move needs to know about a running unit."""
 
     first_commit_s: float
     """Monotonic time at which the runner noticed the first commit after the claim; 0 until then."""

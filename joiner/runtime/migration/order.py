@@ -74,7 +74,7 @@ class Order:
         return [Request(move=self.move, units=open_units, to=self.to)]
 
     def cancel(self, why: str) -> list[Record]:
-        """Withdraw the order for all units that, as far as is known, have not been released.
+        """Withdraw the order for all units that are not known to have been released.
 
         A unit whose target is ready may be about to be released; its checkpoint will show the outcome.
         """

@@ -122,11 +122,11 @@ class Source:
 
     @property
     def underway(self) -> set[int]:
-        """Units that are being released, or have been released and, as far as is known, not claimed yet."""
+        """Units that are being released, or have been released and are not known to have been claimed."""
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
-        """Process a record of the control topic; ``owned``: the units this runner serves."""
+        """Process a record of the control topic. ``owned``: the units this runner serves."""
         match record:
             case Request():
                 return self._ask(record, now_s, owned)
@@ -271,7 +271,7 @@ class Target:
         return {unit for unit, one in self._units.items() if one.step is _Arriving.CLAIMING}
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
-        """Process a record of the control topic; ``absent``: units assigned to this runner that it does not serve."""
+        """Process a record of the control topic. ``absent``: units assigned to this runner that it does not serve."""
         if isinstance(record, Request) and record.to == self._site:
             units = [unit for unit in record.units if unit in absent]
             return [action for unit in units for action in self._ask(unit, record, now_s)]

@@ -4,7 +4,7 @@ Initialising a transactional id should end every transaction under it, by a comm
 so: when Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up
 ("Couldn't find leader endpoint … can be skipped"), in some or all of their partitions. Records without a marker stay
 open, and the *next* commit of the same producer commits them too: aborted results would become visible in addition to
-those of their replay. An unclean leader election may also lose markers (KIP-664).
+the results of their replay. An unclean leader election may also lose markers (KIP-664).
 
 Therefore, a claimant looks for open transactions in the partitions that it writes to, and for transactions that were
 ended wrongly. A client cannot see which producer an open transaction belongs to, and another program that writes to a
@@ -189,7 +189,7 @@ def resolve(
     """Resolve dangling transactions. Return the missing effects up to ``dangling.reached``, for the claim to write.
 
     ``checkpoint`` is the newest committed checkpoint. ``again`` replays the unit from an earlier state up to
-    ``reached``; it is called once no transaction is dangling any more. Raises `Fenced`, `Aborted`, `UnitStopped`, and
+    ``reached``; it is called once no transaction is dangling. Raises `Fenced`, `Aborted`, `UnitStopped`, and
     KafkaException if Kafka does not answer.
     """
     unit, reached = dangling.unit, dangling.reached or checkpoint

@@ -67,8 +67,8 @@ def check_continues(
         differences = semantic_differences(found.semantics, settings.semantics())
         changed = ", ".join(f"{path}: {then} then, {now} now" for path, then, now in differences) or "the semantics"
         raise UnitStopped(
-            f"unit {unit} of {name!r} was started with other settings that change its results ({changed}): "
-            "give the application a new name, restore the settings, or start over with `joiner reset`"
+            f"unit {unit} of {name!r} was started with different values for settings that affect its results "
+            f"({changed}): give the application a new name, restore the settings, or start over with `joiner reset`"
         )
     check_partitions(settings, found)
     anew = [topic for topic, topic_id in found.topics.items() if topics[topic].topic_id != topic_id]

@@ -1,4 +1,4 @@
-"""Determines, as far as possible from outside, whether the owner of a unit is running.
+"""Determines whether the owner of a unit is running, from what other processes can observe.
 
 An instance is a member of its site's consumer group, which detects within a session timeout that the instance has
 ended.

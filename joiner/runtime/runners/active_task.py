@@ -95,7 +95,7 @@ class ActiveTask:
 
     @property
     def why_paused(self) -> str:
-        """Why topics of the unit are paused, for log messages."""
+        """The reason why topics of the unit are paused, for log messages."""
         return "a large snapshot is being written" if self._is_held_up else "its records fill the buffer"
 
     @property

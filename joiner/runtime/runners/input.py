@@ -1,8 +1,8 @@
 """The input of a plain process: a single consumer reads all units, and the units take turns to join what was read.
 
 Each unit is read from offsets that the process specifies. The units are served in rotation within each commit interval,
-not all at its end. Their commits are thus spread over the interval, and the records of one unit do not wait until those
-of all others are joined.
+not all at its end. Their commits are thus spread over the interval, and the records of one unit do not wait until the
+records of all other units are joined.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class PendingInput:
 
     Args:
         records_max: the number of records in a full batch of all units together.
-        turns_max: into how many turns a commit interval is divided, at most. There are never more turns than units.
+        turns_max: the maximum number of turns in a commit interval. There are never more turns than units.
 
     """
 
@@ -177,10 +177,10 @@ class PendingInput:
                 self._ends.setdefault(unit, {}).update(ends)
 
     def begin_turn(self, units: Iterable[int]) -> list[int]:
-        """Return the units to serve in this turn, of those that are running, in the order in which to serve them.
+        """Return which of the running ``units`` to serve in this turn, in the order in which to serve them.
 
-        These are the units that have waited longest, as many as it takes to serve all of them once per commit interval,
-        and those whose share of a full batch has arrived.
+        These are the units that have waited longest, as many as it takes to serve all units once per commit interval,
+        and any other unit whose share of a full batch has arrived.
         """
         self._turn += 1
         waiting = sorted(units, key=lambda unit: (self._served_in.get(unit, 0), unit))

@@ -45,7 +45,7 @@ class Batch:
             return parts[0]
         keys = [part.keys for part in parts if part.keys is not None]
         if keys and len(keys) < len(parts):
-            message = "messages with and without keys for one topic: a defect to report"
+            message = "messages with and without keys for one topic: report this bug"
             raise ValueError(message)
         values = StringColumn.concat([part.values for part in parts])
         return cls(StringColumn.concat(keys) if keys else None, values)
@@ -54,6 +54,6 @@ class Batch:
     def of(cls, keys: Sequence[bytes] | None, values: Sequence[bytes]) -> Self:
         """Convert lists to columns. Raises ValueError if their lengths differ."""
         if keys is not None and len(keys) != len(values):
-            message = f"{len(keys)} keys and {len(values)} values: a defect to report"
+            message = f"{len(keys)} keys and {len(values)} values: report this bug"
             raise ValueError(message)
         return cls(None if keys is None else StringColumn.of(keys), StringColumn.of(values))

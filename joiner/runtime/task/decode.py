@@ -188,13 +188,13 @@ class Intake:
 
 
 class Keys:
-    """A unit's key dictionary. A thing keeps its number from its first record until no operator refers to it."""
+    """Maps the things of a unit to numbers. A thing keeps its number for as long as an operator refers to it."""
 
     def __init__(self, unit: int, partitions: int, things: Sequence[str] = ()) -> None:
         self._unit = unit
         self._partitions = partitions
         self.things = list(things)
-        """The things by number; empty where the number is free."""
+        """The things by number, with an empty string for each free number."""
         self._number = {thing: number for number, thing in enumerate(things) if thing}
         self._free = [number for number, thing in enumerate(things) if not thing]
         self._in_use = np.empty(0, dtype=np.int64)

@@ -34,7 +34,7 @@ class Effects:
     failed_pairs: dict[str, Failures] = field(default_factory=dict)
     """The pairs for which the joining function failed, by join. Their dead letters are included in the effects."""
     appended_ms: Counter[int] = field(default_factory=Counter)
-    """The number of pairs by the append time (ms) of the later record; empty without metrics."""
+    """The number of pairs by the append time (ms) of the later record; empty if there are no metrics."""
 
     @property
     def joined(self) -> Batch:

@@ -1,9 +1,9 @@
 """Pauses topics that run ahead of others in event time and so fill a buffer.
 
-Records later than all records of the other side are held because that side lags. If they are more than half of
-the records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up.
-It is not paused if the other topic has been silent for a while, because waiting would not help. This affects the memory
-used, never the results.
+Records later than all records of the other side are held because that side lags. If they make up more than half of the
+records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up. It is
+not paused if the other topic has been silent for a while, because waiting would not help. This affects the memory used,
+never the results.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class FailureLog:
 
     def _tell(self, join: str, which: str, one: Failures) -> None:
         _log.warning(
-            "join %r: the function %s failed for %s: %s. Each such pair is a dead letter in %s, and gives no result",
+            "join %r: the function %s failed for %s: %s. Each such pair becomes a dead letter in %s, not a result",
             join,
             self._functions.get(join, "?"),
             which,

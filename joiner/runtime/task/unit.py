@@ -124,7 +124,7 @@ class Unit:
         try:
             return cls._restored(settings, unit, decode(data))
         except NewerSnapshotError as error:
-            message = f"the snapshot of unit {unit} was written by a newer release ({error}); run that one"
+            message = f"the snapshot of unit {unit} was written by a newer release ({error}); run that release"
             raise UnitStopped(message) from error
         except MemoryError:
             raise
@@ -150,7 +150,7 @@ class Unit:
             message = (
                 f"unit {self.number}: a batch of {topic} covers the offsets {first} to {last}, but {expected} to "
                 f"{end - 1} should follow: restart the joiner; "
-                "if it happens again, this is a defect to report"
+                "if this happens again, report it as a bug"
             )
             raise UnitStopped(message)
 
@@ -177,9 +177,9 @@ class Unit:
             message = (
                 f"unit {self.number}: {what} holds {operator.held()} records (about {size:,} bytes), more than "
                 f"application.{beyond[0]}; the keys with the most records are {most}. One of their streams is silent: "
-                "raise the limit and restart the joiner. To prevent it, write watermarks for that stream, or set a "
-                "tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, and "
-                "then continues from its last commit"
+                "raise the limit and restart the joiner. To prevent this error, write watermarks for that stream, or "
+                "set a tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, "
+                "and then continues from its last commit"
             )
             raise UnitStopped(message)
 

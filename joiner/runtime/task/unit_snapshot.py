@@ -82,7 +82,7 @@ def decode(data: bytes) -> UnitSnapshot:
         message = f"format {version}, this one reads up to {VERSION}"
         raise NewerSnapshotError(message)
     if version < _OLDEST:
-        message = f"format {version}, this one reads from {_OLDEST} on"
+        message = f"format {version}, this one reads formats from {_OLDEST} on"
         raise SnapshotError(message)
     return msgspec.msgpack.decode(data, type=UnitSnapshot)
 

@@ -90,7 +90,7 @@ class UnitGauges:
         self._expose_operators(readings)
 
     def _expose_operators(self, readings: Readings) -> None:
-        """Add the gauges of the units' joins and aligns. An align's streams have its name and theirs as labels."""
+        """Add the gauges of the units' joins and aligns. The labels of an align name it and its stream."""
         gauge, side = readings.gauge, ("unit", "join", "side")
         gauge("lsb_joiner_buffer_used_ratio", "Used share of the buffer limit.", self._used, ("unit", "join"))
         gauge("lsb_joiner_held_records", "Records that may still get a neighbour.", self._held_records, side)
@@ -159,10 +159,10 @@ class UnitGauges:
         }
 
     def _frontiers(self) -> Iterator[tuple[tuple[str, ...], tuple[int, int], int]]:
-        """Yield labels, span and newest event time for each stream of an operator that has a frontier.
+        """Yield the labels, the span and the newest event time for each stream with a frontier.
 
-        The span is the lowest and the highest frontier. The newest event time is that of the whole operator. All are in
-        ns.
+        The span is the pair of the stream's lowest and highest frontiers. The newest event time is taken over all
+        streams of the operator. All times are in ns.
         """
         lateness_ns = {operator.name: operator.lateness_by_stream for operator in self._settings.operators}
         for of in self._operators():

@@ -124,7 +124,7 @@ def test_a_rate_that_a_contender_does_not_keep_up_with_is_where_it_is_saturated(
 def test_a_run_that_other_programs_disturbed_is_marked(tmp_path: Path) -> None:
     text = page_of(tmp_path, "throughput", measured("plain process", foreign_share=0.06))
     assert "| plain process | exactly once | 1 | 50.0 ! |" in text
-    assert "A figure with ! was disturbed" in text
+    assert "A figure marked ! was disturbed" in text
     text = page_of(tmp_path, "throughput", measured("plain process", foreign_share=0.04))
     assert "| plain process | exactly once | 1 | 50.0 |" in text
     assert "disturbed" not in text

@@ -44,8 +44,8 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "repeated every 0.5 s",
                 "at most 10,000 quantities",
             ),
-            *("most 64 times the size", "has lasted for 2 s, again every 10 s"),
-            *("has lasted for 0.5 s, and again every 0.5 s", "has not been repeated for 5 s"),
+            *("most 64 times the size", "has lasted for 2 s, and then every 10 s"),
+            *("has taken 0.5 s, and repeated every 0.5 s", "waits until 5 s have passed without a repetition"),
         ),
         "docs/guarantees.md": (
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "checks every 5 s"),

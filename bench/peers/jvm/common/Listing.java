@@ -12,11 +12,13 @@ import java.util.Map;
 import java.util.function.Consumer;
 
 /**
- * The neighbour join of records from standard input, one a line, to standard output: shows the rule without an engine.
+ * Joins records from standard input, one per line, and writes the pairs to standard output. It shows the neighbour rule
+ * without an engine.
  *
  * <p>usage: Listing [passed]
  *
- * <p>An empty line ends a stream. With {@code passed}, each time is declared over before the next record. Each state is written and read in between, as an engine's store does.
+ * <p>An empty line ends a stream. With {@code passed}, the program announces before each later record that no more
+ * records with earlier times follow. After each record, the state is written and read back, as in an engine's store.
  */
 public final class Listing {
   public static void main(String[] given) throws IOException {

@@ -9,9 +9,9 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 
 /**
- * An input record: the value of a quantity of a thing at a time.
+ * An input record: the value of a quantity of a thing at a point in time.
  *
- * <p>The binary form, which the engines store, does not contain the thing, because that is the key of their state.
+ * <p>The binary form, which the engines store, does not contain the thing, because the thing is the key of their state.
  */
 public final class Measurement {
   public static final int LEFT = 0;

@@ -7,21 +7,22 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * The neighbours of the records of one thing, which are given in the order of their times.
+ * Finds the neighbours of the records of one thing. The records must be given in the order of their times.
  *
- * <p>A record's neighbours are the last record of the other side at or before it and the first at or after it; records
- * of equal time count in the order in which they are given. A pair is written as soon as it is certain, and once. The
- * next neighbour of a record is certain when it arrives; the previous one is certain when a later record arrives, or
- * when its time has {@link #passed}, because until then a record of the same time may follow. A record older than the
- * newest one is ignored.
+ * <p>A record's neighbours are the last record of the other side at or before it, and the first one at or after it.
+ * Records with equal times count in the order in which they are given. A pair is written once, as soon as it is
+ * certain. The next neighbour of a record is certain when that neighbour arrives. The previous neighbour is certain
+ * when a later record arrives, or when the record's time has {@link #passed}, because until then a record with the same
+ * time may follow. A record that is older than the newest one is ignored.
  *
- * <p>The records that wait for their next neighbour are kept in a {@link Run}, which the engine provides: a list that
- * is only appended to and emptied. The rest is small, has a binary form and is one value in the engine's state.
+ * <p>The records that wait for their next neighbour are kept in a {@link Run}, a list that is only appended to and
+ * emptied. The engine provides it. Everything else is small, has a binary form, and is stored as one value in the
+ * engine's state.
  */
 public final class Neighbours {
-  /** The records of one side, all before the newest time, since the last record of the other side. */
+  /** The records of one side that are earlier than the newest time and later than the last record of the other side. */
   public interface Run {
-    /** Append a record, the one with this number in the run. */
+    /** Append a record. {@code number} is its index in the run. */
     void add(Measurement one, int number);
 
     /** Pass all records to a consumer, in any order, and remove them. */
@@ -50,7 +51,7 @@ public final class Neighbours {
     return Long.MIN_VALUE;
   }
 
-  /** Take the next record, and write the pairs that it makes certain. */
+  /** Process the next record, and write the pairs that it makes certain. */
   public void add(Measurement one, Run run, Consumer<Pair> out) {
     int side = one.side, other = 1 - side;
     if (one.timeMs < timeMs()) return;
@@ -67,14 +68,14 @@ public final class Neighbours {
     own.add(one);
   }
 
-  /** Take note that no further record at or before a time follows, and write the pairs that this makes certain. */
+  /** Record that no more records at or before a time follow, and write the pairs that this makes certain. */
   public void passed(long timeMs, Run run, Consumer<Pair> out) {
-    // A single record that is already paired with its previous neighbour stays where it is, out of the run.
+    // A single record that is already paired with its previous neighbour is not moved to the run.
     boolean isDone = isPaired && now.get(0).size() + now.get(1).size() == 1;
     if (timeMs >= timeMs() && !isDone) advance(null, run, out);
   }
 
-  /** Proceed to the time of a record, or past the newest time if there is none. */
+  /** Advance to the time of a record, or beyond the newest time if the record is null. */
   private void advance(Measurement one, Run run, Consumer<Pair> out) {
     pairWithPrevious(out);
     isPaired = false;
@@ -82,7 +83,7 @@ public final class Neighbours {
       List<Measurement> some = now.get(side);
       if (some.isEmpty()) continue;
       before[side] = some.get(some.size() - 1);
-      // Without records of the other side at the same time, these have no next neighbour yet, unless it is this record.
+      // If the other side has no record at this time, only the new record can be the next neighbour of these records.
       if (now.get(1 - side).isEmpty()) {
         isPaired = one != null && one.side != side;
         for (Measurement kept : some) {
@@ -95,12 +96,12 @@ public final class Neighbours {
     for (List<Measurement> some : now) some.clear();
   }
 
-  /** Write the pairs of the records of the newest time with their previous neighbours, except those already written. */
+  /** Pair the records at the newest time with their previous neighbours, and write the pairs not written before. */
   private void pairWithPrevious(Consumer<Pair> out) {
     List<Measurement> left = now.get(Measurement.LEFT), right = now.get(Measurement.RIGHT);
     int lefts = left.size(), rights = right.size();
     if (lefts > 0 && rights > 0) {
-      // Each was paired with the first of the other side on arrival. Each is also a neighbour of the last one.
+      // On arrival, each was paired with the first record of the other side. Each is also a neighbour of the last one.
       for (int place = 1; place < lefts && rights > 1; place++)
         out.accept(new Pair(left.get(place), right.get(rights - 1)));
       for (int place = 1; place < rights - 1 && lefts > 1; place++)
@@ -134,7 +135,7 @@ public final class Neighbours {
     return made.array();
   }
 
-  /** Return the state of a thing from its binary form; null is the state of an unseen thing. */
+  /** Return the state of a thing from its binary form. Null represents the state of a thing without records. */
   public static Neighbours of(String thing, byte[] bytes) {
     Neighbours made = new Neighbours(thing);
     if (bytes == null) return made;

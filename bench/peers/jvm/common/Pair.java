@@ -15,16 +15,16 @@ public final class Pair {
   public Measurement left;
   public Measurement right;
 
-  /** For Flink, which fills the fields. */
+  /** Used by Flink, which sets the fields afterwards. */
   public Pair() {}
 
-  /** Make the pair of a left and a right record. */
+  /** Create the pair of a left and a right record. */
   public Pair(Measurement left, Measurement right) {
     this.left = left;
     this.right = right;
   }
 
-  /** Make the pair of two records of different sides, in any order. */
+  /** Create the pair of two records from different sides, given in any order. */
   public static Pair of(Measurement one, Measurement other) {
     return one.side == Measurement.LEFT ? new Pair(one, other) : new Pair(other, one);
   }
@@ -34,7 +34,7 @@ public final class Pair {
     return left.thing.getBytes(StandardCharsets.UTF_8);
   }
 
-  /** Return the message: the two ids, the product of the values and the mean time. */
+  /** Return the message: the thing, the two ids, the product of the values, and the mean time. */
   public byte[] json() {
     ByteArrayOutputStream made = new ByteArrayOutputStream(BYTES);
     try (JsonGenerator to = JSON.createGenerator(made)) {

@@ -10,7 +10,7 @@ import org.apache.flink.api.common.typeutils.base.TypeSerializerSingleton;
 import org.apache.flink.core.memory.DataInputView;
 import org.apache.flink.core.memory.DataOutputView;
 
-/** Serializers for records and states, which are faster than Flink's general ones. A value is its thing and its bytes. */
+/** Serializes records and states faster than Flink's generic serializers. It writes the thing, then the other bytes. */
 abstract class BinarySerializer<T> extends TypeSerializerSingleton<T> {
   private static final long serialVersionUID = 1;
 
@@ -66,7 +66,7 @@ abstract class BinarySerializer<T> extends TypeSerializerSingleton<T> {
     return -1;
   }
 
-  /** Of records. They are never changed, so they need no copy. */
+  /** Serializes records. They are never modified, so they need not be copied. */
   static final class OfMeasurements extends BinarySerializer<Measurement> {
     static final TypeSerializer<Measurement> ONE = new OfMeasurements();
     private static final long serialVersionUID = 1;
@@ -108,14 +108,14 @@ abstract class BinarySerializer<T> extends TypeSerializerSingleton<T> {
 
     /** The version of the format. */
     public static final class Snapshot extends SimpleTypeSerializerSnapshot<Measurement> {
-      /** Made by Flink. */
+      /** Called by Flink. */
       public Snapshot() {
         super(() -> ONE);
       }
     }
   }
 
-  /** Of the states of things. */
+  /** Serializes the states of things. */
   static final class OfNeighbours extends BinarySerializer<Neighbours> {
     static final TypeSerializer<Neighbours> ONE = new OfNeighbours();
     private static final long serialVersionUID = 1;
@@ -147,7 +147,7 @@ abstract class BinarySerializer<T> extends TypeSerializerSingleton<T> {
 
     /** The version of the format. */
     public static final class Snapshot extends SimpleTypeSerializerSnapshot<Neighbours> {
-      /** Made by Flink. */
+      /** Called by Flink. */
       public Snapshot() {
         super(() -> ONE);
       }

@@ -19,10 +19,10 @@ import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 /**
- * The neighbour join by hand. Both sides come from one topic, so it has one input.
+ * The neighbour join written by hand. Both sides come from one topic, so the function has a single input.
  *
- * <p>With timers, a record waits until the watermark has reached its time, and one that is late for it is ignored.
- * Without timers, the records of a thing, of both sides, are assumed to arrive in the order of their times.
+ * <p>With timers, a record waits until the watermark has reached its time. A record that arrives after that is ignored.
+ * Without timers, all records of a thing, from both sides, are assumed to arrive in the order of their times.
  */
 final class ByHand extends KeyedProcessFunction<String, Measurement, Pair> {
   private static final long serialVersionUID = 1;

@@ -32,9 +32,9 @@ import org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.ProducerR
  *
  * <p>usage: Joins ORDER BOOTSTRAP DATA OUT LATENESS_MS NAME=VALUE …
  *
- * <p>ORDER is {@code timers} or {@code arrival}, see {@link ByHand}. The settings are those of Flink, or, with the
- * prefix {@code source.} or {@code sink.}, of Kafka's clients; {@code drift_ms} is how far the partitions may be apart,
- * and {@code transaction_naming} a {@link TransactionNamingStrategy}.
+ * <p>ORDER is {@code timers} or {@code arrival}; see {@link ByHand}. The settings are Flink's own or, with the prefix
+ * {@code source.} or {@code sink.}, those of Kafka's clients. {@code drift_ms} limits how far apart the partitions may
+ * be in event time. {@code transaction_naming} is a {@link TransactionNamingStrategy}.
  */
 public final class Joins {
   private static final Duration ALIGN = Duration.ofMillis(50);
@@ -89,7 +89,7 @@ public final class Joins {
         .build();
   }
 
-  /** Remove and return the settings with a prefix, without it. */
+  /** Remove the settings whose names have a prefix. Return them without the prefix. */
   private static Properties take(Map<String, String> settings, String prefix) {
     Properties found = new Properties();
     for (String name : settings.keySet().toArray(String[]::new))
@@ -111,7 +111,7 @@ public final class Joins {
     }
   }
 
-  /** The type of records, with their serializer. */
+  /** The type of the records, which determines their serializer. */
   private static final class Type extends GenericTypeInfo<Measurement> {
     private static final long serialVersionUID = 1;
 
@@ -126,7 +126,7 @@ public final class Joins {
     }
   }
 
-  /** Writes pairs. It names its topic, because pooled transactions are listed for each topic. */
+  /** Writes pairs. It declares its topic, because the pooled transactions are listed by topic. */
   private static final class Writing implements KafkaRecordSerializationSchema<Pair>, KafkaDatasetFacetProvider {
     private static final long serialVersionUID = 1;
 

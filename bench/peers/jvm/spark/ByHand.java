@@ -23,13 +23,13 @@ import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The neighbour join by hand, with custom state.
+ * The neighbour join written by hand, with custom state.
  *
- * <p>With a watermark, a thing's records are held until the watermark has passed them, as Spark's examples advise.
- * Without one, the records of a thing, of both sides, are assumed to be in order from one batch to the next.
+ * <p>With a watermark, a thing's records are held until the watermark has passed them, as in Spark's examples. Without
+ * one, all records of a thing, from both sides, are assumed to be in order from batch to batch.
  *
- * <p>A row is the thing, the binary form of the record and its offset. Records of equal time are joined in the order of
- * their offsets.
+ * <p>A row consists of the thing, the record in binary form, and its offset. Records with equal times are joined in the
+ * order of their offsets.
  */
 final class ByHand extends StatefulProcessor<String, Row, Tuple2<byte[], byte[]>> {
   private static final long serialVersionUID = 1;
@@ -84,7 +84,7 @@ final class ByHand extends StatefulProcessor<String, Row, Tuple2<byte[], byte[]>
     return join(thing, new ArrayList<>(), times.getCurrentWatermarkInMs());
   }
 
-  /** Join the held records and some new ones that are older than a time; hold the others. */
+  /** Join those held and new records that are older than a given time. Hold the others. */
   private Iterator<Tuple2<byte[], byte[]>> join(String thing, List<Held> some, long untilMs) {
     if (hasWatermark) held.get().foreach(bytes -> some.add(Held.of(thing, bytes)));
     some.sort(ORDER);
@@ -115,11 +115,11 @@ final class ByHand extends StatefulProcessor<String, Row, Tuple2<byte[], byte[]>
     byte[][] rows = new byte[rest.size()][];
     for (int place = 0; place < rows.length; place++) rows[place] = rest.get(place).toBytes();
     held.put(rows);
-    // Comes, also without new records, once the watermark has passed the oldest one.
+    // This timer expires once the watermark has passed the oldest record, even if there are no new records.
     getHandle().registerTimer(rest.get(0).one.timeMs + 1);
   }
 
-  /** The run of a thing. What a batch adds and removes again is never written. */
+  /** The run of a thing. Records that a batch adds and removes again are never written to the state. */
   private static final class Kept implements Neighbours.Run {
     private final String thing;
     private final ListState<byte[]> run;

@@ -15,12 +15,12 @@ import org.apache.spark.sql.streaming.TimeMode;
 import scala.Tuple4;
 
 /**
- * The neighbour join by hand in Spark, from topic to topic.
+ * The neighbour join written by hand in Spark, from topic to topic.
  *
  * <p>usage: Joins ORDER BOOTSTRAP DATA OUT STATE LATENESS_MS BATCH NAME=VALUE …
  *
- * <p>ORDER is {@code watermark} or {@code arrival}, see {@link ByHand}. BATCH is the number of records of a micro-batch.
- * The rest are settings of Spark or, with the prefix {@code sink.}, of the producer.
+ * <p>ORDER is {@code watermark} or {@code arrival}; see {@link ByHand}. BATCH is the number of records in a
+ * micro-batch. All other arguments are settings of Spark or, with the prefix {@code sink.}, of the producer.
  */
 public final class Joins {
   private static final String SINK = "sink.";
@@ -71,7 +71,7 @@ public final class Joins {
   private static final Encoder<Tuple4<String, byte[], Long, Timestamp>> ENCODER =
       Encoders.tuple(Encoders.STRING(), Encoders.BINARY(), Encoders.LONG(), Encoders.TIMESTAMP());
 
-  /** Return the thing, the binary form, the offset and the time of a record. Each is parsed once. */
+  /** Return the thing, the binary form, the offset and the time of each record, which is parsed only once. */
   private static Tuple4<String, byte[], Long, Timestamp> parse(Row row) {
     Measurement one = Measurement.parse(row.<byte[]>getAs(0));
     return new Tuple4<>(one.thing, one.toBytes(), row.getLong(1), new Timestamp(one.timeMs));

@@ -25,11 +25,11 @@ import org.apache.kafka.streams.state.StoreBuilder;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * The neighbour join by hand.
+ * The neighbour join written by hand.
  *
- * <p>Without lateness it assumes that the records of a thing, of both sides, arrive in the order of their times. With
- * lateness it holds each record until a record of the same thing that is newer by the lateness has arrived; one that
- * arrives even later is ignored.
+ * <p>Without lateness, it assumes that all records of a thing, from both sides, arrive in the order of their times.
+ * With lateness, it holds each record until a record of the same thing has arrived whose time is later by at least the
+ * lateness. A record that arrives after that is ignored.
  */
 final class ByHand extends ContextualProcessor<String, Measurement, String, Pair> {
   private static final String STATE = "state", RUN = "run", HELD = "held";
@@ -45,7 +45,7 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
     this.latenessMs = latenessMs;
   }
 
-  /** Makes the processor of each partition, with its stores. */
+  /** Creates the processor of each partition, with its stores. */
   record Supplier(boolean isInMemory, long latenessMs) implements ProcessorSupplier<String, Measurement, String, Pair> {
     @Override
     public Processor<String, Measurement, String, Pair> get() {
@@ -61,8 +61,8 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
       KeyValueBytesStoreSupplier of =
           isInMemory ? Stores.inMemoryKeyValueStore(name) : Stores.persistentKeyValueStore(name);
       StoreBuilder<KeyValueStore<Bytes, byte[]>> made = Stores.keyValueStoreBuilder(of, KEYS, VALUES);
-      // With a cache, only the newest state of a thing since the last commit goes to the changelog. The other stores
-      // are scanned, and a cache would keep each row that was removed since the last commit.
+      // With a cache, only the newest state of a thing since the last commit is written to the changelog. The other
+      // stores are scanned, so they have no cache: it would keep each row that was removed since the last commit.
       return name.equals(STATE) ? made.withCachingEnabled() : made.withCachingDisabled();
     }
   }
@@ -89,12 +89,12 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
   }
 
   /**
-   * Hold a record, and join those that are certain to be in order now: no older ones can follow.
+   * Hold a record, and join all held records that older records can no longer precede.
    *
-   * @return whether there are any
+   * @return whether the state of the thing may have changed
    */
   private boolean reorder(Neighbours neighbours, byte[] name, Measurement one, Kept kept, Consumer<Pair> out) {
-    // The newest time is beside the states, whose keys are names alone, because that store has the cache.
+    // The newest time is stored among the states, whose keys are plain names, because that store has the cache.
     Bytes newest = key(name, 0, 0);
     byte[] bytes = states.get(newest);
     long newestMs = bytes == null ? Long.MIN_VALUE + latenessMs : ByteBuffer.wrap(bytes).getLong();
@@ -111,7 +111,7 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
     return true;
   }
 
-  /** Remove and return the records from one key to another, in order. */
+  /** Remove and return the records between two keys, in order. */
   private static List<Measurement> drain(KeyValueStore<Bytes, byte[]> store, Bytes first, Bytes last, String thing) {
     List<Measurement> found = new ArrayList<>();
     List<Bytes> gone = new ArrayList<>();
@@ -126,15 +126,18 @@ final class ByHand extends ContextualProcessor<String, Measurement, String, Pair
     return found;
   }
 
-  /** Return a key that sorts by thing, time and number. Its length makes the names of things free of prefixes. */
+  /**
+   * Return a key that sorts by thing, time and number. It contains the length of the thing's name, so no key is a
+   * prefix of another.
+   */
   private static Bytes key(byte[] name, long timeMs, long number) {
     ByteBuffer made = ByteBuffer.allocate(Short.BYTES + name.length + 2 * Long.BYTES);
-    // The sign bit is turned, because keys are compared as unsigned bytes.
+    // The sign bit is flipped, because keys are compared as unsigned bytes.
     made.putShort((short) name.length).put(name).putLong(timeMs ^ Long.MIN_VALUE).putLong(number);
     return Bytes.wrap(made.array());
   }
 
-  /** The run of a thing, in a row for each record. */
+  /** The run of a thing, with one row for each record. */
   private final class Kept implements Neighbours.Run {
     private final String thing;
     private final byte[] name;

@@ -23,15 +23,15 @@ import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
 
 /**
- * Joins of Kafka Streams, from topic to topic.
+ * Joins in Kafka Streams, from topic to topic.
  *
  * <p>usage: Joins KIND DATA OUT STORE WIDTH_MS LATENESS_MS NAME=VALUE …
  *
- * <p>KIND is {@code window}, the windowed join of its DSL, or {@code neighbours}, a join written with its Processor API.
- * STORE is {@code memory} or {@code rocksdb}. The rest are settings of Kafka Streams.
+ * <p>KIND is {@code window}, the windowed join of the DSL, or {@code neighbours}, a join written with the Processor
+ * API. STORE is {@code memory} or {@code rocksdb}. All other arguments are settings of Kafka Streams.
  */
 public final class Joins {
-  /** The topics keep the wall-clock time: by event time, which is years old, Kafka would delete the log at once. */
+  /** Gives the messages wall-clock times. The event times are years old, so Kafka would delete the log at once. */
   private static final Map<String, String> LOG = Map.of("message.timestamp.type", "LogAppendTime");
 
   public static void main(String[] given) throws Exception {
@@ -72,7 +72,7 @@ public final class Joins {
   }
 
   private static Pair pair(String thing, Measurement left, Measurement right) {
-    left.thing = thing; // the store has it as the key
+    left.thing = thing; // not in the stored value, because it is the key of the store
     return new Pair(left, right);
   }
 

@@ -42,7 +42,7 @@ RECORD = column(0), column(20), column(9)
         ({"driver": (*RECORD, column(1))}, "driver: identities must be present in every batch"),
         (
             {"columns": {"torque": (RECORD, floats(1))}},
-            "columns: there is no column 'torque'; there are 'speed', 'angle'",
+            "columns: there is no column 'torque'; the columns are 'speed', 'angle'",
         ),
         ({"column_watermarks": {"torque": RECORD}}, "column_watermarks: there is no column 'torque'"),
         (
@@ -135,9 +135,9 @@ def test_a_period_may_be_any_number_and_outlives_a_restore(period: Any) -> None:
 
 
 def test_snapshots_of_the_two_buffers_are_told_apart() -> None:
-    with pytest.raises(SnapshotError, match="another kind of buffer: AlignBuffer, not LocalStreamBuffer"):
+    with pytest.raises(SnapshotError, match="a different kind of buffer: AlignBuffer, not LocalStreamBuffer"):
         LocalStreamBuffer.restore(AlignBuffer({"speed": ColumnRule()}).snapshot())
-    with pytest.raises(SnapshotError, match="another kind of buffer: LocalStreamBuffer, not AlignBuffer"):
+    with pytest.raises(SnapshotError, match="a different kind of buffer: LocalStreamBuffer, not AlignBuffer"):
         AlignBuffer.restore(LocalStreamBuffer().snapshot())
     with pytest.raises(SnapshotError, match="damaged"):
         AlignBuffer.restore(filled().snapshot()[:-1] + b"\0")

@@ -46,14 +46,14 @@ def test_a_buffer_with_a_grid_has_no_driver() -> None:
     rules, grid = {"v": ColumnRule()}, Grid(every_ns=5)
     with pytest.raises(ArgumentError, match="grid must be a Grid, not int"):
         AlignBuffer(rules, grid=5)  # type: ignore[arg-type] # what is tested
-    with pytest.raises(ArgumentError, match="lateness_ns is an option of a driver that is a stream"):
+    with pytest.raises(ArgumentError, match="lateness_ns is the lateness of a driver stream"):
         AlignBuffer(rules, grid=grid, lateness_ns=5)
     with pytest.raises(ArgumentError, match="watermark_scope must be one of 'key', 'partition', not 'all'"):
         AlignBuffer(rules, grid=grid, watermark_scope="all")
     buffer = AlignBuffer(rules, grid=grid)
     before = buffer.snapshot()
     for name in ("driver", "driver_watermarks"):
-        with pytest.raises(ArgumentError, match="a buffer with a grid takes no records or watermarks of a driver"):
+        with pytest.raises(ArgumentError, match="a buffer with a grid accepts no driver records or watermarks"):
             buffer.push(**{name: records(1)[0]}, columns={"v": records(1, 2)})
     assert buffer.snapshot() == before
 

@@ -327,7 +327,7 @@ BAD_ROWS = [
 def test_a_row_that_is_no_event_must_be_a_dead_letter(pipeline: Pipeline, tmp_path: Path, row: bytes) -> None:
     pipeline.rows.append(row)
     findings = check_file(pipeline, tmp_path)
-    assert findings.tally("rows that are no event").missing == 1
+    assert findings.tally("rows that are not events").missing == 1
     assert findings.tally("events in Kafka").missing == 0
     dead_letter = wire.reject(row, "no event", source="connector", topic="machine/states")
     pipeline.put_out("machine.rejected", 0, "", dead_letter)
@@ -341,7 +341,7 @@ def test_a_bad_quantity_is_a_dead_letter_and_the_others_are_records(pipeline: Pi
     pipeline.rows[-1] = row
     pipeline.run()
     findings = check_file(pipeline, tmp_path)
-    assert findings.tally("rows that are no event").missing == 1
+    assert findings.tally("rows that are not events").missing == 1
     assert findings.tally("events in Kafka").missing == 0
     whole = wire.reject(row, "", source="connector", topic="machine/states")
     dead_letter = msgspec.structs.replace(whole, id=f"{whole.id}:torque")

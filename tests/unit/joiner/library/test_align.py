@@ -149,7 +149,7 @@ DATED = TORQUE.assign(at=pd.to_datetime(TORQUE["at"]))
         (pl.from_pandas(TORQUE), {"speed": column(TWICE)}, r"columns\['speed'\] has two columns named 'rpm'; rename"),
         (pa.table(TORQUE), {"speed": column(TWICE)}, r"columns\['speed'\] has two columns named 'rpm'; rename"),
         (TORQUE, {"speed": SPEED}, r"columns\['speed'\] must be a column\(...\), not DataFrame"),
-        (TORQUE, {"nm": column(SPEED)}, "driver has a column named 'nm' itself; choose another name"),
+        (TORQUE, {"nm": column(SPEED)}, "the driver already has a column 'nm'; choose another name"),
         (TORQUE, {"speed": column([1, 2])}, r"columns\['speed'\] must be a pandas .*, not builtins.list"),
         (
             TORQUE,

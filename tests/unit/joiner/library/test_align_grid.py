@@ -153,7 +153,7 @@ DATED = SPEED.assign(at=pd.to_datetime(SPEED[AT]))
         (grid(1), {"v": column(SPEED, "rpm"), "w": column(DATED, "rpm")}, r"time: columns\['v'\] has integers"),
         (grid(1), {"v": column(SPEED, "rpm", by=())}, "no table has the key 'machine'"),
         (grid(1), {"v": column(SPEED, "rpm", by=["machine", "rpm"])}, "by must name 1 columns"),
-        (grid(1), {AT: column(SPEED, "rpm")}, "driver has a column named 'at' itself"),
+        (grid(1), {AT: column(SPEED, "rpm")}, "the driver already has a column 'at'"),
         (
             grid("1us"),
             {"v": column(DATED.assign(at=DATED[AT].astype("datetime64[ms]")), "rpm")},

@@ -73,7 +73,7 @@ def test_microseconds_and_nanoseconds_count() -> None:
         (NOON, np.datetime64("NaT"), "= NaT; a record without a time"),
         (NOON, NOON.replace(year=1), "is outside the years 1678 to 2261"),
         (NOON, np.datetime64("1600-01-01"), r"datetime64\('1600-01-01'\) is outside the years 1678 to 2261"),
-        (1, 2**63, r"is outside the years 1678 to 2261 \(for integers: in ns since 1970\)"),
+        (1, 2**63, r"is outside the years 1678 to 2261 \(an integer counts nanoseconds since 1970\)"),
     ],
 )
 def test_a_time_that_does_not_fit_is_refused_and_changes_nothing(first: Any, second: Any, message: str) -> None:
