@@ -9,7 +9,6 @@ import json
 from typing import Final
 
 import pytest
-from tests.simulation.stage import on_stage, running
 
 from joiner.runtime.model import dangling_key
 from joiner.runtime.settings import JoinerSettings
@@ -17,6 +16,7 @@ from tests.simulation.bugs import what_was_ended_wrongly_is_not_looked_for
 from tests.simulation.feed import APPLICATION, BASE_MS
 from tests.simulation.memory_kafka import MemoryKafka
 from tests.simulation.memory_log import COMMITTED, OPEN, Log, Transaction
+from tests.simulation.stage import on_stage, running
 from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World
 

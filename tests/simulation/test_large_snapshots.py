@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.simulation.stage import on_stage
 
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.ownership.membership import Membership
 from tests.simulation import pool
+from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS, create_topics, feed
 from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import KafkaError
-from tests.simulation.stage import on_stage
 
 from broker.settings import KafkaSettings
 from tests.simulation.batch_reader_contract import BatchReaderContract
 from tests.simulation.kafka_contract import KafkaContract
 from tests.simulation.memory_clients import MemoryProducer
 from tests.simulation.memory_kafka import MemoryKafka, kafka_error
+from tests.simulation.stage import on_stage
 
 Result = TypeVar("Result")
 

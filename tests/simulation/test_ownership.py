@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import msgspec
-from tests.simulation.stage import on_stage, running
 
 from joiner.runtime.model import checkpoint_key, encode
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, make_settings
 from tests.simulation.memory_log import COMMITTED
+from tests.simulation.stage import on_stage, running
 from tests.simulation.verdict import committed_checkpoint
 from tests.simulation.world import SimulatedProcess, World
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from tests.simulation.stage import on_stage
-
 from tests.simulation.bugs import a_snapshot_does_not_wait
 from tests.simulation.feed import APPLICATION, BASE_MS
 from tests.simulation.memory_log import COMMITTED, OPEN, Log, Transaction
+from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS, STEPS_MAX, create_topics, feed
 from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World

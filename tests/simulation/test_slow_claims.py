@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.stage import on_stage, running
 
 from joiner.runtime.control import Request, encode
 from joiner.runtime.migration.protocol import REPEAT_S
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.settings import JoinerSettings
+from tests.simulation.stage import on_stage, running
 from tests.simulation.test_forgotten import SETTINGS, feed
 from tests.simulation.test_ownership import two_units
 from tests.simulation.verdict import committed_checkpoint

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.simulation.stage import on_stage
 
 from broker.partitioner import partition_of
 from joiner.runtime.kafka.unit_producer import UnitProducer
@@ -14,6 +13,7 @@ from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation import pool
 from tests.simulation.feed import BASE_MS
+from tests.simulation.stage import on_stage
 from tests.simulation.test_forgotten import SETTINGS
 from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
 from tests.simulation.world import SimulatedProcess, World
