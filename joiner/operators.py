@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -15,7 +17,10 @@ from pydantic import (
 )
 
 from broker.settings import Duration, Section, TopicName, plain_name
+from broker.times import TIME_MAX_NS, parse_time
 from joiner.alignment.driver_rows import DRIVER
+from joiner.alignment.grid import GRID, Grid
+from joiner.core.errors import ArgumentError
 
 NAME_LENGTH_MAX: Final = 100
 
@@ -122,25 +127,113 @@ class ColumnSettings(Section):
         return self
 
 
+GAP_TICKS: Final = 1_000
+"""The longest pause that is filled with ticks unless ``max_gap`` is set, as a number of ticks."""
+
+GAP_TICKS_MAX: Final = 100_000
+"""The highest ``max_gap``, as a number of ticks. It bounds how many rows a single record can add."""
+
+
+def _origin(given: object) -> int:
+    """Return the time of tick 0 in ns. TOML has times of its own, so that quotation marks may be omitted."""
+    text = given.isoformat() if isinstance(given, datetime) else given
+    if not isinstance(text, str):
+        message = "expected an ISO-8601 time such as 2024-05-01T00:00:00Z"
+        raise ValueError(message)  # noqa: TRY004 - pydantic expects a ValueError
+    return parse_time(text, "ns")
+
+
+class GridSettings(Section):
+    """The grid of an align: rows at regular times, in place of those of a driver's records."""
+
+    every: Duration
+    origin: Annotated[int, BeforeValidator(_origin)] = Field(default="1970-01-01T00:00:00Z", validate_default=True)
+    max_gap: Duration | None = None
+
+    @model_validator(mode="after")
+    def _has_usable_ticks(self) -> Self:
+        try:
+            self.grid()
+        except ArgumentError as error:
+            raise ValueError(str(error).replace("_ns", " (in ns)")) from error
+        if self.max_gap_ns > GAP_TICKS_MAX * self.every:
+            message = (
+                f"max_gap is longer than {GAP_TICKS_MAX:,} times every, so that a single record could add more rows "
+                "than that: lower max_gap, or raise every"
+            )
+            raise ValueError(message)
+        return self
+
+    @property
+    def max_gap_ns(self) -> int:
+        """The longest pause that is filled with ticks."""
+        return min(GAP_TICKS * self.every, TIME_MAX_NS) if self.max_gap is None else self.max_gap
+
+    @property
+    def rows_per_record_max(self) -> int:
+        """The maximum number of rows that a record adds: one for each tick since the record before it."""
+        return self.max_gap_ns // self.every + 1
+
+    def semantics(self) -> dict[str, int]:
+        """Return what determines the ticks, for the fingerprint."""
+        return {"every_ns": self.every, "origin_ns": self.origin, "max_gap_ns": self.max_gap_ns}
+
+    def grid(self, ticks_max: int = 2**63 - 1) -> Grid:
+        """Return the grid. ``ticks_max``: the maximum number of ticks in a step."""
+        return Grid(every_ns=self.every, origin_ns=self.origin, max_gap_ns=self.max_gap_ns, ticks_max=ticks_max)
+
+
 class AlignSettings(Section):
-    """An ``[[align]]``: a driver, with one row for each of its records, and the columns of these rows."""
+    """An ``[[align]]``: the columns of a table, with a row for each record of a driver or for each tick of a grid."""
 
     name: Name
-    driver: Stream
+    driver: Stream | None = None
+    grid: GridSettings | None = None
+    result: str | None = None
     lateness: Duration = 0
     watermark_scope: Literal["key", "partition"] = "key"
     columns: Annotated[dict[ColumnName, ColumnSettings], Field(min_length=1, max_length=COLUMNS_MAX)]
 
+    @model_validator(mode="after")
+    def _has_a_driver_or_a_grid(self) -> Self:
+        mistake = ""
+        if (self.driver is None) == (self.grid is None):
+            mistake = "name a driver, or a grid in its place" + ("" if self.grid is None else ", but not both")
+        elif self.grid is not None and GRID in self.columns:
+            mistake = f"{GRID!r} cannot be the name of a column of a grid"
+        elif self.grid is not None and self.lateness:
+            mistake = "lateness is that of a driver: with a grid, each column has its own"
+        elif self.result is not None:
+            mistake = self._wrong_result(self.result)
+        if mistake:
+            raise ValueError(mistake)
+        return self
+
+    def _wrong_result(self, result: str) -> str:
+        """Return what is wrong with the column whose value is to be the result; empty if nothing is."""
+        if self.grid is None:
+            return "result is an option of a grid: with a driver, a row's result is the value of the driver's record"
+        column = self.columns.get(result)
+        if column is None:
+            return f"result: there is no column {result!r}; there are {', '.join(map(repr, self.columns))}"
+        if column.on_missing != "drop":
+            return (
+                f"result: every row must have a number, and the column {result!r} may have none: "
+                f"add on_missing = 'drop' to the column {result!r}"
+            )
+        return ""
+
     @property
     def streams(self) -> dict[str, Stream]:
-        """The streams of the driver and the columns, by name."""
+        """The streams of the driver, if there is one, and of the columns, by name."""
         columns = {name: column.stream or Stream(quantity=name) for name, column in self.columns.items()}
-        return {DRIVER: self.driver, **columns}
+        return columns if self.driver is None else {DRIVER: self.driver, **columns}
 
     @property
     def lateness_by_stream(self) -> dict[str, int]:
-        """The lateness in ns of the driver and the columns, by name."""
-        return {DRIVER: self.lateness, **{name: column.lateness for name, column in self.columns.items()}}
+        """The lateness in ns of each of the `streams`, by name."""
+        columns = {name: column.lateness for name, column in self.columns.items()}
+        return columns if self.driver is None else {DRIVER: self.lateness, **columns}
 
 
 class Outline(NamedTuple):
@@ -162,7 +255,8 @@ def outline_of(operator: JoinSettings | AlignSettings) -> Outline:
     streams = {name: (stream.topic, stream.quantity) for name, stream in operator.streams.items()}
     if isinstance(operator, JoinSettings):
         return Outline("join", operator.name, operator.output, streams, [("left", "right")])
-    return Outline("align", operator.name, operator.name, streams, [(DRIVER, name) for name in operator.columns])
+    pairs = [] if operator.driver is None else [(DRIVER, name) for name in operator.columns]
+    return Outline("align", operator.name, operator.name, streams, pairs)
 
 
 def outline_of_invalid(kind: Literal["join", "align"], given: Mapping[str, Any]) -> Outline:

@@ -107,11 +107,14 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One row of an align: a record of its driver, with the value of each column at its time.
+    """One row of an align: a record of its driver or a tick of its grid, with the value of each column at its time.
 
-    ``quantity`` is the name of the align, ``phenomenonTime`` the time of the record as a number in the configured unit,
-    and ``result`` its value. ``id`` is ``align:unit:offset``. ``values``: by column, None where it is missing. ``tie``
-    is the ordinal among the driver's records with equal thing and time, and is omitted if it is 0.
+    ``quantity`` is the name of the align, ``phenomenonTime`` the time of the row as a number in the configured unit.
+    ``values``: by column, None where it is missing.
+
+    With a driver, ``result`` is the value of its record, and ``id`` is ``align:unit:offset``. ``tie`` is the ordinal
+    among the driver's records with equal thing and time, and is omitted if it is 0. With a grid, ``result`` is the
+    number of columns that have a value, or the value of one of them, and ``id`` is ``align:unit:thing:tick``.
     """
 
     thing: str
@@ -352,7 +355,7 @@ def pair_id(join: str, unit: int, left: int | str, right: int | str) -> str:
 
 
 def row_id(align: str, unit: int, position: int | str) -> str:
-    """Return the id of an aligned row: the align, the unit, and the position of the driver's record."""
+    """Return the id of an aligned row: the align, the unit, and the position of the driver's record or the tick."""
     return f"{align}:{unit}:{position}"
 
 

@@ -183,6 +183,14 @@ class AlignBuffer:
             raise ArgumentError(message)
         return self._rows
 
+    @property
+    def grid_rows(self) -> GridRows:
+        """The rows of the grid, for queries about what they hold. Raises `ArgumentError` if the buffer has a driver."""
+        if not isinstance(self._rows, GridRows):
+            message = "the buffer has a driver, and no grid"
+            raise ArgumentError(message)
+        return self._rows
+
     def snapshot(self) -> bytes:
         """Serialize the options and the whole state for `restore`."""
         of_rows, columns = self._rows.save()

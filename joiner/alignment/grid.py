@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+GRID: Final = "grid"
+"""The name of a grid among the streams of an align."""
+
 _TICK_MAX: Final = 2**63 - 1
 NO_LIMIT: Final = -1
 """Stands for an unlimited tolerance or gap in compiled loops."""
 
 _ROOM_MIN: Final = 1024
+
+_MANY: Final = 2**40
+"""The highest count of a key's ticks. It leaves room for a sum over all keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +177,39 @@ def find_ticks(
                 ts = ts + every if np.uint64(every) <= gap(FOREVER, ts) else FOREVER
         following[i] = ts
     return found[:, :count].copy(), following, -1
+
+
+@compiled(INTS, named(KeyTicks, INTS, INTS, INTS), TABLE, TABLE, several(COUNT, COUNT, COUNT, COUNT))
+def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, int, int]) -> Ints:
+    """Count the ticks up to each key's last record that `find_ticks` has not found yet, at most `_MANY` for a key.
+
+    A pause above the largest gap has no ticks, although another record may still divide it. The arguments are those of
+    `find_ticks`. Returns int64 of shape (keys,).
+    """
+    every, phase, max_gap, _ = grid
+    counts = np.zeros(len(known.last), dtype=np.int64)
+    at = np.empty(len(ends) // OF_LIST, dtype=np.int64)
+    for key in range(len(counts)):
+        ts, last = known.following[key], known.last[key]
+        if last == NEVER:
+            continue
+        for column in range(len(at)):
+            at[column] = ends[OF_LIST * column + HEAD, key]
+        if ts == NEVER:
+            ts = _first_tick(known.first[key], every, phase)
+        while ts <= last:
+            end = last
+            if max_gap != NO_LIMIT:
+                before, after = _records_around(ts, at, nodes)
+                if gap(after, before) > np.uint64(max_gap):
+                    ts = _first_tick(after, every, phase)
+                    continue
+                end = min(last, after)
+            steps = gap(end, ts) // np.uint64(every)
+            counts[key] = min(counts[key] + int(min(steps, np.uint64(_MANY))) + 1, _MANY)
+            ts += int(steps) * every
+            ts = ts + every if np.uint64(every) <= gap(FOREVER, ts) else FOREVER
+    return counts
 
 
 @compiled(several(TABLE, FLAG), GIVEN, GIVEN, several(COUNT, COUNT, COUNT, COUNT))

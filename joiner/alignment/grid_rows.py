@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from joiner.alignment.driver_rows import StepRows
-from joiner.alignment.grid import NO_LIMIT, ColumnRules, Grid, KeyTicks, find_ticks
+from joiner.alignment.grid import NO_LIMIT, ColumnRules, Grid, KeyTicks, count_ticks, find_ticks
 from joiner.alignment.pending_rows import CompleteRows, value_of
 from joiner.alignment.record_lists import NONE, RecordLists
 from joiner.alignment.rules import RULES
@@ -46,6 +46,8 @@ class GridRows:
         lateness_ns = [rule.lateness_ns for rule in of_rules]
         self._frontiers = Frontiers(lateness_ns, by_partition=watermark_scope == "partition")
         self._lists = RecordLists(len(of_rules))
+        self._held = [0 for _ in of_rules]
+        """The number of held records, by column."""
         self._ticks = KeyTicks(*(np.empty(0, dtype=np.int64) for _ in KeyTicks._fields))
 
     def __len__(self) -> int:
@@ -55,6 +57,41 @@ class GridRows:
     def held(self) -> int:
         """Return the number of column records currently held."""
         return len(self._lists)
+
+    def held_by_stream(self) -> dict[str, int]:
+        """Return the number of held records, by column."""
+        return dict(zip(self._rules, self._held, strict=True))
+
+    def held_ts(self, stream: str) -> Ints:
+        """Return the times in ns of a column's held records, shape (n,)."""
+        _, ts, _, _ = self._lists.rows(list(self._rules).index(stream))
+        times: Ints = ts
+        return times
+
+    def held_by_key(self) -> Ints:
+        """Return how many records of each key are held; shape (keys,)."""
+        counts: Ints = np.zeros(len(self._ticks.last), dtype=np.int64)
+        for column in range(len(self._rules)):
+            key, _, _, _ = self._lists.rows(column)
+            counts += np.bincount(key, minlength=len(counts))
+        return counts
+
+    def waiting_by_key(self) -> Ints:
+        """Return how many of each key's ticks wait: those up to its last record that have no row yet; shape (keys,)."""
+        return count_ticks(self._ticks, self._lists.nodes, self._lists.ends, self._options())
+
+    def known_keys(self) -> Ints:
+        """Return the keys that have had a record, or have a frontier of their own, ascending."""
+        keys = np.arange(len(self._ticks.last))
+        has_frontier = (self._frontiers.by_key.take(keys, axis=1) > self._frontiers.of_all).any(axis=0)
+        return np.flatnonzero((self._ticks.last != NEVER) | has_frontier)
+
+    def frontier_ns(self, keys: Ints) -> dict[str, Ints]:
+        """Return each column's frontiers for ``keys``; see `LocalStreamBuffer.frontier_ns`."""
+        found = np.repeat(self._frontiers.of_all, len(keys), axis=1)
+        is_known = keys < self._frontiers.by_key.shape[1]
+        found[:, is_known] = self._frontiers.at(keys[is_known])
+        return dict(zip(self._rules, found, strict=True))
 
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
         """Consume the next records, values and watermarks of the columns. ``ends``: whether all streams end with them.
@@ -92,9 +129,13 @@ class GridRows:
         self._ticks.following[keys] = following
         if ends:
             self._lists.clear()
+            self._held = [0 for _ in self._held]
         else:
             for column, frontier in enumerate(frontiers):
+                before_release = len(self._lists)
                 self._lists.release(column, keys, frontier, following)
+                added_count = int(np.count_nonzero(inserted[column][1] != NONE))
+                self._held[column] += added_count + len(self._lists) - before_release
         return StepRows(rows, late_seq, duplicate_seq)
 
     def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
@@ -120,6 +161,7 @@ class GridRows:
             records = np.stack([columns[f"{column}.{number}"] for number in range(4)])
             self._lists.insert(column, records, finds_duplicates=False)
             self._lists.settle(column, keys, frontier)
+            self._held[column] = records.shape[1]
 
     def _touched_keys(self, given: Sequence[Input], *, all_known: bool) -> Ints:
         """Return the keys that a batch can affect, ascending. ``all_known``: include every key that has a record."""
@@ -149,11 +191,14 @@ class GridRows:
         return self._lists.insert(column, table, finds_duplicates=records.identity is not None)
 
     def _find_ticks(self, keys: Ints, frontiers: Ints) -> tuple[Ints, Ints, int]:
+        rules, lists = self._column_rules, self._lists
+        return find_ticks(keys, self._ticks, frontiers, rules, lists.nodes, lists.ends, self._options())
+
+    def _options(self) -> tuple[int, int, int, int]:
+        """Return the options of the grid for compiled loops."""
         grid = self._grid
         max_gap_ns = NO_LIMIT if grid.max_gap_ns is None else grid.max_gap_ns
-        options = grid.every_ns, grid.phase_ns, max_gap_ns, grid.ticks_max
-        rules, lists = self._column_rules, self._lists
-        return find_ticks(keys, self._ticks, frontiers, rules, lists.nodes, lists.ends, options)
+        return grid.every_ns, grid.phase_ns, max_gap_ns, grid.ticks_max
 
     def _rows_at(self, key: Ints, ts: Ints) -> CompleteRows:
         values, is_missing = np.empty((len(self._rules), len(key))), np.empty((len(self._rules), len(key)), dtype=bool)

@@ -22,6 +22,7 @@ from confluent_kafka import Consumer
 
 from broker.kafka.topics import topic_facts
 from joiner.alignment.driver_rows import DRIVER
+from joiner.alignment.grid import GRID
 from joiner.runtime.clock import Clock, SystemClock
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range, make_admin
@@ -360,7 +361,7 @@ def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
 
 def _align_row(name: str, unit: int, align: AlignStatus) -> tuple[str, ...]:
     counts = (str(getattr(align, what)) for what in _ALIGN_COUNTED)
-    return (_short(name), str(unit), *counts, str(align.held[DRIVER]))
+    return (_short(name), str(unit), *counts, str(align.held.get(DRIVER, align.held.get(GRID, 0))))
 
 
 def _stream_rows(name: str, unit: int, align: AlignStatus) -> list[tuple[str, ...]]:

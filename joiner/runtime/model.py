@@ -77,7 +77,7 @@ class JoinSummary(msgspec.Struct, frozen=True):
 
 
 class AlignSummary(msgspec.Struct, frozen=True):
-    """The state of an align, like a `JoinSummary`, by stream: ``driver`` and the names of the columns.
+    """The state of an align, like a `JoinSummary`, by stream: ``driver`` or ``grid``, and the names of the columns.
 
     ``frontiers``: the lowest and the highest frontier of any key, in ns. Streams that have had no record are left out.
     """

@@ -277,9 +277,10 @@ class JoinerSettings(ServiceSettings):
         }
 
     def _align_semantics(self, align: AlignSettings) -> dict[str, Any]:
-        streams = align.streams
+        streams, grid = align.streams, align.grid
         return {
-            "driver": self.stream(align.driver),
+            **({} if align.driver is None else {"driver": self.stream(align.driver)}),
+            **({} if grid is None else {"grid": grid.semantics()}),
             "lateness_ns": align.lateness,
             "watermark_scope": align.watermark_scope,
             "columns": {

@@ -26,18 +26,30 @@ command = { on_missing = "drop", tolerance = "5s" }
 near = { stream = "command", rule = "nearest", tolerance = "3s" }
 """
 
+GRIDS = """
+[[align]]
+name = "regular"
+grid = { every = "150ms", origin = 2100-01-01T00:00:00Z, max_gap = "2s" }
+result = "speed"
+
+[align.columns]
+speed = { rule = "linear", lateness = "1s", on_missing = "drop" }
+torque = { lateness = "500ms", tolerance = "300ms" }
+"""
+
 
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
-    yield from application(kafka, tmp_path, aligns=ALIGNS)
+    yield from application(kafka, tmp_path, aligns=ALIGNS + GRIDS)
 
 
-def rows_of(app: Application) -> list[dict[str, Any]]:
-    return [row for value in app.values("out") if "values" in (row := json.loads(value))]
+def rows_of(app: Application, align: str = "table") -> list[dict[str, Any]]:
+    rows = (json.loads(value) for value in app.values("out"))
+    return [row for row in rows if "values" in row and row["quantity"] == align]
 
 
-def tally(findings: dict[str, Any], what: str) -> dict[str, Any]:
-    (found,) = (one for one in findings["compared"] if (one["what"], one["join"]) == (what, "table"))
+def tally(findings: dict[str, Any], what: str, align: str = "table") -> dict[str, Any]:
+    (found,) = (one for one in findings["compared"] if (one["what"], one["join"]) == (what, align))
     return dict(found)
 
 
@@ -66,7 +78,10 @@ def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application)
     assert tally(findings, "late records")["found"] > 10
     assert len({row["id"] for row in rows}) == len(rows)
     assert any(row["values"]["speed"] is None for row in rows)
-    assert sum(checkpoint.counts["rows"] for checkpoint in app.checkpoints().values()) == len(rows)
+    assert sum(checkpoint.counts["table:rows"] for checkpoint in app.checkpoints().values()) == len(rows)
+    on_grid = rows_of(app, "regular")
+    assert tally(findings, "aligned rows", "regular")["found"] == len(on_grid) > 100
+    assert len({row["id"] for row in on_grid}) == len(on_grid)
     keys = {
         (stored.key, json.loads(stored.value)["thing"]) for stored in read_topic(app.bootstrap, app.topic("out"), 3)
     }

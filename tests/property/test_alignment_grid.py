@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 from joiner import AlignBuffer, AlignedRows, ArgumentError, ColumnRule, Grid
 from joiner.alignment.rules import RULES
 from joiner.check.model import aligned
+from joiner.check.model.expected_rows import certain_grid_rows
 from joiner.check.model.oracle import Rec, Stream, Watermark
 from joiner.core.arguments import WATERMARK_SCOPES
 from tests.property.interleavings import columns
-from tests.property.test_alignment import column_of, is_close, rules_of
+from tests.property.test_alignment import column_of, is_close, judged, rules_of
 
 Rows = dict[tuple[int, int], tuple[float | None, ...]]
 """Values by key and number of the tick."""
@@ -237,3 +239,33 @@ def test_of_records_at_the_time_of_a_tick_the_first_one_is_kept_for_its_next_val
     assert len(buffer.push(columns={"a": a, "b": ((keys[:1], b[0][1][:1], ones[:1]), b[1][:1])})) == 0
     found = buffer.push(columns={"b": ((keys[1:2], b[0][1][1:], ones[1:2]), b[1][1:])})
     assert found.values["a"].tolist() == [1.0]
+
+
+@given(cases())
+def test_the_rows_that_the_tester_expects_are_those_of_the_definition(case: Case) -> None:
+    columns_of = [(judged(list(one.entries), one.lateness_ns, case.watermark_scope), one) for one in case.columns]
+    found = certain_grid_rows(case.grid, columns_of)
+    wanted = wanted_of(case, [len(one.entries) for one in case.columns])
+    assert {tick: tuple(cell.value for cell in row.cells) for tick, row in found.rows.items()} == wanted
+    assert all(row.ts == case.grid.origin_ns + tick * case.grid.every_ns for (_, tick), row in found.rows.items())
+    assert not found.left_out
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_ticks_that_wait_are_those_that_have_rows_once_the_streams_end(seed: int) -> None:
+    case = seeded_case(seed)
+    # A row that is left out is no longer waiting.
+    whole = replace(case, columns=[one._replace(on_missing="null") for one in case.columns])
+    buffer, begin = buffer_of(case), [0] * len(case.columns)
+    for end, restores in case.cuts:
+        push(buffer, case, begin, end)
+        if restores:
+            buffer = AlignBuffer.restore(buffer.snapshot())
+        waiting = wanted_of(whole, end, closed=True).keys() - wanted_of(whole, end).keys()
+        by_key = buffer.grid_rows.waiting_by_key()
+        assert {int(key): int(by_key[key]) for key in by_key.nonzero()[0]} == Counter(key for key, _ in waiting)
+        held = buffer.grid_rows.held_by_stream()
+        assert sum(held.values()) == buffer.held() == int(buffer.grid_rows.held_by_key().sum())
+        assert {name: len(buffer.grid_rows.held_ts(name)) for name in held} == held
+        begin = end
+    assert begin == [len(one.entries) for one in case.columns]

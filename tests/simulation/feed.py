@@ -23,6 +23,9 @@ _FIELDS: Final = ("thing", "quantity", "phenomenonTime", "result", "id")
 _TOGETHER: Final = 0.7
 """How likely a record joins the message before it."""
 
+_GRIDS: Final = 0.4
+"""How likely an application has a grid, and how likely a grid has the value of a column as its result."""
+
 _POWER: Final = {"name": "power", "left": "speed", "right": "torque", "function": "product", "output": "p"}
 _GAP: Final = {
     "name": "gap",
@@ -60,6 +63,21 @@ _TABLE: Final = {
     "lateness": "500ms",
     "columns": {"left": {"stream": {"topic": "machine.left"}, "rule": "next", "tolerance": "300ms"}},
 }
+_REGULAR: Final = {
+    "name": "regular",
+    "grid": {"every": "250ms", "max_gap": "4s"},
+    "watermark_scope": "partition",
+    "columns": {
+        "speed": {"rule": "linear", "tolerance": "2s", "lateness": "1s"},
+        "torque": {"lateness": "1s", "on_missing": "drop"},
+    },
+}
+_SINGLE: Final = {
+    "name": "single",
+    "grid": {"every": "100ms", "origin": "2100-01-01T00:00:00.03Z", "max_gap": "2s"},
+    "watermark_scope": "partition",
+    "columns": {"speed": {"lateness": "1s"}},
+}
 _LAST: Final = {"name": "last", "driver": "speed", "columns": {"torque": {"tolerance": "1s"}}}
 
 
@@ -91,6 +109,9 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     topics["data_format"] = apart.choice(["json", "json", "json", "arrow"])
     # An application with aligns writes its rows as JSON.
     chosen = apart.choice([[], [_SPINDLE], [_TABLE], [_LAST], [_SPINDLE, _LAST]])
+    if apart.random() < _GRIDS:
+        regular = _REGULAR | ({"result": "torque"} if apart.random() < _GRIDS else {})
+        chosen = [*chosen, apart.choice([regular, _SINGLE, _SINGLE])]
     aligns = [] if application["results"] == "arrow" else chosen
     given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)

@@ -5,11 +5,12 @@ Neighbours come from `joiner.check.model.expected`, which shares no code with th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from joiner.check.model.aligned import DIRECTIONS, Column, Neighbour, value_at
+from joiner.check.model.aligned import DIRECTIONS, Column, Grid, Neighbour, value_at
 from joiner.check.model.expected import Stream, certain_pairs, unmatched
 
 if TYPE_CHECKING:
@@ -28,31 +29,37 @@ class Cell(NamedTuple):
 
 
 class ExpectedRow(NamedTuple):
-    """A row: the driver record's time in ns, its ordinal among equal keys and times, and a cell per column."""
+    """A row: its time in ns, the driver record's ordinal among equal keys and times, and a cell per column."""
 
     ts: int
     ordinal: int
     cells: tuple[Cell, ...]
 
 
-class Rows(NamedTuple):
-    """The rows that must have been emitted, by driver seq, and the seqs of the rows that were left out.
+RowKey = int | tuple[int, int]
+"""What identifies a row: the seq of the driver's record or, with a grid, the key and the number of the tick."""
+
+Key = TypeVar("Key", bound=RowKey)
+
+
+class Rows(NamedTuple, Generic[Key]):
+    """The rows that must have been emitted, and the seqs of the driver's records whose rows were left out.
 
     ``used``: by column, the seqs of the records whose values are used in a row.
     """
 
-    rows: dict[int, ExpectedRow]
+    rows: dict[Key, ExpectedRow]
     left_out: set[int]
     used: tuple[set[int], ...]
 
 
-def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Rows:
+def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Rows[int]:
     """Return the same result as `aligned.align`. Here, each column is given with its sorted stream."""
     relations = [
         [_neighbours(driver, stream, column, direction) for direction in DIRECTIONS[column.rule]]
         for stream, column in columns
     ]
-    found, left_out = Rows({}, set(), tuple(set() for _ in columns)), set[int]()
+    found, left_out = Rows[int]({}, set(), tuple(set() for _ in columns)), set[int]()
     for seq, ts, ordinal in zip(driver.seq.tolist(), driver.ts.tolist(), _ordinals(driver).tolist(), strict=True):
         if not all(seq in relation for some in relations for relation in some):
             continue  # a column is not certain yet
@@ -68,6 +75,19 @@ def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Ro
             if cell.value is not None:
                 used.update(one[0] for one in some if one is not None)
     return found._replace(left_out=left_out)
+
+
+def certain_grid_rows(grid: Grid, columns: Sequence[tuple[Stream, Column]]) -> Rows[tuple[int, int]]:
+    """Return the same result as `aligned.align_grid`, with the columns as in `certain_rows`."""
+    table = [
+        (key, grid.origin_ns + tick * grid.every_ns, tick)
+        for key, times in sorted(_times_by_key([stream for stream, _ in columns]).items())
+        for tick in _ticks(grid, times, min(int(stream.frontier_of(np.array([key]))[0]) for stream, _ in columns))
+    ]
+    key, ts, ticks = np.array(table, dtype=np.int64).reshape(-1, 3).T
+    found = certain_rows(Stream(key, ts, np.arange(len(key)), {}), columns)
+    names = list(zip(key.tolist(), ticks.tolist(), strict=True))
+    return Rows({names[at]: row for at, row in found.rows.items()}, set(), found.used)
 
 
 _Found = tuple[int, Neighbour]
@@ -99,3 +119,30 @@ def _ordinals(stream: Stream) -> Ints:
     is_first[1:] = (stream.key[1:] != stream.key[:-1]) | (stream.ts[1:] != stream.ts[:-1])
     found: Ints = place - np.maximum.accumulate(np.where(is_first, place, 0))
     return found
+
+
+def _times_by_key(streams: Sequence[Stream]) -> dict[int, list[int]]:
+    """Return the times of the records of all streams, by key, ascending."""
+    found: dict[int, set[int]] = {}
+    for stream in streams:
+        for key, times in stream.times_by_key().items():
+            found.setdefault(key, set()).update(times)
+    return {key: sorted(times) for key, times in found.items()}
+
+
+def _ticks(grid: Grid, times: list[int], reached: int) -> list[int]:
+    """Return the numbers of a key's ticks up to ``reached`` (ns), given the times of its records, ascending."""
+    found: list[int] = []
+    following = _first_at(grid, times[0])
+    for before, after in pairwise([times[0], *times]):
+        if grid.max_gap_ns is not None and after - before > grid.max_gap_ns:
+            following = max(following, _first_at(grid, after))
+        end = (min(after, reached) - grid.origin_ns) // grid.every_ns + 1
+        found += range(following, end)
+        following = max(following, end)
+    return found
+
+
+def _first_at(grid: Grid, ts: int) -> int:
+    """Return the number of the first tick at or after ``ts`` (ns)."""
+    return -((grid.origin_ns - ts) // grid.every_ns)

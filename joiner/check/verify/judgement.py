@@ -101,6 +101,11 @@ class UnitJudgement:
         self._keys: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
 
+    @property
+    def things(self) -> list[str]:
+        """The things that have been read, by key."""
+        return list(self._keys)
+
     def sides_of(self, operator: str) -> list[SideJudgement]:
         """Return the sides of a join or an align, by its name."""
         return [side for side in self.sides if side.join.name == operator]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from joiner.check.found.evidence import Evidence
-    from joiner.check.model.expected_rows import Rows
+    from joiner.check.model.expected_rows import RowKey, Rows
     from joiner.check.verify.judgement import SideJudgement
     from joiner.check.verify.pairs import Certain, ExpectedPairs
     from joiner.check.verify.rows import ExpectedRows
@@ -180,7 +180,7 @@ def _judge_unit(
         judgement.read(topic, evidence.inputs(judgement.unit, topic, span.start[topic], span.due[topic]))
     sides = {operator.name: judgement.sides_of(operator.name) for operator in settings.operators}
     pairs_due: dict[str, Certain] = {}
-    rows_due: dict[str, Rows] = {}
+    rows_due: dict[str, Rows[RowKey]] = {}
     if span.stop != span.due:
         pairs_due = {join.name: certain_now(join, sides[join.name]) for join in settings.join}
         rows_due = {align.name: rows_now(judgement, align, sides[align.name]) for align in settings.align}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from broker.settings import InfluxdbSettings
     from joiner.check.found.findings import Findings
+    from joiner.check.model.expected_rows import RowKey
     from joiner.check.verify.comparison import Outputs
     from joiner.check.verify.judgement import UnitJudgement
     from joiner.check.verify.outputs import UnitResult
@@ -145,16 +146,15 @@ class PointsCheck:
             for identity, seq in rows.ids.items():
                 self._compare_row(name, rows, identity, seq)
 
-    def _compare_row(self, name: str, want: ExpectedRows, identity: str, seq: int) -> None:
-        row, driver = want.rows.rows[seq], want.driver[seq]
-        key = PointKey(name, driver.thing, name, "", str(row.ordinal) if row.ordinal else "", row.ts)
+    def _compare_row(self, name: str, want: ExpectedRows, identity: str, seq: RowKey) -> None:
+        row = want.rows.rows[seq]
+        key = PointKey(name, want.things[seq], name, "", str(row.ordinal) if row.ordinal else "", row.ts)
         fields = self._take(name, identity, key, is_due=seq in want.due)
         if fields is None:
             return
         values: dict[str, Any] = dict.fromkeys(want.align.columns) | fields
         result = values.pop("result", None)
-        wrong = [] if result == driver.result else [f"result: {result!r}, expected {driver.result!r}"]
-        if wrong := wrong + altered_values(want.align, row, values):
+        if wrong := want.altered_result(seq, result) + altered_values(want.align, row, values):
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def _compare_pair(self, name: str, want: ExpectedPairs, at: int, judgement: UnitJudgement) -> None:

@@ -13,12 +13,12 @@ import msgspec
 
 from broker.times import mean_text
 from broker.wire.records import row_id
-from joiner.check.model.aligned import Column
-from joiner.check.model.expected_rows import Cell, ExpectedRow, Rows, certain_rows
+from joiner.check.model.aligned import Column, Grid
+from joiner.check.model.expected_rows import Cell, ExpectedRow, RowKey, Rows, certain_grid_rows, certain_rows
 from joiner.check.verify.pairs import is_same_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from broker.wire.records import Record
     from joiner.check.found.evidence import Message
@@ -53,14 +53,16 @@ _row = msgspec.json.Decoder(FoundRow)
 class ExpectedRows:
     """An align's permitted rows in a unit (certain at C'), and which of them are required (certain at C).
 
-    ``due``: the required rows, by seq. ``ids``: each row's seq, by its id. ``driver``: the driver's records, by seq.
+    ``due``: the required rows. ``ids``: the rows, by id. ``things``: the thing of each row. ``driver``: the driver's
+    records, by seq; empty with a grid.
     """
 
     align: AlignSettings
-    rows: Rows
-    due: frozenset[int]
-    ids: dict[str, int]
-    driver: dict[int, Record]
+    rows: Rows[RowKey]
+    due: frozenset[RowKey]
+    ids: dict[str, RowKey]
+    things: dict[RowKey, str]
+    driver: Mapping[RowKey, Record]
 
     def left_out(self, side: str) -> set[int]:
         """Return the positions of the side's records whose rows were left out."""
@@ -68,32 +70,53 @@ class ExpectedRows:
 
     def used(self, side: str) -> set[int]:
         """Return the positions of the side's records that are in a row."""
-        return set(self.rows.rows) if side == _DRIVER else self.rows.used[list(self.align.columns).index(side)]
+        if side == _DRIVER:
+            return {seq for seq in self.rows.rows if isinstance(seq, int)}
+        return self.rows.used[list(self.align.columns).index(side)]
+
+    def altered_result(self, row: RowKey, found: float | None) -> list[str]:
+        """Return the difference between the result of a row and the expected one, if there is one."""
+        cells = dict(zip(self.align.columns, self.rows.rows[row].cells, strict=True))
+        if self.align.result is not None:
+            cell = cells[self.align.result]
+            is_same, wanted = _is_same(found, cell, self.align.columns[self.align.result].period), cell.value
+        else:
+            is_grid = self.align.grid is not None
+            wanted = sum(cell.value is not None for cell in cells.values()) if is_grid else self.driver[row].result
+            is_same = found == wanted
+        return [] if is_same else [f"result: {found!r}, expected {wanted!r}"]
 
 
 def expect_rows(
-    judgement: UnitJudgement, align: AlignSettings, sides: Sequence[SideJudgement], due: Rows | None
+    judgement: UnitJudgement, align: AlignSettings, sides: Sequence[SideJudgement], due: Rows[RowKey] | None
 ) -> ExpectedRows:
     """Return an align's expected rows, given the records read so far. ``due``: the rows at C, or None if C' = C."""
-    rows = rows_now(judgement, align, sides)
-    return ExpectedRows(
-        align,
-        rows,
-        frozenset((due or rows).rows),
-        {row_id(align.name, judgement.unit, judgement.position(seq)): seq for seq in rows.rows},
-        judgement.records[sides[0].topic],
-    )
+    rows, known = rows_now(judgement, align, sides), judgement.things
+    records = {} if align.driver is None else judgement.records[sides[0].topic]
+    ids: dict[str, RowKey] = {}
+    things: dict[RowKey, str] = {}
+    for row in rows.rows:
+        things[row] = records[row].thing if isinstance(row, int) else known[row[0]]
+        place = judgement.position(row) if isinstance(row, int) else f"{things[row]}:{row[1]}"
+        ids[row_id(align.name, judgement.unit, place)] = row
+    return ExpectedRows(align, rows, frozenset((due or rows).rows), ids, things, dict(records.items()))
 
 
-def rows_now(judgement: UnitJudgement, align: AlignSettings, sides: Sequence[SideJudgement]) -> Rows:
+def rows_now(judgement: UnitJudgement, align: AlignSettings, sides: Sequence[SideJudgement]) -> Rows[RowKey]:
     """Return an align's certain rows, given the records read so far."""
     columns = []
-    for side, column in zip(sides[1:], align.columns.values(), strict=True):
+    of_columns = [side for side in sides if side.side != _DRIVER]
+    for side, column in zip(of_columns, align.columns.values(), strict=True):
         records = judgement.records[side.topic]
         values = {seq: records[seq].result for seq in side.accepted}
         rule = Column([], values, column.rule, column.tolerance, column.period, column.on_missing, column.lateness)
         columns.append((side.judge.stream(), rule))
-    return certain_rows(sides[0].judge.stream(), columns)
+    found: Rows[int] | Rows[tuple[int, int]]
+    if (grid := align.grid) is not None:
+        found = certain_grid_rows(Grid(grid.every, grid.origin, grid.max_gap_ns), columns)
+    else:
+        found = certain_rows(sides[0].judge.stream(), columns)
+    return Rows(dict[RowKey, ExpectedRow](found.rows.items()), found.left_out, found.used)
 
 
 class RowComparison:
@@ -101,7 +124,7 @@ class RowComparison:
 
     def __init__(self, want: ExpectedRows, judgement: UnitJudgement, time_unit: str, findings: Findings) -> None:
         self._want, self._judgement, self._time_unit, self._findings = want, judgement, time_unit, findings
-        self._seen: dict[int, str] = {}
+        self._seen: dict[RowKey, str] = {}
 
     def add(self, message: Message, identity: str) -> None:
         """Compare one message, whose id names the align."""
@@ -129,32 +152,29 @@ class RowComparison:
             if seq in self._seen:
                 tally.found += 1
             else:
-                text = (
-                    f"row {identity} of {self._want.driver[seq].thing}: driver offset {self._judgement.position(seq)}"
-                )
-                self._findings.differ("missing", ROWS, name, text)
+                place = f"driver offset {self._judgement.position(seq)}" if isinstance(seq, int) else f"tick {seq[1]}"
+                self._findings.differ("missing", ROWS, name, f"row {identity} of {self._want.things[seq]}: {place}")
 
-    def _altered(self, message: Message, seq: int) -> list[str]:
+    def _altered(self, message: Message, seq: RowKey) -> list[str]:
         try:
             found = _row.decode(message.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return [f"not a valid row: {error}"]
-        row, driver, align = self._want.rows.rows[seq], self._want.driver[seq], self._want.align
+        row, thing, align = self._want.rows.rows[seq], self._want.things[seq], self._want.align
         time = mean_text(row.ts, row.ts, self._time_unit)
         wrong = [
             f"{name}: {have!r}, expected {wanted!r}"
             for name, have, wanted in (
-                ("thing", found.thing, driver.thing),
-                ("Kafka key", message.key, driver.thing.encode()),
+                ("thing", found.thing, thing),
+                ("Kafka key", message.key, thing.encode()),
                 ("quantity", found.quantity, align.name),
-                ("result", found.result, driver.result),
                 ("tie", found.tie, str(row.ordinal) if row.ordinal else ""),
             )
             if have != wanted
         ]
         if not is_same_time(bytes(found.phenomenonTime), msgspec.Raw(time.encode())):
             wrong.append(f"phenomenonTime: {bytes(found.phenomenonTime).decode()}, expected {time}")
-        return wrong + altered_values(align, row, found.values)
+        return wrong + self._want.altered_result(seq, found.result) + altered_values(align, row, found.values)
 
 
 def altered_values(align: AlignSettings, row: ExpectedRow, found: dict[str, float | None]) -> list[str]:

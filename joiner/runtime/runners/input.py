@@ -19,6 +19,7 @@ from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.flow_control import BatchLimit
 
 _RECORDS_FOR_ONE: Final = 10
 """If messages hold many records each, a batch may be larger by this factor, because each record then costs far less."""
@@ -44,8 +45,9 @@ class InputConsumer:
         self._topics = settings.input_topics
         self._limit = _MessageLimit(application.batch_records_max) if settings.topics.has_rows else None
         self._most = application.batch_records_max
-        self.records_max = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
+        self.records_most = self._most * (_RECORDS_FOR_ONE if settings.topics.has_rows else 1)
         """The maximum number of records in a batch; only approximate if messages hold many records each."""
+        self.batch_limit = BatchLimit(settings)
         self._consumer = make_consumer(
             settings.kafka,
             application.name,
@@ -59,6 +61,11 @@ class InputConsumer:
         self._reader = make_batch_reader(self._consumer, self._topics, self._most, native=application.native)
         self._rest = Read({}, {}, [])
         """Messages that were read but not returned yet, because they would have made the batch too large."""
+
+    @property
+    def records_max(self) -> int:
+        """The maximum number of records in the next batch: fewer than ``records_most`` if they complete many rows."""
+        return self.batch_limit.records(self.records_most)
 
     def connect(self, unit: int) -> None:
         """Connect to the leaders of a unit's partitions, so that `add` does not have to wait for that. Thread-safe."""
@@ -94,7 +101,7 @@ class InputConsumer:
     def read(self, wait_s: float) -> Read:
         """Return the messages that are available. If there are none, wait for up to ``wait_s``."""
         if self._limit is None:
-            return self._reader.read(self._most, wait_s)
+            return self._reader.read(self.records_max, wait_s)
         if not self._rest.batches:
             self._rest = self._reader.read(self._limit.messages, wait_s)
             self._limit.note(self._rest)

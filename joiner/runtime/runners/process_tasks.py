@@ -37,11 +37,10 @@ class ProcessTasks:
         self._settings, self._metrics = settings, metrics
         self._pool, self._clock = services.pool, services.clock
         self._input = InputConsumer(settings)
-        self._waiting_max = self._input.records_max
         self._gaps = GapVerifier(settings, services.clock)
         self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
         # Batches of records are made for throughput, and how many records are pending is not known before decoding.
-        self._pending = PendingInput(self._waiting_max, *([1] if settings.topics.has_rows else []))
+        self._pending = PendingInput(self._input.records_most, *([1] if settings.topics.has_rows else []))
         self._read_s = -math.inf
         """The time of the last poll of the input."""
 
@@ -132,7 +131,7 @@ class ProcessTasks:
         if task.waiting is None:
             return
         # The other units do not wait for a slow commit of this one, unless too much would be held in memory.
-        is_full = task.waiting.records >= self._waiting_max and not task.is_writing_long
+        is_full = task.waiting.records >= self._input.records_max and not task.is_writing_long
         if task.commit is None or is_full:
             self._commits.begin_waiting(number, task)
 
@@ -153,6 +152,7 @@ class ProcessTasks:
         self._gaps.check(number, unit.offsets, batches)
         effects = unit.apply(batches, ends)
         task.records += effects.records
+        self._input.batch_limit.note(effects.records, effects.pairs)
         return effects
 
     def _fail(self, number: int, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""Pauses topics that run ahead of others in event time and so fill a buffer.
+"""Pauses topics that run ahead of others in event time and so fill a buffer, and limits the size of batches.
 
 Records later than all records of the other side are held because that side lags. If they make up more than half of the
 records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up. It is
@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from joiner.runtime.settings import JoinerSettings
+
 PAUSE_ABOVE: Final = 0.5
 RESUME_BELOW: Final = 0.25
 """Thresholds for both the used share of the buffer and a side's lead: pause a topic above, resume it below."""
 
 SILENT_S: Final = 10.0
 """A topic is not paused to wait for another topic that has been at its end for this many seconds."""
+
+
+ROWS_MAX: Final = 500_000
+"""About how many rows of a single column a batch may have. Each takes a few hundred bytes until it is written."""
+
+_ROW_VALUES: Final = 3
+"""A row takes as much memory as this many values, in addition to those of its columns."""
+
+_FORGETTING: Final = 0.8
+"""The number of rows per record decays by this factor with every batch."""
 
 
 class Lead(NamedTuple):
@@ -46,3 +58,29 @@ def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Coll
     while more := {topic for topic, others in waits_for.items() if others.isdisjoint(waits_for.keys() - found)} - found:
         found |= more
     return found
+
+
+class BatchLimit:
+    """Limits the records of a batch if each of them may complete many rows of a grid.
+
+    How many rows they complete is known only once they have been joined. At first, it is assumed to be the maximum that
+    a record can add; later, what the last batches had. The limit affects the memory used, never the results.
+    """
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        grids = [align.grid for align in settings.align if align.grid is not None]
+        self._rows_per_record = float(sum(grid.rows_per_record_max for grid in grids))
+        columns = max((len(align.columns) for align in settings.align if align.grid is not None), default=0)
+        self._rows_max = ROWS_MAX * (1 + _ROW_VALUES) / (columns + _ROW_VALUES)
+        self._has_grids = bool(grids)
+
+    def note(self, records: int, results: int) -> None:
+        """Adjust the limit to a batch that has been joined. ``results``: the number of its results."""
+        if records:
+            self._rows_per_record = max(results / records, _FORGETTING * self._rows_per_record)
+
+    def records(self, most: int) -> int:
+        """Return how many records to read if, without grids, it would be ``most``."""
+        if not self._has_grids or self._rows_per_record * most <= self._rows_max:
+            return most
+        return max(1, int(self._rows_max / self._rows_per_record))

@@ -1,8 +1,8 @@
 """The state of one unit, and how a batch changes it. Independent of Kafka.
 
-A unit is partition p of every input topic. It holds its operators (`UnitJoin`, `UnitAlign`), the key dictionary,
-and the vector C of consumed offsets. Its output is a function of C alone, so its state can be rebuilt from a snapshot
-and a silent replay, and continued from there.
+A unit is partition p of every input topic. It holds its operators (`UnitJoin`, `UnitAlign`, `UnitGrid`), the key
+dictionary, and the vector C of consumed offsets. Its output is a function of C alone, so its state can be rebuilt from
+a snapshot and a silent replay, and continued from there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from joiner.runtime.task.decode import Keys, Messages, SideInput, TopicDecoder
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import Lead
 from joiner.runtime.task.operators.unit_align import UnitAlign
+from joiner.runtime.task.operators.unit_grid import UnitGrid
 from joiner.runtime.task.operators.unit_join import UnitJoin
 from joiner.runtime.task.unit_snapshot import VERSION, UnitSnapshot, decode, encode
 
 if TYPE_CHECKING:
+    from joiner.operators import AlignSettings
     from joiner.runtime.settings import JoinerSettings
 
 _KEYS_MIN: Final = 10_000
@@ -48,7 +50,7 @@ class Unit:
         self._decoders = {topic: decoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
         shared = unit, self._keys, self._appended
         self._joins = [UnitJoin(settings, join, *shared) for join in settings.join]
-        self._aligns = [UnitAlign(settings, align, *shared) for align in settings.align]
+        self._aligns = [_unit_align(settings, align, *shared) for align in settings.align]
         # In the order of `JoinerSettings.operators`, whose numbers the decoders use.
         self._operators = [*self._joins, *self._aligns]
         self._stream_counts = [len(operator.streams) for operator in settings.operators]
@@ -175,13 +177,20 @@ class Unit:
             size, _ = room["buffer_bytes_max"]
             what = f"{'align' if operator in self._aligns else 'join'} {operator.name!r}"
             message = (
-                f"unit {self.number}: {what} holds {operator.held()} records (about {size:,} bytes), more than "
-                f"application.{beyond[0]}; the keys with the most records are {most}. One of their streams is silent: "
-                "raise the limit and restart the joiner. To prevent this error, write watermarks for that stream, or "
-                "set a tolerance together with watermarks. Nothing is lost: the unit stays failed until the restart, "
-                "and then continues from its last commit"
+                f"unit {self.number}: {what} holds {operator.held()} {operator.holds} (about {size:,} bytes), more "
+                f"than application.{beyond[0]}; the keys with the most of them are {most}. One of their streams is "
+                "silent: raise the limit and restart the joiner. To prevent this error, write watermarks for that "
+                "stream, or set a tolerance together with watermarks. Nothing is lost: the unit stays failed until the "
+                "restart, and then continues from its last commit"
             )
             raise UnitStopped(message)
+
+
+def _unit_align(
+    settings: JoinerSettings, align: AlignSettings, unit: int, keys: Keys, appended: Mapping[str, AppendTimes]
+) -> UnitAlign | UnitGrid:
+    shared = unit, keys, appended
+    return UnitAlign(settings, align, *shared) if align.grid is None else UnitGrid(settings, align, align.grid, *shared)
 
 
 def _arrow_decoder() -> type[TopicDecoder]:

@@ -31,6 +31,12 @@ def test_a_row_becomes_one_point_with_a_field_for_each_value_that_it_has() -> No
     assert line == b"joined,join=spindle,quantity=spindle,thing=R0815,tie=1 result=2.5,speed=288.0,mode=0.0 1000000"
 
 
+def test_a_row_of_a_grid_has_the_name_of_its_align_as_a_tag_even_if_its_thing_has_colons() -> None:
+    row = AlignedRow("a:b", "mill", -1, 1.0, "mill:4:a:b:-7", {"speed": 288.0, "torque": None})
+    line = point_line(decode_joined(encode(row)), "joined", "ms")
+    assert line == b"joined,join=mill,quantity=mill,thing=a:b result=1.0,speed=288.0 -1000000"
+
+
 @pytest.mark.parametrize("name", ["result", "time", "", "a\nb", "a\\"])
 def test_a_row_with_a_column_that_no_field_can_be_named_after_has_no_point(name: str) -> None:
     row = AlignedRow("R0815", "spindle", 1, 2.5, "spindle:4:1", {name: 1.0})

@@ -28,7 +28,7 @@ from connector.events import Parser
 from connector.settings import ConnectorSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
-from joiner.operators import AlignSettings, ColumnSettings, JoinSettings, Stream
+from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
 from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
 from joiner.runtime.settings import ApplicationSettings, JoinerSettings, SparkSettings
@@ -69,6 +69,7 @@ TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
     # Where each table is in configuration.md: its heading, and the title of its first column.
     **{name: (name, "setting", model) for name, model in MODELS.items()},
     "a stream": ("join", "stream", Stream),
+    "the grid of an align": ("align", "grid", GridSettings),
     "a column of an align": ("align", "column", ColumnSettings),
 }
 
@@ -163,15 +164,25 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "emit_unmatched": "left",
     },
     "align": {
-        "name": "other", "driver": "c", "lateness": "1s", "watermark_scope": "partition", "columns": {"y": {}},
+        "name": "other", "driver": "c", "grid": {"every": "1s"}, "result": "x", "lateness": "1s",
+        "watermark_scope": "partition", "columns": {"y": {}},
     },
 }  # fmt: skip
 
+ALONG: Final[dict[str, dict[str, Any]]] = {
+    # What else a setting of an align needs.
+    "grid": {"driver": None},
+    "result": {"driver": None, "grid": {"every": "1s"}, "columns": {"x": {"on_missing": "drop"}}},
+}
 
-def fingerprint(section: str, name: str | None = None) -> str:
+
+def fingerprint(section: str, name: str | None = None, *, beside: str = "") -> str:
+    """Return the fingerprint of settings in which ``name`` has another value. ``beside``: what else they have."""
     values: dict[str, Any] = {other: {} for other in CHANGED}
     values["join"] = {"name": "a", "left": "x", "right": "y", "output": "z"}
     values["align"] = {"name": "b", "driver": "t", "columns": {"x": {}}}
+    if section == "align":
+        values[section] = values[section] | ALONG.get(beside, {})
     if name is not None:
         values[section] = values[section] | {name: CHANGED[section][name]}
     operators = {one: [values[one]] for one in ("join", "align") if one in {"join", section}}
@@ -185,7 +196,11 @@ def test_the_marked_settings_are_those_that_change_the_fingerprint(
     for variable in ("LSB_TOPICS__DATA", "LSB_EVENTS__TIME_UNIT", "LSB_APPLICATION__MAX_FUTURE_SKEW"):
         monkeypatch.delenv(variable, raising=False)
     assert CHANGED[section].keys() == set(MODELS[section].model_fields)
-    changing = {name for name in CHANGED[section] if fingerprint(section, name) != fingerprint(section)}
+    changing = {
+        name
+        for name in CHANGED[section]
+        if fingerprint(section, name, beside=name) != fingerprint(section, beside="result" if name == "result" else "")
+    }
     marked = {name for name, cells in documented(section).items() if "◆" in cells[0]}
     assert marked == changing
 

@@ -39,6 +39,9 @@ Output = TypeVar("Output", Late, Unmatched)
 class UnitOperator(ABC):
     """A join or an align in one unit."""
 
+    holds = "records"
+    """What `held` counts, for messages to users."""
+
     def __init__(
         self,
         settings: JoinerSettings,
@@ -130,17 +133,22 @@ class UnitOperator(ABC):
         fill = max(used / limit for used, limit in self.room().values())
         if fill < RESUME_BELOW:
             return []
+        records = self._held_records()
         # The largest time seen in each stream, in a record of any key or in a watermark.
         latest_ns = [
             int(frontier.max(initial=_NEVER)) + lateness_ns
             for frontier, lateness_ns in zip(self._frontiers_ns(), self._lateness_ns, strict=True)
         ]
         return [
-            Lead(self._topics[one], self._topics[other], fill, self._count_later(one, latest_ns[other]) / self.held())
+            Lead(self._topics[one], self._topics[other], fill, self._count_later(one, latest_ns[other]) / records)
             for one, other in pairs
         ]
 
     # For the subclasses
+
+    def _held_records(self) -> int:
+        """Return the number of records held, without anything else that `held` counts."""
+        return self.held()
 
     def _spans(self) -> list[tuple[int, int] | None]:
         """Return the lowest and the highest frontier of each stream, None if there is none."""
@@ -170,6 +178,14 @@ class UnitOperator(ABC):
                 rows.seq.tolist(), self._things_of(rows.key).each(), sides_of(rows), strict=True
             )
         ]
+
+    def _emit_late(self, stream: int, side: SideInput, late_seq: Ints, effects: Effects) -> None:
+        """Add the late records of an align's stream, whose input is ``side``, to the effects."""
+        if len(late_seq):
+            rows = side.rows()
+            late = rows.take(rows.seq.searchsorted(late_seq))
+            identity = f"{self.name}:{self._unit}:{self._streams[stream]}:%s"
+            effects.late += self._outputs(Late, stream, late, identity)
 
     def _appended_ms(self, stream: int, seq: Ints) -> Ints:
         """Return the append times of a stream's records."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from broker.wire.bulk import RowColumns, encode_rows, position_pieces
 from broker.wire.columns import StringColumn
-from broker.wire.records import Late, encode_lines
+from broker.wire.records import encode_lines
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
 from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.position_table import PositionTable
@@ -186,13 +186,6 @@ class UnitAlign(UnitOperator):
         effects.pairs += len(found)
         if self._appended:
             note_latencies(effects, self._appended_ms(_OF_DRIVER, found.seq))
-
-    def _emit_late(self, stream: int, side: SideInput, late_seq: Ints, effects: Effects) -> None:
-        if len(late_seq):
-            rows = side.rows()
-            late = rows.take(rows.seq.searchsorted(late_seq))
-            identity = f"{self.name}:{self._unit}:{self._streams[stream]}:%s"
-            effects.late += self._outputs(Late, stream, late, identity)
 
 
 def rule_of(column: ColumnSettings) -> ColumnRule:

@@ -226,6 +226,9 @@ def _run_align(pipeline: Pipeline, unit: int, align: Any, usable: list[tuple[int
         )
         for name, column in align.columns.items()
     ]
+    if align.grid is not None:
+        _put_grid_rows(pipeline, unit, align, columns, sorted({entry.thing for _, _, entry in usable if entry.thing}))
+        return
     options = {"lateness_ns": align.lateness, "watermark_scope": align.watermark_scope}
     rows, _ = aligned.align(entries["driver"], columns, **options)
     times = {rec.seq: rec.ts for rec in streams["driver"].accepted}
@@ -241,6 +244,23 @@ def _run_align(pipeline: Pipeline, unit: int, align: Any, usable: list[tuple[int
         key = (align.name, driver.thing, align.name, "", tie, times[seq])
         fields = {name: value for name, value in cells.items() if value is not None}
         pipeline.points[key] = {"result": driver.result, **fields}
+
+
+def _put_grid_rows(pipeline: Pipeline, unit: int, align: Any, columns: list[aligned.Column], things: list[str]) -> None:
+    grid = aligned.Grid(align.grid.every, align.grid.origin, align.grid.max_gap_ns)
+    for (key, tick), row in sorted(aligned.align_grid(grid, columns, watermark_scope=align.watermark_scope).items()):
+        ts, thing, cells = (
+            grid.origin_ns + tick * grid.every_ns,
+            things[key],
+            dict(zip(align.columns, row, strict=True)),
+        )
+        fields = {name: value for name, value in cells.items() if value is not None}
+        result = float(len(fields)) if align.result is None else fields[align.result]
+        time = msgspec.Raw(mean_text(ts, ts, "ms").encode())
+        identity = f"{align.name}:{unit}:{thing}:{tick}"
+        message = wire.AlignedRow(thing, align.name, time, result, identity, cells)
+        pipeline.put_out(pipeline.settings.topics.out, unit, thing, message)
+        pipeline.points[align.name, thing, align.name, "", "", ts] = {"result": result, **fields}
 
 
 def _emit_unmatched(

@@ -30,9 +30,28 @@ SPINDLE = {
 }
 
 
+REGULAR = {
+    "name": "regular",
+    "grid": {"every": "150ms", "origin": "2100-01-01T00:00:00Z", "max_gap": "2s"},
+    "columns": {
+        "speed": {"rule": "linear", "tolerance": "4s", "lateness": "1s"},
+        "torque": {"tolerance": "500ms", "lateness": "1s"},
+    },
+}
+OF_SPEED = REGULAR | {
+    "result": "speed",
+    "columns": REGULAR["columns"] | {"speed": {"rule": "linear", "lateness": "1s", "on_missing": "drop"}},  # type: ignore[operator] # a dict
+}
+
+
 @pytest.fixture
 def pipeline() -> Pipeline:
     return make_pipeline(3, rows=80, settings=make_settings(join=list(JOINS[:1]), align=[SPINDLE]))
+
+
+@pytest.fixture(params=[REGULAR, OF_SPEED], ids=["count", "column"])
+def on_grid(request: pytest.FixtureRequest) -> Pipeline:
+    return make_pipeline(3, rows=80, settings=make_settings(join=list(JOINS[:1]), align=[request.param]))
 
 
 def check(pipeline: Pipeline, **more: Any) -> Findings:
@@ -172,3 +191,75 @@ def test_each_row_has_one_point_with_a_field_for_each_value(pipeline: Pipeline) 
     ):
         pipeline.points[key] = wrong
         assert render_findings(check_points(pipeline)).endswith("WRONG: 1 altered."), wrong
+
+
+def test_the_rows_of_a_grid_are_right_or_missing_doubled_and_unexpected(on_grid: Pipeline) -> None:
+    findings = check(on_grid)
+    assert findings.is_right, render_findings(findings)
+    places = row_places(on_grid)
+    assert findings.tally("aligned rows", "regular").found == len(places) > 20
+    assert {side["side"]: side["joined"] > 0 for side in findings.sides if side["join"] == "regular"} == {
+        "speed": True,
+        "torque": True,
+    }
+    whole, at = list(on_grid.outputs), places[5]
+    identity = json.loads(whole[at].value or b"")["id"]
+    del on_grid.outputs[at]
+    report = render_findings(check(on_grid))
+    assert f"row {identity} of {identity.split(':')[2]}: tick {identity.split(':')[3]}" in report
+    assert report.endswith("WRONG: 1 missing.")
+    on_grid.outputs = [*whole, whole[at]._replace(offset=10**6)]
+    assert render_findings(check(on_grid)).endswith("WRONG: 1 doubled.")
+    value = (whole[at].value or b"").replace(identity.encode(), f"{identity}9".encode())
+    on_grid.outputs = [*whole, whole[at]._replace(value=value, offset=10**6)]
+    assert render_findings(check(on_grid)).endswith("WRONG: 1 unexpected.")
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("thing", lambda c: c.update(thing="R1000")),
+        ("phenomenonTime", lambda c: c.update(phenomenonTime=c["phenomenonTime"] + 1)),
+        ("result", lambda c: c.update(result=c["result"] * (1 + 1e-9))),
+        ("tie", lambda c: c.update(tie="1")),
+        ("values.speed", lambda c: c["values"].update(speed=c["values"]["speed"] * (1 + 1e-9))),
+        ("values.torque", lambda c: c["values"].update(torque=None)),
+    ],
+)
+def test_an_altered_row_of_a_grid_names_the_field(
+    on_grid: Pipeline, field: str, change: Callable[[dict[str, Any]], object]
+) -> None:
+    rows = ((at, json.loads(on_grid.outputs[at].value or b"")) for at in row_places(on_grid))
+    at, content = next((at, row) for at, row in rows if None not in row["values"].values())
+    change(content)
+    on_grid.outputs[at] = on_grid.outputs[at]._replace(value=json.dumps(content).encode())
+    findings = check(on_grid)
+    assert render_findings(findings).endswith("WRONG: 1 altered.")
+    assert field in findings.examples["altered aligned rows"][0]
+
+
+def test_rows_of_a_grid_that_became_due_later_are_neither_missing_nor_unexpected(on_grid: Pipeline) -> None:
+    whole = on_grid.evidence()
+    earlier = {
+        unit: make_checkpoint(on_grid, unit, stop=min(30, on_grid.ends["machine.data", unit])) for unit in range(3)
+    }
+    findings = verify(on_grid.settings, RecordedEvidence(earlier, whole.messages, whole.topics, whole.progress_by_unit))
+    assert findings.is_right, render_findings(findings)
+    tally = findings.tally("aligned rows", "regular")
+    assert tally.after > 0
+    assert tally.found + tally.after == len(row_places(on_grid))
+
+
+def test_each_row_of_a_grid_has_one_point(on_grid: Pipeline) -> None:
+    def findings() -> Findings:
+        points = {PointKey(*key): dict(fields) for key, fields in on_grid.points.items()}
+        return check(on_grid, further=[PointsCheck(points, ["power", "regular"])])
+
+    assert findings().tally("points in InfluxDB", "regular").found == len(row_places(on_grid))
+    key = next(key for key, fields in on_grid.points.items() if key[0] == "regular" and "torque" in fields)
+    fields = on_grid.points[key]
+    for wrong in (fields | {"result": -1.0}, {"result": fields["result"]}):
+        on_grid.points[key] = wrong
+        assert render_findings(findings()).endswith("WRONG: 1 altered."), wrong
+    del on_grid.points[key]
+    assert render_findings(findings()).endswith("WRONG: 1 missing.")

@@ -177,6 +177,14 @@ def test_an_align_has_its_own_totals_and_a_row_for_each_of_its_streams(monkeypat
     assert [line for line in lines if len(line) > WIDTH] == []
 
 
+def test_a_grid_has_its_ticks_that_wait_in_place_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    align = AlignSummary({"grid": 12, "speed": 300}, 3, {})
+    counts = {"rows": 55, "regular:rows": 55}
+    lines = lines_of(shown(monkeypatch, make_checkpoint(aligns={"regular": align}, counts=counts)))
+    assert ["regular", "0", "55", "0", "0", "0", "12"] in [line.split() for line in lines]
+    assert ["regular", "0", "grid", "12", "-"] in [line.split() for line in lines]
+
+
 def test_it_fits_into_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     start_ns = 1_554_096_460 * NS
     span = start_ns, start_ns + 80 * NS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ BASE: dict[str, Any] = {
 
 
 COLUMN = ("align", 0, "columns", "speed")
+GRID = ("align", 0, "grid")
+ON_GRID = changed(BASE, ("align", 0), {"name": "g", "grid": {"every": "100ms"}, "columns": {"speed": {}, "mode": {}}})
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,73 @@ def test_a_setting_of_an_align_that_cannot_be_used_is_named(path: tuple[Any, ...
     with pytest.raises(ValidationError) as refused:
         JoinerSettings.model_validate(changed(BASE, path, value))
     assert what in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"),
+    [
+        (GRID, None, "align.0: Value error, name a driver, or a grid in its place"),
+        (("align", 0, "driver"), "torque", "name a driver, or a grid in its place, but not both"),
+        (GRID, {}, "align.0.grid.every"),
+        (GRID, "100ms", "align.0.grid"),
+        (GRID, {"every": 100}, "expected a duration with a unit"),
+        (GRID, {"every": "0"}, "every (in ns) must be at least 1"),
+        (GRID, {"every": "1s", "more": 1}, "align.0.grid.more"),
+        (GRID, {"every": "1s", "origin": 7}, "expected an ISO-8601 time such as 2024-05-01T00:00:00Z"),
+        (GRID, {"every": "1s", "origin": "2024-05-01T00:00:00"}, "has no offset from UTC"),
+        (GRID, {"every": "1s", "origin": datetime(2024, 5, 1)}, "has no offset from UTC"),  # noqa: DTZ001 - as in TOML
+        (GRID, {"every": "1s", "origin": date(2024, 5, 1)}, "expected an ISO-8601 time"),
+        (GRID, {"every": "1ns", "origin": "1700-01-01T00:00:00Z"}, "tick numbers would exceed int64"),
+        (GRID, {"every": "1ms", "max_gap": "101s"}, "max_gap is longer than 100,000 times every"),
+        (("align", 0, "lateness"), "1s", "with a grid, each column has its own"),
+        (("align", 0, "columns", "grid"), {}, "'grid' cannot be the name of a column of a grid"),
+        (("align", 0, "result"), "other", "result: there is no column 'other'; there are 'speed', 'mode'"),
+        (("align", 0, "result"), "mode", "add on_missing = 'drop' to the column 'mode'"),
+    ],
+)
+def test_a_setting_of_a_grid_that_cannot_be_used_is_named(path: tuple[Any, ...], value: Any, what: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        JoinerSettings.model_validate(changed(ON_GRID, path, value))
+    assert what in str(refused.value).replace("\n  ", ": ")
+
+
+def test_the_result_of_a_driver_is_not_an_option() -> None:
+    with pytest.raises(ValidationError, match="result is an option of a grid"):
+        JoinerSettings.model_validate(changed(BASE, ("align", 0, "result"), "speed"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (GRID, {"every": "200ms"}),
+        (GRID, {"every": "100ms", "origin": "1970-01-01T00:00:00.05Z"}),
+        (GRID, {"every": "100ms", "max_gap": "1s"}),
+        (("align", 0, "watermark_scope"), "partition"),
+        (("align", 0, "columns", "mode"), {"on_missing": "drop"}),
+    ],
+)
+def test_what_determines_the_rows_of_a_grid_changes_the_fingerprint(path: tuple[Any, ...], value: Any) -> None:
+    assert fingerprint(changed(ON_GRID, path, value)) != fingerprint(ON_GRID)
+
+
+def test_the_same_grid_in_other_words_and_another_result_keep_the_fingerprint() -> None:
+    origin = datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))
+    spelled = {"every": "0.1s", "origin": origin, "max_gap": "100s"}
+    assert fingerprint(changed(ON_GRID, GRID, spelled)) == fingerprint(ON_GRID)
+    dropping = changed(ON_GRID, ("align", 0, "columns", "mode"), {"on_missing": "drop"})
+    assert fingerprint(changed(dropping, ("align", 0, "result"), "mode")) == fingerprint(dropping)
+
+
+def test_an_align_with_a_driver_has_the_fingerprint_that_it_had_before_there_were_grids() -> None:
+    assert fingerprint(BASE) == "7ddec1d5f5467e677c5bf35dadd2e161562ecfee311f679a353fe07c2c4e902f"
+
+
+def test_a_grid_reads_its_columns_alone_and_a_long_tick_has_a_gap_within_the_range_of_times() -> None:
+    settings = JoinerSettings.model_validate(changed(ON_GRID, GRID, {"every": "36500d"}))
+    (align,) = settings.align
+    assert list(align.streams) == list(align.lateness_by_stream) == ["speed", "mode"]
+    assert align.grid is not None
+    assert align.grid.rows_per_record_max == 3
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,16 @@ def test_aligned_rows_are_counted_by_themselves_and_have_a_latency() -> None:
     assert effects.appended_ms == {BASE_MS + 200: 2, BASE_MS + 300: 1}
 
 
+def test_the_rows_of_a_grid_are_counted_and_have_no_latency() -> None:
+    align = {"name": "table", "grid": {"every": "1ms"}, "columns": {"speed": {"lateness": "0"}}}
+    runner = Runner(align=[align])
+    unit, effects = joined(runner.settings)
+    runner.commit(effects, dict(unit.counts))
+    pairs, rows = runner.counted("pairs", "rows")
+    assert rows == unit.counts["table:rows"] > 0
+    assert sum(effects.appended_ms.values()) == pairs
+
+
 def test_the_gauges_of_an_align_have_its_streams_as_sides() -> None:
     align = {"name": "table", "driver": "torque", "lateness": "2s", "columns": {"speed": {}}}
     runner = Runner(align=[align], application={"buffer_records_max": 100})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from joiner.operators import AlignSettings
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.batches.parts import split
 from joiner.runtime.runners import input as runner_input
@@ -100,10 +101,11 @@ class FakeConsumer:
         pass
 
 
-def make_input(monkeypatch: pytest.MonkeyPatch, *given: Read) -> InputConsumer:
+def make_input(monkeypatch: pytest.MonkeyPatch, *given: Read, aligns: Sequence[AlignSettings] = ()) -> InputConsumer:
     monkeypatch.setattr(runner_input, "make_consumer", lambda *_, **__: FakeConsumer())
     monkeypatch.setattr(runner_input, "make_batch_reader", lambda *_, **__: FakeReader(*given))
-    return InputConsumer(settings_of("arrow", POWER, batch_records_max=100))
+    settings = settings_of("arrow", POWER, batch_records_max=100)
+    return InputConsumer(settings.model_copy(update={"align": list(aligns)}))
 
 
 def test_a_batch_has_about_as_many_records_as_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +113,17 @@ def test_a_batch_has_about_as_many_records_as_it_may_have(monkeypatch: pytest.Mo
     assert found.records_max == 1000
     assert [offsets(found.read(0)) for _ in range(4)] == [{(0, DATA): [at]} for at in range(4)]
     assert found.read(0).ends == {0: {DATA: 9}}
+
+
+def test_a_batch_has_fewer_records_if_they_complete_many_rows_of_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"name": "g", "grid": {"every": "1ms", "max_gap": "999ms"}, "columns": {"speed": {}}}
+    aligns = [AlignSettings.model_validate(grid)]
+    reads = [Read({0: {DATA: messages(0, *[300] * 4)}}, {}, []), Read({}, {}, [])]
+    found = make_input(monkeypatch, *reads, aligns=aligns)
+    assert found.records_max == 500
+    assert offsets(found.read(0)) == {(0, DATA): [0, 1]}
+    found.batch_limit.note(100, 200_000)
+    assert offsets(found.read(0)) == {(0, DATA): [2]}
 
 
 def test_what_was_read_of_a_unit_is_dropped_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
-"""Which topics of a unit are paused until others catch up?"""
+"""Which topics of a unit are paused until others catch up, and how many records has a batch?"""
 
 from __future__ import annotations
 
 import pytest
 
-from joiner.runtime.task.flow_control import Lead, topics_to_pause
+from joiner.runtime.task.flow_control import ROWS_MAX, BatchLimit, Lead, topics_to_pause
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
 def lead(topic: str, behind: str, fill: float = 0.8, share: float = 0.8) -> Lead:
@@ -42,3 +43,30 @@ def test_topics_that_wait_for_each_other_are_all_read_and_so_are_those_behind_th
     circle = [lead("a", "b"), lead("b", "c"), lead("c", "a"), lead("d", "a"), lead("e", "f")]
     assert topics_to_pause(circle, (), ()) == {"e"}
     assert topics_to_pause([lead("a", "b"), lead("a", "c"), lead("c", "a")], (), ()) == set()
+
+
+def test_a_batch_has_few_records_until_it_is_known_how_many_rows_of_a_grid_each_completes() -> None:
+    limit = BatchLimit(make_settings(align=[{"name": "g", "grid": {"every": "1ms"}, "columns": {"speed": {}}}]))
+    assert limit.records(30_000) == ROWS_MAX // 1001
+    assert limit.records(100) == 100
+    for _ in range(100):
+        limit.note(100, 100)
+    assert limit.records(30_000) == 30_000
+    limit.note(10, 1_000)
+    assert limit.records(30_000) == ROWS_MAX // 100
+    limit.note(0, 0)
+    assert limit.records(30_000) == ROWS_MAX // 100
+    limit.note(1, 2 * ROWS_MAX)
+    assert limit.records(30_000) == 1
+
+
+def test_a_batch_has_fewer_records_if_the_rows_of_a_grid_have_many_columns() -> None:
+    columns: dict[str, dict[str, str]] = {f"c{number}": {} for number in range(97)}
+    align = {"name": "g", "grid": {"every": "1ms", "max_gap": "9ms"}, "columns": columns}
+    assert BatchLimit(make_settings(align=[align])).records(30_000) == ROWS_MAX * 4 // 100 // 10
+
+
+def test_without_a_grid_a_batch_has_as_many_records_as_the_settings_say() -> None:
+    limit = BatchLimit(make_settings())
+    limit.note(10, 10_000)
+    assert limit.records(30_000) == 30_000

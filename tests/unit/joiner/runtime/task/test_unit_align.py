@@ -112,7 +112,8 @@ class Definition:
                     else oracle.Rec(key, ts_ns, one.offset, content.id)
                 )
                 self.records[one.offset] = content
-        driver = entries.pop("driver")
+        self.things = list(keys)
+        driver = entries.pop("driver", [])
         columns = [
             aligned.Column(
                 of_stream,
@@ -125,6 +126,10 @@ class Definition:
             )
             for (name, column), of_stream in zip(align.columns.items(), entries.values(), strict=True)
         ]
+        if (grid := align.grid) is not None:
+            ticks = aligned.Grid(grid.every, grid.origin, grid.max_gap_ns)
+            self.grid_rows = aligned.align_grid(ticks, columns, watermark_scope=align.watermark_scope)
+            return
         options = {"lateness_ns": align.lateness, "watermark_scope": align.watermark_scope}
         self.rows, self.dropped = aligned.align(driver, columns, **options)  # type: ignore[arg-type] # as named
         of_driver = oracle.Stream(driver, align.lateness, watermark_scope=align.watermark_scope)
