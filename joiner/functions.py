@@ -3,7 +3,8 @@
 A joining function takes the left and the right records of n pairs as two batches of columns. It returns n values as a
 float64 array of shape (n,), or (n, 2) like `both`. It is called once per batch, so it should use array arithmetic
 rather than a loop. If it raises for a pair, or returns a value that is not finite, that pair becomes a dead letter; the
-other pairs of the batch are unaffected. Settings refer to a user's function as ``module:function``. If the module
+other pairs of the batch are unaffected. The function of an align computes the results of aligned rows in the same way,
+from their columns. Settings refer to a user's function as ``module:function``. If the module
 cannot be imported, the error message gives the file and line.
 """
 
@@ -14,14 +15,14 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from broker.settings import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,8 +36,20 @@ class Columns(NamedTuple):
     id: Sequence[str]
 
 
+class AlignedColumns(NamedTuple):
+    """n aligned rows: by column, its values (float64, NaN where missing), event times (int64 ns), and n things.
+
+    ``driver``: the values of the driver's records (float64), or None with a grid. All arrays have shape (n,).
+    """
+
+    values: Mapping[str, NDArray[np.float64]]
+    driver: NDArray[np.float64] | None
+    time_ns: NDArray[np.int64]
+    thing: Sequence[str]
+
+
 class UnusableValuesError(ValueError):
-    """A joining function returned something other than one or two columns of real numbers."""
+    """A function returned something other than columns of real numbers: one or, for pairs, two."""
 
 
 class JoinFunction(Protocol):
@@ -44,6 +57,14 @@ class JoinFunction(Protocol):
 
     def __call__(self, left: Columns, right: Columns, /) -> NDArray[np.float64]:
         """Return the values in the order of the pairs, shape (n,) or (n, 2)."""
+        ...
+
+
+class RowFunction(Protocol):
+    """A function that computes the results of n aligned rows."""
+
+    def __call__(self, rows: AlignedColumns, /) -> NDArray[np.float64]:
+        """Return the results in the order of the rows, shape (n,)."""
         ...
 
 
@@ -91,22 +112,47 @@ def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDAr
     Raises `UnusableValuesError` if the function returns anything else. Exceptions that the function raises propagate.
     """
     count = len(left.result)
+    return _values_of(lambda: function(left, right), {(count,), (count, 2)}, f"{count} pairs")
+
+
+def call_row_function(function: RowFunction, rows: AlignedColumns) -> NDArray[np.float64]:
+    """Call ``function`` for n rows. Return its values as float64 of shape (n,); see `call_function`."""
+    count = len(rows.time_ns)
+    return _values_of(lambda: function(rows), {(count,)}, f"{count} rows")
+
+
+def _values_of(call: Callable[[], object], shapes: set[tuple[int, ...]], of: str) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
-        returned = np.asarray(function(left, right))
+        returned = np.asarray(call())
         if returned.dtype.kind not in NUMBER_KINDS:
             message = f"it returned {returned.dtype} values, not real numbers"
             raise UnusableValuesError(message)
         values = returned.astype(np.float64)
-    if values.shape not in {(count,), (count, 2)}:
-        message = f"it returned an array of shape {values.shape} for {count} pairs"
+    if values.shape not in shapes:
+        message = f"it returned an array of shape {values.shape} for {of}"
         raise UnusableValuesError(message)
     return values
 
 
-def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
-    """Load the joining function of each join.
+def load_all(
+    joins: Mapping[str, str], aligns: Mapping[str, str]
+) -> tuple[dict[str, JoinFunction], dict[str, RowFunction]]:
+    """Load the functions of joins and of aligns, each by name; see `load_functions`."""
+    mistakes = []
+    for kind, functions in (("join", joins), ("align", aligns)):
+        try:
+            load_functions(functions, kind)
+        except SettingsError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+    return load_functions(joins), {name: load_row_function(function) for name, function in aligns.items()}
 
-    ``functions`` maps join names to function names. Modules in the current folder can be imported. Raises
+
+def load_functions(functions: Mapping[str, str], kind: str = "join") -> dict[str, JoinFunction]:
+    """Load the function of each join, or of each operator of another ``kind``.
+
+    ``functions`` maps the names of joins to those of functions. Modules in the current folder can be imported. Raises
     `SettingsError` listing every function that cannot be loaded.
     """
     here = Path.cwd()
@@ -116,16 +162,18 @@ def load_functions(functions: Mapping[str, str]) -> dict[str, JoinFunction]:
     loaded, mistakes = {}, []
     for join, name in functions.items():
         try:
-            loaded[join] = load_function(name)
+            loaded[join] = load_function(name, "joining function" if kind == "join" else "function")
         except ValueError as error:
-            mistakes.append(f"join {join!r}: {error}")
+            mistakes.append(f"{kind} {join!r}: {error}")
     if mistakes:
         raise SettingsError("\n".join(mistakes))
     return loaded
 
 
-def load_function(name: str) -> JoinFunction:
+def load_function(name: str, what: str = "joining function") -> JoinFunction:
     """Load a built-in function by its name, or a user's function given as ``module:function``.
+
+    ``what``: what error messages call it.
 
     Raises ValueError saying what is wrong, where, and how to correct it.
     """
@@ -138,12 +186,17 @@ def load_function(name: str) -> JoinFunction:
     try:
         function = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
-        message = f"the joining function {name!r} cannot be loaded: {_reason(error, module, attribute)}"
+        message = f"the {what} {name!r} cannot be loaded: {_reason(error, module, attribute)}"
         raise ValueError(message) from error
     if not callable(function):
-        message = f"the joining function {name!r} is not callable"
+        message = f"the {what} {name!r} is not callable"
         raise ValueError(message)  # noqa: TRY004 - one error type for all errors in a name
     return function  # type: ignore[no-any-return] # `call_function` checks what it returns
+
+
+def load_row_function(name: str) -> RowFunction:
+    """Load a user's function of rows, given as ``module:function``; see `load_function`."""
+    return cast("RowFunction", load_function(name))
 
 
 def _reason(error: BaseException, module: str, attribute: str) -> str:

@@ -190,6 +190,7 @@ class AlignSettings(Section):
     driver: Stream | None = None
     grid: GridSettings | None = None
     result: str | None = None
+    function: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+:[A-Za-z0-9_]+$")] | None = None
     lateness: Duration = 0
     watermark_scope: Literal["key", "partition"] = "key"
     columns: Annotated[dict[ColumnName, ColumnSettings], Field(min_length=1, max_length=COLUMNS_MAX)]
@@ -211,6 +212,8 @@ class AlignSettings(Section):
 
     def _wrong_result(self, result: str) -> str:
         """Return what is wrong with the column whose value is to be the result; empty if nothing is."""
+        if self.function is not None:
+            return "result and function exclude each other: with a function, a row's result is what it returns"
         if self.grid is None:
             return "result is an option of a grid: with a driver, a row's result is the value of the driver's record"
         column = self.columns.get(result)

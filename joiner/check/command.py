@@ -27,7 +27,7 @@ with imports_of("lsb-tester"):
     from joiner.check.verify.events import EventsCheck
     from joiner.check.verify.outputs import FurtherCheck, WrongApplicationError, verify
     from joiner.check.verify.points import PointsCheck, read_points
-    from joiner.functions import load_functions
+    from joiner.functions import load_all
     from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _run_cases(seed: int, random_count: int) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     settings = load_settings(VerifySettings, options.config)
-    load_functions({join.name: join.function for join in settings.join})
+    load_all(*settings.functions)
     _check_files(options)
     if options.influx:
         settings.influxdb.secret()

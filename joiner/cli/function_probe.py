@@ -1,4 +1,4 @@
-"""Calls joining functions with made-up pairs at start-up, so that a function that cannot work is reported at once.
+"""Calls functions with made-up pairs or rows at start-up, so that a function that cannot work is reported at once.
 
 A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs and, if that
 fails, once with a single pair. Built-in functions are not called.
@@ -10,13 +10,28 @@ name, or does not return a column of numbers. Any other exception only causes a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from broker.settings import SettingsError
-from joiner.functions import BUILT_IN, Columns, JoinFunction, UnusableValuesError, call_function, place_of, reason_of
+from joiner.functions import (
+    BUILT_IN,
+    AlignedColumns,
+    Columns,
+    JoinFunction,
+    RowFunction,
+    UnusableValuesError,
+    call_function,
+    call_row_function,
+    place_of,
+    reason_of,
+)
+
+if TYPE_CHECKING:
+    from joiner.operators import AlignSettings
 
 MADE_UP: Final = "made-up"
 """The thing in all made-up pairs and the prefix of their event ids, so that a joining function can recognise them."""
@@ -40,32 +55,64 @@ def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFuncti
         if name in BUILT_IN:
             continue
         join = next(join for join, its_name in names.items() if its_name == name)
-        error = _failure(functions[join], _PAIRS)
-        if error is None:
-            continue
-        single_error = _failure(functions[join], 1)
-        where = f"join {join!r}: the joining function {name!r}"
-        if single_error is None:
-            warnings.append(
-                f"{where} works for one pair, but fails for a batch of {_PAIRS}: {_describe(error)}. The joiner passes "
-                "whole batches as columns; if a batch fails, it calls the function once per pair, which is many times "
-                "slower"
-            )
-        elif _fails_for_all(single_error):
-            mistakes.append(f"{where} fails for every pair: {_describe(single_error)}; correct it")
-        else:
-            warnings.append(
-                f"{where} failed for made-up pairs: {_describe(single_error)}. This is harmless if it only rejects the "
-                f"made-up thing {MADE_UP!r}; every real pair for which it fails becomes a dead letter"
-            )
+        call = partial(_call_with_pairs, functions[join])
+        mistake, warning = _probe(f"join {join!r}: the joining function {name!r}", "pair", call)
+        mistakes += mistake
+        warnings += warning
     if mistakes:
         raise SettingsError("\n".join(mistakes))
     return warnings
 
 
-def _failure(function: JoinFunction, count: int) -> BaseException | None:
+def probe_row_functions(functions: Sequence[tuple[AlignSettings, RowFunction]]) -> list[str]:
+    """Call the function of each align with made-up rows that have all values; see `probe_functions`."""
+    mistakes, warnings = [], []
+    for align, function in functions:
+        call = partial(_call_with_rows, function, align)
+        mistake, warning = _probe(f"align {align.name!r}: the function {align.function!r}", "row", call)
+        mistakes += mistake
+        warnings += warning
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+    return warnings
+
+
+def _probe(where: str, what: str, call: Callable[[int], object]) -> tuple[list[str], list[str]]:
+    """Return the mistakes and warnings about a function. ``call``: calls it with a number of pairs or rows."""
+    error = _failure(call, _PAIRS)
+    if error is None:
+        return [], []
+    single_error = _failure(call, 1)
+    if single_error is None:
+        warning = (
+            f"{where} works for one {what}, but fails for a batch of {_PAIRS}: {_describe(error)}. The joiner passes "
+            f"whole batches as columns; if a batch fails, it calls the function once per {what}, which is many times "
+            "slower"
+        )
+        return [], [warning]
+    if _fails_for_all(single_error):
+        return [f"{where} fails for every {what}: {_describe(single_error)}; correct it"], []
+    warning = (
+        f"{where} failed for made-up {what}s: {_describe(single_error)}. This is harmless if it only rejects the "
+        f"made-up thing {MADE_UP!r}; every real {what} for which it fails becomes a dead letter"
+    )
+    return [], [warning]
+
+
+def _call_with_pairs(function: JoinFunction, count: int) -> None:
+    call_function(function, *(_made_up(side, count) for side in (1, 2)))
+
+
+def _call_with_rows(function: RowFunction, align: AlignSettings, count: int) -> None:
+    first, _, *columns = (_made_up(number, count) for number in range(1, len(align.columns) + 3))
+    values = {name: one.result for name, one in zip(align.columns, columns, strict=True)}
+    driver = None if align.driver is None else first.result
+    call_row_function(function, AlignedColumns(values, driver, first.time_ns, first.thing))
+
+
+def _failure(call: Callable[[int], object], count: int) -> BaseException | None:
     try:
-        call_function(function, *(_made_up(side, count) for side in (1, 2)))
+        call(count)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, including SystemExit
@@ -89,8 +136,8 @@ def _fails_for_all(error: BaseException) -> bool:
     if isinstance(error, UnusableValuesError | NameError | ImportError | NotImplementedError):
         return True
     if isinstance(error, AttributeError):
-        return isinstance(error.obj, Columns | np.ndarray)
-    # The function has the wrong parameters, or does arithmetic with a `Columns` object instead of a column.
+        return isinstance(error.obj, Columns | AlignedColumns | np.ndarray)
+    # The function has the wrong parameters, or does arithmetic with all columns instead of one.
     return isinstance(error, TypeError) and (not place_of(error) or Columns.__name__ in str(error))
 
 

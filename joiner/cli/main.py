@@ -21,11 +21,11 @@ with imports_of("joiner"):
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
     from broker.times import parse_duration
-    from joiner.cli.function_probe import probe_functions
+    from joiner.cli.function_probe import probe_functions, probe_row_functions
     from joiner.cli.move import move
     from joiner.cli.reset import reset
     from joiner.cli.status import show_status
-    from joiner.functions import load_functions
+    from joiner.functions import load_all
     from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
@@ -132,10 +132,12 @@ def _load(options: argparse.Namespace) -> JoinerSettings:
         if getattr(options, name, None):
             os.environ[f"LSB_APPLICATION__{name.upper()}"] = getattr(options, name)
     settings = load_settings(JoinerSettings, options.config)
-    names = {join.name: join.function for join in settings.join}
-    functions = load_functions(names)
+    names, names_of_aligns = settings.functions
+    functions, row_functions = load_all(names, names_of_aligns)
     if options.command in _RUNNERS:
-        for warning in probe_functions(names, functions):
+        aligns = {align.name: align for align in settings.align}
+        probed = [(aligns[name], function) for name, function in row_functions.items()]
+        for warning in [*probe_functions(names, functions), *probe_row_functions(probed)]:
             _log.warning("%s", warning)
     return settings
 

@@ -31,7 +31,7 @@ from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.presence import Members, read_members, state_of
 from joiner.runtime.ownership.unit_reports import read_notices
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.function_failures import FAILED
+from joiner.runtime.task.function_failures import FAILED, FAILED_ROWS
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -42,7 +42,7 @@ WIDTH: Final = 100
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _COUNTED: Final = ("pairs", FAILED, "late", "duplicates", "unmatched")
-_ALIGN_COUNTED: Final = ("rows", "dropped", "late", "duplicates")
+_ALIGN_COUNTED: Final = ("rows", FAILED, "dropped", "late", "duplicates")
 _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60, "min"), (0.0, 1, "s"))
 
 
@@ -66,10 +66,12 @@ class JoinStatus(msgspec.Struct, frozen=True):
 class AlignStatus(msgspec.Struct, frozen=True):
     """An align in a unit: its totals, and by stream the records held and the frontiers.
 
-    ``dropped``: rows that were left out. ``frontiers``: as in `JoinStatus`, without streams that have had no record.
+    ``failed``: rows for which the function failed. ``dropped``: rows that were left out. ``frontiers``: as in
+    `JoinStatus`, without streams that have had no record.
     """
 
     rows: int
+    failed: int
     dropped: int
     late: int
     duplicates: int
@@ -217,7 +219,7 @@ def _unit(found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -
             name: _join(name, join, counts, is_only=len(checkpoint.joins) == 1)
             for name, join in checkpoint.joins.items()
         },
-        rows=counts.get("rows", 0),
+        rows=counts.get("rows", 0) - counts.get(FAILED_ROWS, 0),
         aligns={name: _align(name, align, counts) for name, align in checkpoint.aligns.items()},
     )
 
@@ -242,8 +244,8 @@ def _join(name: str, join: JoinSummary, counts: Mapping[str, int], *, is_only: b
 
 
 def _align(name: str, align: AlignSummary, counts: Mapping[str, int]) -> AlignStatus:
-    rows, dropped, late, duplicates = (counts.get(f"{name}:{what}", 0) for what in _ALIGN_COUNTED)
-    return AlignStatus(rows, dropped, late, duplicates, align.held, align.frontiers)
+    rows, failed, dropped, late, duplicates = (counts.get(f"{name}:{what}", 0) for what in _ALIGN_COUNTED)
+    return AlignStatus(rows - failed, failed, dropped, late, duplicates, align.held, align.frontiers)
 
 
 # Presentation

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -29,7 +29,7 @@ from broker.settings import (
     plain_values,
 )
 from broker.times import parse_duration
-from joiner.functions import load_functions
+from joiner.functions import load_all
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
@@ -183,16 +183,17 @@ class JoinerSettings(ServiceSettings):
         mistakes = [] if parts_are_right else clashes(outlines, None)
         if not parts_are_right and not given.get("join") and not given.get("align"):
             mistakes.append(_NO_OPERATOR)
-        functions: dict[str, str] = {}
-        for number, one in enumerate(joins):
-            if isinstance(one.get("function"), str):
-                name = str(one.get("name"))
-                functions[name if name not in functions else f"{name} (join.{number})"] = one["function"]
         try:
-            load_functions(functions)
+            load_all(_functions("join", joins), _functions("align", aligns))
         except SettingsError as error:
             mistakes += str(error).splitlines()
         return mistakes
+
+    @property
+    def functions(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The names of the functions of the joins, and of the aligns that have one, by name."""
+        of_aligns = {align.name: align.function for align in self.align if align.function is not None}
+        return {join.name: join.function for join in self.join}, of_aligns
 
     @property
     def operators(self) -> list[JoinSettings | AlignSettings]:
@@ -300,3 +301,13 @@ class JoinerSettings(ServiceSettings):
         """Return the SHA-256 of the semantics as canonical JSON."""
         text = json.dumps(self.semantics(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _functions(kind: str, given: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the names of the functions of joins or aligns that have not been validated."""
+    functions: dict[str, str] = {}
+    for number, one in enumerate(given):
+        if isinstance(one.get("function"), str):
+            name = str(one.get("name"))
+            functions[name if name not in functions else f"{name} ({kind}.{number})"] = one["function"]
+    return functions

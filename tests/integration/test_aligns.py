@@ -35,6 +35,15 @@ result = "speed"
 [align.columns]
 speed = { rule = "linear", lateness = "1s", on_missing = "drop" }
 torque = { lateness = "500ms", tolerance = "300ms" }
+
+[[align]]
+name = "sum"
+grid = { every = "1s" }
+function = "tests.unit.joiner.joining_functions:of_row"
+
+[align.columns]
+speed = { rule = "linear", lateness = "1s" }
+torque = { rule = "nearest", lateness = "500ms", tolerance = "600ms" }
 """
 
 
@@ -79,14 +88,18 @@ def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application)
     assert len({row["id"] for row in rows}) == len(rows)
     assert any(row["values"]["speed"] is None for row in rows)
     assert sum(checkpoint.counts["table:rows"] for checkpoint in app.checkpoints().values()) == len(rows)
-    on_grid = rows_of(app, "regular")
-    assert tally(findings, "aligned rows", "regular")["found"] == len(on_grid) > 100
-    assert len({row["id"] for row in on_grid}) == len(on_grid)
+    for grid in ("regular", "sum"):
+        on_grid = rows_of(app, grid)
+        assert tally(findings, "aligned rows", grid)["found"] == len(on_grid) > 100
+        assert len({row["id"] for row in on_grid}) == len(on_grid)
+    failed = tally(findings, "failed rows", "sum")["found"]
+    assert failed == sum(checkpoint.counts["sum:failed"] for checkpoint in app.checkpoints().values()) > 10
     keys = {
         (stored.key, json.loads(stored.value)["thing"]) for stored in read_topic(app.bootstrap, app.topic("out"), 3)
     }
     assert all(key == thing.encode() for key, thing in keys)
     status = json.loads(app.command("status", "--json").stdout)
+    assert sum(unit["aligns"]["sum"]["failed"] for unit in status["units"]) == failed
     assert sum(unit["aligns"]["table"]["rows"] for unit in status["units"]) == len(rows)
     assert "heading" in app.command("status").stdout
 

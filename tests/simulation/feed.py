@@ -23,6 +23,11 @@ _FIELDS: Final = ("thing", "quantity", "phenomenonTime", "result", "id")
 _TOGETHER: Final = 0.7
 """How likely a record joins the message before it."""
 
+_FUNCTIONS: Final = 0.3
+"""How likely the aligns of an application have a function."""
+
+_ROOT: Final = "tests.simulation.row_functions:root"
+
 _GRIDS: Final = 0.4
 """How likely an application has a grid, and how likely a grid has the value of a column as its result."""
 
@@ -112,6 +117,8 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     if apart.random() < _GRIDS:
         regular = _REGULAR | ({"result": "torque"} if apart.random() < _GRIDS else {})
         chosen = [*chosen, apart.choice([regular, _SINGLE, _SINGLE])]
+    if apart.random() < _FUNCTIONS:
+        chosen = [align if "result" in align else align | {"function": _ROOT} for align in chosen]
     aligns = [] if application["results"] == "arrow" else chosen
     given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)

@@ -30,6 +30,7 @@ LATE: Final = "late records"
 UNMATCHED: Final = "unmatched records"
 REJECTED: Final = "rejected records"
 FAILED: Final = "failed pairs"
+FAILED_ROWS: Final = "failed rows"
 
 
 class _FoundOutputRecord(FoundRecord, frozen=True, kw_only=True):
@@ -313,6 +314,19 @@ def compare_failed(want: ExpectedPairs, judgement: UnitJudgement, outputs: Outpu
         found = [message.place for message, _ in outputs.rejected.pop(identity, [])]
         place = f"dead letter of pair {identity}, whose joining function fails"
         _count(tally, FAILED, name, place, found, findings, is_due=bool(want.due[at]))
+
+
+def compare_failed_rows(want: ExpectedRows, outputs: Outputs, findings: Findings) -> None:
+    """Compare the rows whose function failed with their dead letters, and remove those from ``outputs``."""
+    name = want.align.name
+    if want.align.function is None:
+        return
+    tally = findings.tally(FAILED_ROWS, name)
+    for identity, row in want.ids.items():
+        if row in want.failed:
+            found = [message.place for message, _ in outputs.rejected.pop(identity, [])]
+            place = f"dead letter of row {identity}, whose function fails"
+            _count(tally, FAILED_ROWS, name, place, found, findings, is_due=row in want.due)
 
 
 def compare_rest(outputs: Outputs, findings: Findings) -> None:

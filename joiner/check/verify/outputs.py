@@ -141,6 +141,8 @@ def _verify_unit(
     comparison.compare_rejected(judgement, outputs, span.due, findings)
     for want in pairs.values():
         comparison.compare_failed(want, judgement, outputs, findings)
+    for want_rows in rows.values():
+        comparison.compare_failed_rows(want_rows, outputs, findings)
     result = UnitResult(span, judgement, pairs, rows)
     _report_unit(evidence, result, findings)
     return result

@@ -144,7 +144,8 @@ class PointsCheck:
                 self._compare_pair(name, want, at, result.judgement)
         for name, rows in result.rows.items():
             for identity, seq in rows.ids.items():
-                self._compare_row(name, rows, identity, seq)
+                if seq not in rows.failed:
+                    self._compare_row(name, rows, identity, seq)
 
     def _compare_row(self, name: str, want: ExpectedRows, identity: str, seq: RowKey) -> None:
         row = want.rows.rows[seq]
@@ -154,7 +155,7 @@ class PointsCheck:
             return
         values: dict[str, Any] = dict.fromkeys(want.align.columns) | fields
         result = values.pop("result", None)
-        if wrong := want.altered_result(seq, result) + altered_values(want.align, row, values):
+        if wrong := want.altered_result(seq, result, values) + altered_values(want.align, row, values):
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def _compare_pair(self, name: str, want: ExpectedPairs, at: int, judgement: UnitJudgement) -> None:

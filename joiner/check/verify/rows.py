@@ -6,16 +6,19 @@ values at either end are accepted. All other values must match exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import numpy as np
 
 from broker.times import mean_text
 from broker.wire.records import row_id
 from joiner.check.model.aligned import Column, Grid
 from joiner.check.model.expected_rows import Cell, ExpectedRow, RowKey, Rows, certain_grid_rows, certain_rows
 from joiner.check.verify.pairs import is_same_time
+from joiner.functions import NUMBER_KINDS, AlignedColumns, load_row_function
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +57,7 @@ class ExpectedRows:
     """An align's permitted rows in a unit (certain at C'), and which of them are required (certain at C).
 
     ``due``: the required rows. ``ids``: the rows, by id. ``things``: the thing of each row. ``driver``: the driver's
-    records, by seq; empty with a grid.
+    records, by seq; empty with a grid. ``failed``: the rows for which the function fails.
     """
 
     align: AlignSettings
@@ -63,6 +66,7 @@ class ExpectedRows:
     ids: dict[str, RowKey]
     things: dict[RowKey, str]
     driver: Mapping[RowKey, Record]
+    failed: frozenset[RowKey] = frozenset()
 
     def left_out(self, side: str) -> set[int]:
         """Return the positions of the side's records whose rows were left out."""
@@ -74,8 +78,16 @@ class ExpectedRows:
             return {seq for seq in self.rows.rows if isinstance(seq, int)}
         return self.rows.used[list(self.align.columns).index(side)]
 
-    def altered_result(self, row: RowKey, found: float | None) -> list[str]:
-        """Return the difference between the result of a row and the expected one, if there is one."""
+    def altered_result(self, row: RowKey, found: float | None, values: Mapping[str, float | None]) -> list[str]:
+        """Return the difference between the result of a row and the expected one, if there is one.
+
+        ``values``: those that were found in the row. A function is applied to them, because interpolated values may
+        differ from the expected ones by rounding, which a function may amplify.
+        """
+        if self.align.function is not None:
+            (result,) = _apply(self, [row], [[values.get(name) for name in self.align.columns]])
+            is_close = found is not None and math.isclose(found, result, rel_tol=_RELATIVE_ERROR)
+            return [] if is_close else [f"result: {found!r}, expected {result!r}"]
         cells = dict(zip(self.align.columns, self.rows.rows[row].cells, strict=True))
         if self.align.result is not None:
             cell = cells[self.align.result]
@@ -99,7 +111,8 @@ def expect_rows(
         things[row] = records[row].thing if isinstance(row, int) else known[row[0]]
         place = judgement.position(row) if isinstance(row, int) else f"{things[row]}:{row[1]}"
         ids[row_id(align.name, judgement.unit, place)] = row
-    return ExpectedRows(align, rows, frozenset((due or rows).rows), ids, things, dict(records.items()))
+    wanted = ExpectedRows(align, rows, frozenset((due or rows).rows), ids, things, dict(records.items()))
+    return wanted if align.function is None else replace(wanted, failed=_failed(wanted))
 
 
 def rows_now(judgement: UnitJudgement, align: AlignSettings, sides: Sequence[SideJudgement]) -> Rows[RowKey]:
@@ -132,6 +145,10 @@ class RowComparison:
         if seq is None:
             self._findings.differ("unexpected", ROWS, name, f"row {identity} at {message.place}: it is not expected")
             return
+        if seq in self._want.failed:
+            text = f"row {identity} at {message.place}: its function fails, so a dead letter is expected"
+            self._findings.differ("unexpected", ROWS, name, text)
+            return
         if seq in self._seen:
             text = f"row {identity}: at {self._seen[seq]} and again at {message.place}"
             self._findings.differ("doubled", ROWS, name, text)
@@ -145,6 +162,8 @@ class RowComparison:
         name = self._want.align.name
         tally = self._findings.tally(ROWS, name)
         for identity, seq in self._want.ids.items():
+            if seq in self._want.failed:
+                continue
             if seq not in self._want.due:
                 tally.after += seq in self._seen
                 continue
@@ -174,7 +193,42 @@ class RowComparison:
         ]
         if not is_same_time(bytes(found.phenomenonTime), msgspec.Raw(time.encode())):
             wrong.append(f"phenomenonTime: {bytes(found.phenomenonTime).decode()}, expected {time}")
-        return wrong + self._want.altered_result(seq, found.result) + altered_values(align, row, found.values)
+        return (
+            wrong
+            + self._want.altered_result(seq, found.result, found.values)
+            + altered_values(align, row, found.values)
+        )
+
+
+def _failed(want: ExpectedRows) -> frozenset[RowKey]:
+    """Return the rows for which the function of the align fails."""
+    rows = list(want.rows.rows)
+    results = _apply(want, rows, [[cell.value for cell in want.rows.rows[row].cells] for row in rows])
+    return frozenset(row for row, result in zip(rows, results, strict=True) if not math.isfinite(result))
+
+
+def _apply(want: ExpectedRows, rows: Sequence[RowKey], values: Sequence[Sequence[float | None]]) -> list[float]:
+    """Call the function for rows with these values at once or, if that fails, row by row. A failed row yields NaN."""
+    if not rows:
+        return []
+    table = np.array([[math.nan if value is None else value for value in row] for row in values], dtype=np.float64)
+    columns = AlignedColumns(
+        {name: table[:, at].copy() for at, name in enumerate(want.align.columns)},
+        np.array([want.driver[row].result for row in rows]) if want.driver else None,
+        np.array([want.rows.rows[row].ts for row in rows], dtype=np.int64),
+        [want.things[row] for row in rows],
+    )
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(load_row_function(want.align.function or "")(columns))
+        if found.dtype.kind in NUMBER_KINDS and found.shape == (len(rows),):
+            results: list[float] = found.astype(np.float64).tolist()
+            return results
+    except (Exception, SystemExit):  # noqa: BLE001, S110 - a user's function may raise anything
+        pass
+    if len(rows) == 1:
+        return [math.nan]
+    return [result for at in range(len(rows)) for result in _apply(want, rows[at : at + 1], values[at : at + 1])]
 
 
 def altered_values(align: AlignSettings, row: ExpectedRow, found: dict[str, float | None]) -> list[str]:

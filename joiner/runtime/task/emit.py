@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -109,7 +110,7 @@ class Emitter:
         is_short = self._has_rows
         if is_short and not _is_built_in(self._function):
             pairs, is_short = self._shown(pairs), False
-        values, reasons = _evaluate(self._function, pairs)
+        values, reasons = evaluate(partial(_values_of, self._function, pairs), len(pairs))
         failed = []
         self.failures = None
         if reasons:
@@ -150,7 +151,7 @@ class Emitter:
         written = encode_joined(columns, self._join.output, self._join.name, self._unit)
         return Batch(pairs.things.keys(), written)
 
-    def _dead_letters(self, pairs: Pairs, reasons: dict[int, _Reason]) -> list[Rejected]:
+    def _dead_letters(self, pairs: Pairs, reasons: dict[int, Reason]) -> list[Rejected]:
         texts = [reasons[at].text for at in sorted(reasons)]
         lefts, rights = (
             [position_text(seq, has_rows=self._has_rows) for seq in rows.seq.tolist()]
@@ -206,46 +207,49 @@ EncodePairs = Callable[[Pairs, "NDArray[np.float64]"], Batch]
 """Encodes n pairs and their values, of shape (n,), or (n, 2) with one value per side, as messages."""
 
 
-class _Reason(NamedTuple):
-    """The reason why a pair has no value, and where in the user's code the error was raised."""
+class Reason(NamedTuple):
+    """The reason why a pair or a row has no value, and where in the user's code the error was raised."""
 
     text: str
     place: str = ""
 
 
-def _evaluate(
-    function: JoinFunction, pairs: Pairs, *, with_place: bool = True
-) -> tuple[NDArray[np.float64], dict[int, _Reason]]:
-    """Return the values and, by position, the reason for each pair that has none.
+Call = Callable[["Ints | None"], "NDArray[np.float64]"]
+"""Calls a function with the pairs or rows at the given indices (None: all), and returns its values.
 
-    The values have shape (n,) or, if the function keeps both sides, (n, 2).
+Each call passes new columns, because the function may have modified those of the previous call.
+"""
 
-    A function that raises on a batch is called again for each pair, so that one bad pair does not affect the others.
-    Each call gets new columns, because the function may have modified those of the previous call. ``with_place``: also
-    determine where an error was raised, which takes longer than the call itself.
+
+def evaluate(call: Call, count: int, *, with_place: bool = True) -> tuple[NDArray[np.float64], dict[int, Reason]]:
+    """Return the values of ``count`` pairs or rows and, by position, the reason for each that has none.
+
+    The values have shape (n,) or, if the function keeps both sides of a pair, (n, 2).
+
+    A function that raises on a batch is called again for each pair or row, so that a bad one does not affect the
+    others. ``with_place``: also determine where an error was raised, which takes longer than the call itself.
     """
-    count = len(pairs)
     try:
-        columns = (_columns(rows, pairs.things, function) for rows in (pairs.left, pairs.right))
-        values = call_function(function, *columns)
+        values = call(None)
     except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
         if count == 1:
             place = place_of(error) if with_place else ""
-            return np.full(1, np.nan), {0: _Reason(reason_of(error), place)}
-        return _evaluate_singly(function, pairs)
+            return np.full(1, np.nan), {0: Reason(reason_of(error), place)}
+        return _evaluate_singly(call, count)
     finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
     reasons = {
-        at: _Reason(f"the value is {values[at].tolist()}, not a finite number")
+        at: Reason(f"the value is {values[at].tolist()}, not a finite number")
         for at in np.flatnonzero(~finite).tolist()
     }
     return values, reasons
 
 
-def _evaluate_singly(function: JoinFunction, pairs: Pairs) -> tuple[NDArray[np.float64], dict[int, _Reason]]:
+def _evaluate_singly(call: Call, count: int) -> tuple[NDArray[np.float64], dict[int, Reason]]:
     values: list[NDArray[np.float64]] = []
-    reasons: dict[int, _Reason] = {}
-    for at in range(len(pairs)):
-        value, why = _evaluate(function, pairs.take(np.array([at])), with_place=not reasons)
+    reasons: dict[int, Reason] = {}
+    for at in range(count):
+        here = np.array([at])
+        value, why = evaluate(lambda _, here=here: call(here), 1, with_place=not reasons)  # type: ignore[misc] # mypy cannot infer its type
         values.append(value)
         if why:
             reasons[at] = why[0]
@@ -253,6 +257,11 @@ def _evaluate_singly(function: JoinFunction, pairs: Pairs) -> tuple[NDArray[np.f
         # A failed pair yields only one number, and it is not used.
         values = [value if value.ndim > 1 else np.full((1, 2), np.nan) for value in values]
     return np.concatenate(values), reasons
+
+
+def _values_of(function: JoinFunction, pairs: Pairs, which: Ints | None) -> NDArray[np.float64]:
+    some = pairs if which is None else pairs.take(which)
+    return call_function(function, *(_columns(rows, some.things, function) for rows in (some.left, some.right)))
 
 
 def _is_built_in(function: JoinFunction) -> bool:

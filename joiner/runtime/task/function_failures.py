@@ -1,8 +1,9 @@
 """Counts the failures of joining functions in the checkpoint, and logs them at a bounded rate.
 
-A failed pair becomes a dead letter. The checkpoint counts failed pairs as `failed` (over all joins) and as
-`<join>:failed`. The counts are not part of the unit's state, because a replay without output does not call joining
-functions. Instead, each checkpoint adds to the counts of the previous one, across restarts and moves.
+A failed pair or row becomes a dead letter. The checkpoint counts failed pairs as `failed` (over all joins) and as
+`<join>:failed`, and failed rows as `failed_rows` (over all aligns) and as `<align>:failed`. The counts are not part of
+the unit's state, because a replay without output does not call functions. Instead, each checkpoint adds to the counts
+of the previous one, across restarts and moves.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 FAILED: Final = "failed"
 """The count of failed pairs in a checkpoint."""
 
+FAILED_ROWS: Final = "failed_rows"
+"""The count of failed rows in a checkpoint."""
+
 _FIRST_LENGTH_MAX: Final = 300
 """Maximum length of a reason. Longer ones are truncated, because a user's error message may have any length."""
 
@@ -30,20 +34,21 @@ _log = logging.getLogger(__name__)
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """How many pairs of a join have failed, and the reason and place of the first failure."""
+    """How many pairs of a join, or rows of an align, have failed, and the reason and place of the first failure."""
 
     count: int
     first: str
+    of_rows: bool = False
 
     @classmethod
-    def of(cls, count: int, reason: str, place: str) -> Failures:
-        """Return the failures of ``count`` pairs. ``reason``: why the first one failed; truncated, on one line."""
+    def of(cls, count: int, reason: str, place: str, *, of_rows: bool = False) -> Failures:
+        """Return the failures of ``count`` pairs or rows. ``reason``: why the first one failed; truncated to a line."""
         shown = reason if len(reason) <= _FIRST_LENGTH_MAX else f"{reason[:_FIRST_LENGTH_MAX]}..."
         shown = " ".join(shown.encode(errors="backslashreplace").decode().split())
-        return cls(count, f"{shown} ({place})" if place else shown)
+        return cls(count, f"{shown} ({place})" if place else shown, of_rows)
 
     def __add__(self, more: Failures) -> Failures:
-        return Failures(self.count + more.count, self.first)
+        return Failures(self.count + more.count, self.first, self.of_rows)
 
 
 def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
@@ -54,15 +59,16 @@ def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
 
 def counts_with(counts: Mapping[str, int], before: Mapping[str, int], failed: Mapping[str, Failures]) -> dict[str, int]:
     """Return a checkpoint's counts: those from the unit's state, and the failures (``before`` plus ``failed``)."""
-    found = dict(counts) | {name: count for name, count in before.items() if name == FAILED or of_join(name)}
+    totals = {FAILED, FAILED_ROWS}
+    found = dict(counts) | {name: count for name, count in before.items() if name in totals or of_join(name)}
     for join, one in failed.items():
-        for name in (FAILED, f"{join}:{FAILED}"):
+        for name in (FAILED_ROWS if one.of_rows else FAILED, f"{join}:{FAILED}"):
             found[name] = found.get(name, 0) + one.count
     return found
 
 
 def of_join(name: str) -> str | None:
-    """Return the join whose failures the count ``name`` refers to; None for other counts."""
+    """Return the join or align whose failures the count ``name`` refers to; None for other counts."""
     join, _, what = name.rpartition(":")
     return join if join and what == FAILED else None
 
@@ -72,7 +78,8 @@ class FailureLog:
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected
-        self._functions = {join.name: join.function for join in settings.join}
+        of_joins, of_aligns = settings.functions
+        self._functions = of_joins | of_aligns
         self._clock = clock
         self._told_s: dict[str, float] = {}
         self._unreported: dict[str, Failures] = {}
@@ -83,26 +90,34 @@ class FailureLog:
             told_s = self._told_s.get(join)
             if told_s is None:
                 self._told_s[join] = self._clock.monotonic_s()
-                self._tell(join, f"{one.count:,} pairs of unit {unit}", one)
+                self._tell(join, f"{one.count:,} {_kinds(one)[1]} of unit {unit}", one)
             elif self._clock.monotonic_s() - told_s < _AGAIN_S:
                 add_up(self._unreported, {join: one})
             else:
                 before = self._unreported.pop(join, None)
                 self._told_s[join] = self._clock.monotonic_s()
-                self._tell(join, f"{one.count + (before.count if before else 0):,} more pairs", one)
+                self._tell(join, f"{one.count + (before.count if before else 0):,} more {_kinds(one)[1]}", one)
 
     def close(self) -> None:
         """Log the failures that have not been logged yet."""
         for join, one in self._unreported.items():
-            self._tell(join, f"{one.count:,} more pairs", one)
+            self._tell(join, f"{one.count:,} more {_kinds(one)[1]}", one)
         self._unreported.clear()
 
     def _tell(self, join: str, which: str, one: Failures) -> None:
+        operator, what = _kinds(one)
         _log.warning(
-            "join %r: the function %s failed for %s: %s. Each such pair becomes a dead letter in %s, not a result",
+            "%s %r: the function %s failed for %s: %s. Each such %s becomes a dead letter in %s, not a result",
+            operator,
             join,
             self._functions.get(join, "?"),
             which,
             one.first,
+            what.removesuffix("s"),
             self._topic,
         )
+
+
+def _kinds(one: Failures) -> tuple[str, str]:
+    """Return the kind of the operator, and of what its function failed for."""
+    return ("align", "rows") if one.of_rows else ("join", "pairs")

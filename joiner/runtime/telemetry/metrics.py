@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.metrics import DURATIONS_S, Distribution
 from joiner.runtime.model import WATERMARK_COUNT
-from joiner.runtime.task.function_failures import FAILED, of_join
+from joiner.runtime.task.function_failures import FAILED, FAILED_ROWS, of_join
 from joiner.runtime.telemetry.unit_gauges import UnitGauges, UnitStatus
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _COUNTED: Final = {
     "watermarks": "Watermarks that were read.",
 }
 
-_FAILURES: Final = "Pairs whose joining function failed; each is a dead letter."
+_FAILURES: Final = "Pairs and aligned rows whose function failed; each is a dead letter."
 
 
 class JoinerMetrics:
@@ -138,6 +138,8 @@ class JoinerMetrics:
         unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
         for what, name in _TOTALS.items():
             self._counts[what][unit] += checkpoint.counts.get(name, 0) - before.get(name, 0)
+        failed_rows = checkpoint.counts.get(FAILED_ROWS, 0) - before.get(FAILED_ROWS, 0)
+        self._counts["rows"][unit] -= failed_rows
         for name, count in checkpoint.counts.items():
             if (join := of_join(name)) is not None:
                 self._failures[str(checkpoint.unit), join] += count - before.get(name, 0)
@@ -148,7 +150,7 @@ class JoinerMetrics:
                 pairs, failed = (checkpoint.counts.get(name, 0) - before.get(name, 0) for name in ("pairs", FAILED))
                 count = pairs - failed
             elif what == "pairs":
-                count -= checkpoint.counts.get("rows", 0) - before.get("rows", 0)
+                count -= checkpoint.counts.get("rows", 0) - before.get("rows", 0) - failed_rows
             self._counts[what][unit] += count
         self._totals[checkpoint.unit] = checkpoint.counts
         self._transaction_size.observe(sum(map(len, messages.values())))

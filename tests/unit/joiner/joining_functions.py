@@ -7,7 +7,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from joiner.functions import Columns
+from joiner.functions import AlignedColumns, Columns
 
 NO_FUNCTION = 3
 
@@ -86,3 +86,35 @@ def raises(_left: Columns, _right: Columns) -> NDArray[np.float64]:
     """Raise for every pair."""
     message = "no such machine"
     raise ValueError(message)
+
+
+def of_row(rows: AlignedColumns) -> NDArray[np.float64]:
+    """Return the sum of a row's values, which is NaN if one is missing, and raise if a row's first value is 13."""
+    columns = list(rows.values.values())
+    if (columns[0] == 13).any():
+        message = "unlucky"
+        raise RuntimeError(message)
+    found: NDArray[np.float64] = np.sum(columns, axis=0)
+    return found
+
+
+def of_row_and_driver(rows: AlignedColumns) -> NDArray[np.float64]:
+    """Return the driver's value plus the number of missing values, and spoil all columns."""
+    assert rows.driver is not None
+    found: NDArray[np.float64] = rows.driver + np.sum([np.isnan(values) for values in rows.values.values()], axis=0)
+    for column in (*rows.values.values(), rows.driver):
+        column[:] = -1
+    rows.time_ns[:] = 0
+    return found
+
+
+def seconds_of_row(rows: AlignedColumns) -> NDArray[np.float64]:
+    """Return the time of each row in s, and the length of its thing."""
+    assert rows.driver is None
+    found: NDArray[np.float64] = rows.time_ns / 1e9 + np.array([len(thing) for thing in rows.thing])
+    return found
+
+
+def two_of_row(rows: AlignedColumns) -> NDArray[np.float64]:
+    """Return two values for each row."""
+    return np.zeros((len(rows.time_ns), 2))

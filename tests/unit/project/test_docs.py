@@ -164,8 +164,8 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "emit_unmatched": "left",
     },
     "align": {
-        "name": "other", "driver": "c", "grid": {"every": "1s"}, "result": "x", "lateness": "1s",
-        "watermark_scope": "partition", "columns": {"y": {}},
+        "name": "other", "driver": "c", "grid": {"every": "1s"}, "result": "x", "function": "own:f",
+        "lateness": "1s", "watermark_scope": "partition", "columns": {"y": {}},
     },
 }  # fmt: skip
 

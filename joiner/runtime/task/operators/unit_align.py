@@ -12,7 +12,7 @@ import numpy as np
 
 from broker.wire.bulk import RowColumns, encode_rows, position_pieces
 from broker.wire.columns import StringColumn
-from broker.wire.records import encode_lines
+from broker.wire.records import encode_lines, position_text
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
 from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.position_table import PositionTable
@@ -23,10 +23,11 @@ from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.emit import mean_times
 from joiner.runtime.task.operators.operator import UnitOperator, note_latencies
 from joiner.runtime.task.operators.ordinals import Ordinals
+from joiner.runtime.task.operators.row_function import RowFunctionCaller, take
 from joiner.runtime.task.unit_snapshot import SavedAlign, UnitSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -69,6 +70,8 @@ class UnitAlign(UnitOperator):
         rules = {name: rule_of(column) for name, column in align.columns.items()}
         self._buffer = AlignBuffer(rules, lateness_ns=align.lateness, watermark_scope=align.watermark_scope)
         self._row_bytes = _ROW_BYTES + _RELATION_BYTES * sum(len(rule.directions) for rule in rules.values())
+        name = align.function
+        self._function = None if name is None else RowFunctionCaller(settings, align, unit, name)
         self._driver = PositionTable(_HELD)
         self._ordinals = Ordinals()
 
@@ -173,11 +176,16 @@ class UnitAlign(UnitOperator):
         if not len(found):
             return
         _, value, ordinal = self._driver.take(self._driver.find(found.seq))
-        things = self._things_of(found.key)
+        things, results = self._things_of(found.key), value.view(np.float64)
+        if self._function is not None:
+            results, kept = self._function.results(found, results, things, self._places(found), effects)
+            if len(kept) < len(found):
+                found, ordinal = take(found, kept), ordinal[kept]
+                things = things._replace(number=things.number[kept])
         columns = RowColumns(
             things.texts(),
             mean_times(found.ts_ns, found.ts_ns, self._settings.events.time_unit),
-            numbers(value.view(np.float64)),
+            numbers(results),
             position_pieces(found.seq, has_rows=self._has_rows),
             {name: numbers(found.values[name], found.is_missing[name]) for name in self._streams[1:]},
             ordinal,
@@ -186,6 +194,9 @@ class UnitAlign(UnitOperator):
         effects.pairs += len(found)
         if self._appended:
             note_latencies(effects, self._appended_ms(_OF_DRIVER, found.seq))
+
+    def _places(self, found: AlignedRows) -> Callable[[int], str]:
+        return lambda at: position_text(int(found.seq[at]), has_rows=self._has_rows)
 
 
 def rule_of(column: ColumnSettings) -> ColumnRule:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from joiner.runtime.model import AlignSummary
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.emit import Things, mean_times
 from joiner.runtime.task.operators.operator import UnitOperator
+from joiner.runtime.task.operators.row_function import RowFunctionCaller, take
 from joiner.runtime.task.operators.unit_align import numbers, rule_of
 from joiner.runtime.task.unit_snapshot import SavedAlign, UnitSnapshot
 
@@ -64,6 +65,8 @@ class UnitGrid(UnitOperator):
         self._ticks_max = max(1, _VALUES_MAX // len(rules))
         self._buffer = AlignBuffer(rules, grid=grid.grid(self._ticks_max), watermark_scope=align.watermark_scope)
         self._result = align.result
+        name = align.function
+        self._function = None if name is None else RowFunctionCaller(settings, align, unit, name)
         self._ticks: Ints | None = None
         """How many ticks of each key wait, once that has been counted."""
         self._times_ns: dict[int, Ints] = {}
@@ -180,10 +183,17 @@ class UnitGrid(UnitOperator):
         if not len(found):
             return
         things = self._things_of(found.key)
+        if self._function is None:
+            results = self._results(found)
+        else:
+            places = _places(found, things)
+            results, kept = self._function.results(found, None, things, places, effects)
+            if len(kept) < len(found):
+                found, things = take(found, kept), things._replace(number=things.number[kept])
         columns = RowColumns(
             things.texts(),
             mean_times(found.ts_ns, found.ts_ns, self._settings.events.time_unit),
-            numbers(self._results(found)),
+            numbers(results),
             [_unquoted(things), b":", found.seq],
             {name: numbers(found.values[name], found.is_missing[name]) for name in self._streams},
             np.zeros(len(found), dtype=np.int64),
@@ -252,6 +262,10 @@ def _halves(given: Mapping[str, _Entries]) -> Iterator[dict[str, _Entries]]:
         first[column], rest[column] = entries.split(middle)
     yield first
     yield rest
+
+
+def _places(found: AlignedRows, things: Things) -> Callable[[int], str]:
+    return lambda at: f"{things.names[things.number[at]]}:{found.seq[at]}"
 
 
 def _unquoted(things: Things) -> StringColumn:

@@ -235,15 +235,30 @@ def _run_align(pipeline: Pipeline, unit: int, align: Any, usable: list[tuple[int
     ordinals = oracle.ordinals(streams["driver"].accepted)
     for seq, row in sorted(rows.items()):
         driver, tie = records[seq], str(ordinals[seq]) if ordinals[seq] else ""
+        if not _has_result(pipeline, unit, align, row, f"{align.name}:{unit}:{seq}"):
+            continue
         time = msgspec.Raw(mean_text(times[seq], times[seq], "ms").encode())
         cells = dict(zip(align.columns, row, strict=True))
-        message = wire.AlignedRow(
-            driver.thing, align.name, time, driver.result, f"{align.name}:{unit}:{seq}", cells, tie
-        )
+        result = driver.result if align.function is None else _total(row)
+        message = wire.AlignedRow(driver.thing, align.name, time, result, f"{align.name}:{unit}:{seq}", cells, tie)
         pipeline.put_out(pipeline.settings.topics.out, unit, driver.thing, message)
         key = (align.name, driver.thing, align.name, "", tie, times[seq])
         fields = {name: value for name, value in cells.items() if value is not None}
-        pipeline.points[key] = {"result": driver.result, **fields}
+        pipeline.points[key] = {"result": result, **fields}
+
+
+def _total(row: aligned.Row) -> float:
+    """Return the result of the function ``of_row``: the sum of the values, or NaN if one is missing."""
+    return sum(float("nan") if value is None else value for value in row)
+
+
+def _has_result(pipeline: Pipeline, unit: int, align: Any, row: aligned.Row, identity: str) -> bool:
+    """Return whether a row has a result. If its function fails, write the dead letter."""
+    if align.function is None or None not in row:
+        return True
+    dead_letter = wire.reject(b"", "not finite", source=APPLICATION, topic="", identity=identity)
+    pipeline.put_out(pipeline.settings.topics.rejected, unit, "", dead_letter)
+    return False
 
 
 def _put_grid_rows(pipeline: Pipeline, unit: int, align: Any, columns: list[aligned.Column], things: list[str]) -> None:
@@ -255,9 +270,12 @@ def _put_grid_rows(pipeline: Pipeline, unit: int, align: Any, columns: list[alig
             dict(zip(align.columns, row, strict=True)),
         )
         fields = {name: value for name, value in cells.items() if value is not None}
-        result = float(len(fields)) if align.result is None else fields[align.result]
-        time = msgspec.Raw(mean_text(ts, ts, "ms").encode())
         identity = f"{align.name}:{unit}:{thing}:{tick}"
+        if not _has_result(pipeline, unit, align, row, identity):
+            continue
+        result = float(len(fields)) if align.result is None else fields[align.result]
+        result = result if align.function is None else _total(row)
+        time = msgspec.Raw(mean_text(ts, ts, "ms").encode())
         message = wire.AlignedRow(thing, align.name, time, result, identity, cells)
         pipeline.put_out(pipeline.settings.topics.out, unit, thing, message)
         pipeline.points[align.name, thing, align.name, "", "", ts] = {"result": result, **fields}

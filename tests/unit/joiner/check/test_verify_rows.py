@@ -263,3 +263,35 @@ def test_each_row_of_a_grid_has_one_point(on_grid: Pipeline) -> None:
         assert render_findings(findings()).endswith("WRONG: 1 altered."), wrong
     del on_grid.points[key]
     assert render_findings(findings()).endswith("WRONG: 1 missing.")
+
+
+OF_ROW = "tests.unit.joiner.joining_functions:of_row"
+
+
+@pytest.mark.parametrize("align", [SPINDLE, REGULAR], ids=["driver", "grid"])
+def test_the_results_of_a_function_and_the_rows_for_which_it_fails_are_checked(align: dict[str, Any]) -> None:
+    name = align["name"]
+    pipeline = make_pipeline(
+        3, rows=80, settings=make_settings(join=list(JOINS[:1]), align=[align | {"function": OF_ROW}])
+    )
+    findings = check(pipeline)
+    assert findings.is_right, render_findings(findings)
+    rows, failed = findings.tally("aligned rows", name), findings.tally("failed rows", name)
+    assert rows.found == rows.expected == len(row_places(pipeline)) > 5
+    assert failed.found == failed.expected > 1
+    points = {PointKey(*key): dict(fields) for key, fields in pipeline.points.items()}
+    assert check(pipeline, further=[PointsCheck(points, ["power", name])]).is_right
+    at = row_places(pipeline)[3]
+    whole, content = list(pipeline.outputs), json.loads(pipeline.outputs[at].value or b"")
+    content["result"] *= 1 + 1e-9
+    pipeline.outputs[at] = whole[at]._replace(value=json.dumps(content).encode())
+    findings = check(pipeline)
+    assert "result: " in findings.examples["altered aligned rows"][0]
+    dead = next(at for at, one in enumerate(whole) if b"not finite" in (one.value or b""))
+    identity = json.loads(whole[dead].value or b"")["id"]
+    pipeline.outputs = [one for at, one in enumerate(whole) if at != dead]
+    assert f"dead letter of row {identity}, whose function fails" in render_findings(check(pipeline))
+    value = (whole[at].value or b"").replace(json.loads(whole[at].value or b"")["id"].encode(), identity.encode())
+    unit = int(identity.split(":")[1])
+    pipeline.outputs = [*whole, whole[at]._replace(value=value, offset=10**6, partition=unit)]
+    assert "its function fails, so a dead letter is expected" in render_findings(check(pipeline))

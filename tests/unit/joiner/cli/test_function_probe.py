@@ -12,8 +12,9 @@ import pytest
 
 from broker.settings import SettingsError
 from joiner.cli import main
-from joiner.cli.function_probe import MADE_UP, probe_functions
-from joiner.functions import Columns
+from joiner.cli.function_probe import MADE_UP, probe_functions, probe_row_functions
+from joiner.functions import AlignedColumns, Columns
+from joiner.operators import AlignSettings
 from tests.unit.joiner.cli.test_main import JOIN, status_of
 
 LIMITS = {"R0815": 3.0}
@@ -133,3 +134,47 @@ def test_a_function_that_cannot_work_is_status_2_for_what_joins_and_not_tried_by
         assert ("hopeless_join.py line 2: AttributeError" in capsys.readouterr().err) == (status == 2)
     finally:
         sys.modules.pop("hopeless_join", None)
+
+
+@pytest.mark.parametrize("times", [{"driver": "torque"}, {"grid": {"every": "1s"}}])
+def test_a_function_of_rows_is_called_with_all_columns_of_its_align(times: dict[str, Any]) -> None:
+    given: list[AlignedColumns] = []
+
+    def function(rows: AlignedColumns) -> Any:
+        given.append(rows)
+        return rows.values["speed"] + rows.values["mode"]
+
+    align = AlignSettings.model_validate({"name": "a", "columns": {"speed": {}, "mode": {}}, **times})
+    assert probe_row_functions([(align, function)]) == []
+    (rows,) = given
+    assert list(rows.values) == ["speed", "mode"]
+    assert (rows.driver is None, list(rows.thing)) == ("grid" in times, [MADE_UP] * 3)
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (lambda rows: rows.values["speed"][:1], "fails for every row"),
+        (lambda rows: rows.speed, "'AlignedColumns' object has no attribute 'speed'; correct it"),
+        (lambda left, right: left.result * right.result, "fails for every row"),
+    ],
+)
+def test_a_function_of_rows_that_can_never_work_is_refused(does: Callable[..., Any], reason: str) -> None:
+    align = AlignSettings.model_validate({"name": "a", "function": "own:f", "driver": "t", "columns": {"speed": {}}})
+    if reason == "fails for every row" and does.__code__.co_argcount == 1:
+        assert "works for one row, but fails for a batch of 3" in probe_row_functions([(align, does)])[0]
+        return
+    with pytest.raises(SettingsError, match="align 'a': the function 'own:f'") as refused:
+        probe_row_functions([(align, does)])
+    assert reason in str(refused.value)
+
+
+def test_a_function_of_rows_that_rejects_the_made_up_thing_is_only_warned_of() -> None:
+    align = AlignSettings.model_validate({"name": "a", "function": "own:f", "driver": "t", "columns": {"speed": {}}})
+
+    def function(rows: AlignedColumns) -> Any:
+        return [LIMITS[thing] for thing in rows.thing]
+
+    (warning,) = probe_row_functions([(align, function)])
+    assert "failed for made-up rows: " in warning
+    assert "every real row for which it fails becomes a dead letter" in warning

@@ -166,13 +166,14 @@ def test_what_an_older_release_has_not_counted_by_join_is_no_zero(monkeypatch: p
 def test_an_align_has_its_own_totals_and_a_row_for_each_of_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     span = 1_554_096_460 * NS, 1_554_096_540 * NS
     align = AlignSummary({"driver": 7, "speed": 300, "x" * 100: 0}, 3, {"driver": span, "speed": span})
-    counts = {"rows": 55, "spindle:rows": 55, "spindle:dropped": 4, "spindle:late": 3, "spindle:duplicates": 2}
+    counts = {"rows": 56, "spindle:rows": 56, "spindle:dropped": 4, "spindle:late": 3, "spindle:duplicates": 2}
+    counts |= {"failed_rows": 1, "spindle:failed": 1}
     found = shown(monkeypatch, make_checkpoint(aligns={"spindle": align}, counts=counts))
     (unit,) = found.units
     assert unit is not None
     assert (unit.rows, unit.pairs, unit.aligns["spindle"].dropped) == (55, 0, 4)
     lines = lines_of(found)
-    assert ["spindle", "0", "55", "4", "3", "2", "7"] in [line.split() for line in lines]
+    assert ["spindle", "0", "55", "1", "4", "3", "2", "7"] in [line.split() for line in lines]
     assert ["spindle", "0", "speed", "300", "2019-04-01T05:27:40..05:29:00"] in [line.split() for line in lines]
     assert [line for line in lines if len(line) > WIDTH] == []
 
@@ -181,7 +182,7 @@ def test_a_grid_has_its_ticks_that_wait_in_place_of_a_driver(monkeypatch: pytest
     align = AlignSummary({"grid": 12, "speed": 300}, 3, {})
     counts = {"rows": 55, "regular:rows": 55}
     lines = lines_of(shown(monkeypatch, make_checkpoint(aligns={"regular": align}, counts=counts)))
-    assert ["regular", "0", "55", "0", "0", "0", "12"] in [line.split() for line in lines]
+    assert ["regular", "0", "55", "0", "0", "0", "0", "12"] in [line.split() for line in lines]
     assert ["regular", "0", "grid", "12", "-"] in [line.split() for line in lines]
 
 

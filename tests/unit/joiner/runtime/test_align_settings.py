@@ -84,12 +84,34 @@ def test_a_setting_of_an_align_that_cannot_be_used_is_named(path: tuple[Any, ...
         (("align", 0, "columns", "grid"), {}, "'grid' cannot be the name of a column of a grid"),
         (("align", 0, "result"), "other", "result: there is no column 'other'; there are 'speed', 'mode'"),
         (("align", 0, "result"), "mode", "add on_missing = 'drop' to the column 'mode'"),
+        (("align", 0, "function"), "product", "align.0.function"),
     ],
 )
 def test_a_setting_of_a_grid_that_cannot_be_used_is_named(path: tuple[Any, ...], value: Any, what: str) -> None:
     with pytest.raises(ValidationError) as refused:
         JoinerSettings.model_validate(changed(ON_GRID, path, value))
     assert what in str(refused.value).replace("\n  ", ": ")
+
+
+def test_a_function_excludes_a_result_and_keeps_the_fingerprint() -> None:
+    function = "joiner.functions:spindle_power"
+    for base in (BASE, ON_GRID):
+        assert fingerprint(changed(base, ("align", 0, "function"), function)) == fingerprint(base)
+    with pytest.raises(ValidationError, match="result and function exclude each other"):
+        JoinerSettings.model_validate(
+            changed(changed(ON_GRID, ("align", 0, "function"), function), ("align", 0, "result"), "speed")
+        )
+
+
+def test_a_function_that_cannot_be_loaded_is_told_with_the_other_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "lsb.toml"
+    file.write_text(
+        "[[align]]\nname = 'a'\ndriver = 'x'\nlateness = '1x'\nfunction = 'no_such:f'\n[align.columns]\ny = {}\n"
+    )
+    with pytest.raises(SettingsError) as refused:
+        load_settings(JoinerSettings, file)
+    assert "align.0.lateness: expected a duration with a unit" in str(refused.value)
+    assert "align 'a': the function 'no_such:f' cannot be loaded: there is no module 'no_such'" in str(refused.value)
 
 
 def test_the_result_of_a_driver_is_not_an_option() -> None:

@@ -38,8 +38,8 @@ class Transactions(QuietTransactions):
 class Process:
     """A plain process with one unit, whose input the test provides."""
 
-    def __init__(self, *joins: dict[str, Any]) -> None:
-        self.settings = make_settings(*joins, metrics={"listen": 0})
+    def __init__(self, *joins: dict[str, Any], **sections: Any) -> None:
+        self.settings = make_settings(*joins, metrics={"listen": 0}, **sections)
         loop: Any = idle_loop(self.settings)
         transactions: Any = Transactions()
         self.loop, self.tasks, self.transactions = loop, loop.tasks, transactions
@@ -57,6 +57,10 @@ class Process:
         self.tasks._pending.add(Read({0: {DATA: batch(sent)}}, {}, []), {0})
         self.tasks._turn(0, self.owned)
         self.tasks._commits.finish(0, self.owned)
+
+    def value(self, what: str) -> float:
+        registry = self.loop._telemetry.registry
+        return float(registry.get_sample_value(f"lsb_joiner_{what}_total", {"unit": "0"}))
 
     def failures(self, join: str = "power") -> float | None:
         registry = self.loop._telemetry.registry
@@ -111,6 +115,22 @@ def test_the_next_owner_goes_on_with_the_count_of_the_progress_record() -> None:
     again.turn("torque")
     assert again.transactions.written[-1].counts["failed"] == 3
     assert again.failures() == 1
+
+
+def test_the_log_and_the_counts_tell_failed_rows_from_failed_pairs(caplog: pytest.LogCaptureFixture) -> None:
+    align = {"name": "table", "driver": "torque", "columns": {"speed": {}}}
+    function = "tests.unit.joiner.joining_functions:two_of_row"
+    process = Process(POWER, align=[align | {"function": function}])
+    process.turn("speed", "torque", "speed", "torque", "speed")
+    (told,) = warnings(caplog)
+    assert f"align 'table': the function {function} failed for 2 rows of unit 0" in told
+    assert "Each such row becomes a dead letter" in told
+    counts = process.transactions.written[-1].counts
+    assert (counts["rows"], counts["failed_rows"], counts["table:failed"]) == (2, 2, 2)
+    assert "failed" not in counts
+    assert process.failures("table") == 2
+    assert process.value("rows") == 0
+    assert process.value("pairs") == counts["pairs"] > 0
 
 
 def test_the_log_says_how_many_failed_since_the_last_line_and_with_what_now(
