@@ -67,6 +67,16 @@ class DriverRows:
             return self._pending.ts()
         return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
 
+    def held_values(self, stream: str) -> Floats:
+        """Return the values that rows may still get from a column's records that were consumed so far, shape (n,)."""
+        parts = [
+            values
+            for number, (name, relation) in enumerate(self._relations)
+            if name == stream
+            for values in (relation.held_values(), self._pending.found_values(number))
+        ]
+        return np.concatenate(parts).view(np.float64)
+
     def held_by_key(self) -> tuple[Ints, Ints]:
         """Return the keys with held records, ascending, and each key's count over all buffers; shape (k,) each."""
         parts = [relation.held_by_key() for _, relation in self._relations]

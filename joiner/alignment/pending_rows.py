@@ -93,6 +93,12 @@ class PendingRows:
         """Return the times of the rows in ns, shape (n,)."""
         return self._table.column(_TS)
 
+    def found_values(self, relation: int) -> Ints:
+        """Return the values of the neighbours that a relation has found for rows that still wait, shape (n,)."""
+        column = _FIXED + _OF_RELATION * relation
+        found: Ints = self._table.column(column + _VALUE)[self._table.column(column + _STATE) == _FOUND]
+        return found
+
     def rows(self) -> Ints:
         """Return the state for `load`, shape (columns, n)."""
         return self._table.rows()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HELD_COLUMNS: Final = 3
 """Position, time in ns, and value."""
 
-TS: Final = 1
-"""The column of times."""
+TS, VALUE = 1, 2
+"""The columns of times and of values."""
 
 
 class Input(NamedTuple):
@@ -80,6 +80,10 @@ class RelationBuffer:
     def held_ts(self) -> Ints:
         """Return the times, in ns, of the column's held records, shape (n,)."""
         return self._held.column(TS)
+
+    def held_values(self) -> Ints:
+        """Return the values of the column's held records, shape (n,)."""
+        return self._held.column(VALUE)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """Count the held records of the driver and the column; see `LocalStreamBuffer.held_by_key`."""

@@ -1,8 +1,8 @@
-"""The join for Spark: `neighbour_join` joins two streaming or batch DataFrames, `align` adds columns to a batch one."""
+"""The operators for Spark: `neighbour_join` joins two DataFrames, `align` adds columns to one. Both take streams."""
 
 try:
-    from joiner.spark.aligned_frames import align
-    from joiner.spark.frames import neighbour_join
+    from joiner.spark.aligning.frames import align
+    from joiner.spark.joining.frames import neighbour_join
 except ModuleNotFoundError as error:
     if error.name not in {"pandas", "pyarrow", "pyspark"}:
         raise

@@ -17,8 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from joiner.spark import rows as arrow
-from joiner.spark.aligned_rows import AlignRules, align_whole
-from joiner.spark.reordering import Rules, join_whole
 from joiner.spark.rows import Side
 
 PACKED: Final = "bucket int, side int, packed binary"
@@ -30,7 +28,7 @@ _PACKED_ROWS_MAX: Final = 200_000
 """Number of rows that a worker collects before it packs them: tens of megabytes. A smaller number would produce many
 small tables."""
 
-_JOINED_ROWS_MAX: Final = 50_000
+_RESULT_ROWS_MAX: Final = 50_000
 """Maximum number of result rows in one packed table: a few megabytes, about the size of Spark's own batches."""
 
 
@@ -106,8 +104,8 @@ def _packed(bucket: np.ndarray, table: pa.Table, at: int) -> pa.RecordBatch:
 
 def in_packed_parts(table: pa.Table) -> Iterator[bytes]:
     """Yield a result table as packed tables of limited length. Yields nothing if the result is empty."""
-    for start in range(0, table.num_rows, _JOINED_ROWS_MAX):
-        yield arrow.to_bytes(table.slice(start, _JOINED_ROWS_MAX))
+    for start in range(0, table.num_rows, _RESULT_ROWS_MAX):
+        yield arrow.to_bytes(table.slice(start, _RESULT_ROWS_MAX))
 
 
 def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -120,27 +118,3 @@ def unpacker(names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
                     yield from arrow.from_bytes(packed.as_buffer()).rename_columns(names).to_batches()
 
     return unpack
-
-
-def whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """Return a function for ``cogroup(...).applyInArrow`` that joins the left and right table of a bucket.
-
-    The first column of both tables must be the value by which Spark grouped the bucket; it is ignored.
-    """
-
-    def join_bucket(left: pa.Table, right: pa.Table) -> pa.Table:
-        return join_whole(rules, left.remove_column(0), right.remove_column(0)).rename_columns(names)
-
-    return join_bucket
-
-
-def whole_aligner(rules: AlignRules, names: list[str]) -> Callable[[pa.Table], pa.Table]:
-    """Return a function for ``groupBy(…).applyInArrow`` that aligns the packed tables of a bucket, see `PACKED`."""
-
-    def align_bucket(rows: pa.Table) -> pa.Table:
-        parts: list[list[pa.Table]] = [[side.schema.empty_table()] for side in rules.sides]
-        for at, packed in zip(rows.column("side").to_pylist(), rows.column("packed"), strict=True):
-            parts[at].append(arrow.from_bytes(packed.as_buffer()))
-        return align_whole(rules, [pa.concat_tables(tables) for tables in parts]).rename_columns(names)
-
-    return align_bucket

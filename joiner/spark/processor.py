@@ -1,10 +1,11 @@
-"""The processor for ``transformWithStateInPandas``. It keeps a `ReorderedJoin` per bucket in Spark's state store."""
+"""The processor for ``transformWithStateInPandas``. It keeps an operator per bucket in Spark's state store."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pandas as pd
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from joiner.core.frontier import NEVER
 from joiner.spark import rows as arrow
 from joiner.spark.buckets import in_packed_parts
-from joiner.spark.reordering import ReorderedJoin, Rules
+from joiner.spark.reordering import Reordered
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -23,26 +24,58 @@ if TYPE_CHECKING:
         ValueState,
     )
 
-JOINED: Final = "packed binary, late_left long, late_right long"
-"""The schema of the operator's output: a packed part of the result (or null), and the number of late rows on each
-side."""
-
 _US_PER_MS: Final = 1_000
 
 
-def processor(rules: Rules) -> StatefulProcessor:
-    """Return a stateful processor that joins by ``rules``.
+class OperatorKind(Protocol):
+    """The class of an operator, such as `ReorderedJoin`."""
+
+    def __call__(self, rules: Any) -> Reordered:
+        """Create an operator without rows."""
+        ...
+
+    def restore(self, rules: Any, data: bytes) -> Reordered:
+        """Create an operator from a snapshot."""
+        ...
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What is computed for each bucket.
+
+    ``name``: the name of the state. ``kind`` and ``rules``: create the operator. ``has_watermark``: for each side,
+    whether the watermark advances its frontier.
+    """
+
+    name: str
+    kind: OperatorKind
+    rules: Any
+    has_watermark: tuple[bool, ...]
+
+    def output(self) -> str:
+        """Return the schema of the output: a packed part of the result (or null), and each side's late rows."""
+        return ", ".join(["packed binary", *(f"{name} long" for name in late_columns(len(self.has_watermark)))])
+
+
+def late_columns(sides: int) -> list[str]:
+    """Return the names of the output's columns that count late rows, one for each side."""
+    return [f"late{side}" for side in range(sides)]
+
+
+def processor(operator: Operator) -> StatefulProcessor:
+    """Return a stateful processor that keeps ``operator`` for each bucket.
 
     Before the first micro-batch, Spark calls ``init`` in a process on the driver's machine that cannot see the
     ``--py-files``. The class is therefore defined inside this function, so that it is pickled by value, and it imports
     this project only when the first row arrives.
     """
-    packed = pickle.dumps(rules)
+    name = operator.name
+    packed = pickle.dumps(operator)
 
-    class NeighbourProcessor(StatefulProcessor):
+    class BucketProcessor(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:
             self._handle = handle
-            self._state = handle.getValueState("neighbour_join", "state binary")
+            self._state = handle.getValueState(name, "state binary")
             self._steps: Any = None
 
         def handleInputRows(  # noqa: N802 - Spark's name
@@ -71,7 +104,7 @@ def processor(rules: Rules) -> StatefulProcessor:
                 self._steps = Steps(pickle.loads(packed), self._handle, self._state)  # noqa: S301 - packed above
             return self._steps
 
-    return NeighbourProcessor()
+    return BucketProcessor()
 
 
 class Steps:
@@ -81,44 +114,42 @@ class Steps:
     applied after that, so it cannot make a row of the same micro-batch late.
     """
 
-    def __init__(self, rules: Rules, handle: StatefulProcessorHandle, state: ValueState) -> None:
+    def __init__(self, operator: Operator, handle: StatefulProcessorHandle, state: ValueState) -> None:
         """``handle`` and ``state`` belong to the processor. Before each call, Spark binds them to a bucket."""
-        self._rules, self._handle, self._state = rules, handle, state
-        self._uses_watermark = any(rules.has_watermark)
+        self._operator, self._handle, self._state = operator, handle, state
+        self._uses_watermark = any(operator.has_watermark)
         self._done: set[Any] = set()
 
     def process(
         self, bucket: Any, rows: Iterator[pd.DataFrame], watermark: Callable[[], int]
     ) -> Iterator[pd.DataFrame]:
         """Process the new rows of a bucket, which are packed. ``watermark`` returns the current watermark in ms."""
-        parts: tuple[list[pa.Table], list[pa.Table]] = ([], [])
+        parts: list[list[pa.Table]] = [[] for _ in self._operator.has_watermark]
         for frame in rows:
             for side, packed in zip(frame["side"], frame["packed"], strict=True):
                 parts[side].append(arrow.from_bytes(packed))
-        left, right = (pa.concat_tables(tables) if tables else None for tables in parts)
-        yield from self._step(bucket, watermark, left, right)
+        yield from self._step(bucket, watermark, [pa.concat_tables(tables) if tables else None for tables in parts])
 
     def wake(self, bucket: Any, watermark: Callable[[], int]) -> Iterator[pd.DataFrame]:
         """Process a bucket whose timer has expired. ``watermark`` returns the current watermark in ms."""
         # Within one micro-batch, a bucket may have both new rows and one or more expired timers.
         if bucket not in self._done:
-            yield from self._step(bucket, watermark, None, None)
+            yield from self._step(bucket, watermark, [])
 
-    def _step(
-        self, bucket: Any, watermark: Callable[[], int], left: pa.Table | None, right: pa.Table | None
-    ) -> Iterator[pd.DataFrame]:
+    def _step(self, bucket: Any, watermark: Callable[[], int], tables: list[pa.Table | None]) -> Iterator[pd.DataFrame]:
         self._done.add(bucket)
-        saved = self._state.get()
-        join = ReorderedJoin(self._rules) if saved is None else ReorderedJoin.restore(self._rules, bytes(saved[0]))
+        saved, of = self._state.get(), self._operator
+        operator = of.kind(of.rules) if saved is None else of.kind.restore(of.rules, bytes(saved[0]))
         # Spark returns 0 before the first watermark.
         watermark_ms = watermark() if self._uses_watermark else 0
-        outcome = join.step(left, right, watermark=watermark_ms * _US_PER_MS if watermark_ms else NEVER)
-        self._state.update((join.snapshot(),))
-        wakes_at_us = join.wakes_at() if self._uses_watermark else None
+        outcome = operator.step(*tables, watermark=watermark_ms * _US_PER_MS if watermark_ms else NEVER)
+        self._state.update((operator.snapshot(),))
+        wakes_at_us = operator.wakes_at() if self._uses_watermark else None
         if wakes_at_us is not None:
             self._handle.registerTimer(max(-(-wakes_at_us // _US_PER_MS), watermark_ms + 1))
         parts: list[bytes | None] = list(in_packed_parts(outcome.table))
         if parts or any(outcome.late):
             parts = parts or [None]
-            late_left, late_right = ([late] + [0] * (len(parts) - 1) for late in outcome.late)
-            yield pd.DataFrame({"packed": parts, "late_left": late_left, "late_right": late_right})
+            late = ([count] + [0] * (len(parts) - 1) for count in outcome.late)
+            counts = zip(late_columns(len(outcome.late)), late, strict=True)
+            yield pd.DataFrame({"packed": parts} | dict(counts))

@@ -1,4 +1,4 @@
-"""The expected output of a join whose rows have no arrival order, computed by nested loops over the final rows.
+"""The expected output of operators whose rows have no arrival order, computed by nested loops over the final rows.
 
 The oracle is the only project code used. A row is final once the frontier of its own side and key is above its time.
 The final rows are ordered by time and content, and the frontiers follow them as watermarks.
@@ -6,9 +6,10 @@ The final rows are ordered by time and content, and the frontiers follow them as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from joiner.check.model import oracle
+from joiner.check.model import aligned, oracle
 from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
 
 NOT_YET: Final = -(2**63)
@@ -93,3 +94,18 @@ def expected_rows(
     if emit_unmatched in {"right", "both"}:
         found += [(None, number) for number in {of_right[i] for i in unmatched[1]} | sides[1].incomplete]
     return sorted(found, key=str)
+
+
+def certain_rows(sides: Sequence[Expected], columns: Sequence[tuple[int, str, int | None]]) -> set[int]:
+    """Return the numbers of the driver's rows whose columns are all certain, and of its rows without a key or a time.
+
+    ``sides``: the driver, then the columns' frames. ``columns``: the side, rule and tolerance of each column.
+    """
+    # The order of the driver's rows does not matter, so all of them are here, not only the final ones.
+    driver, numbers = in_log_order(sides[0].entries(ends=True))
+    given = []
+    for side, rule, tolerance in columns:
+        entries, seqs = in_log_order(sides[side].entries(ends=False))
+        given.append(aligned.Column(entries, dict.fromkeys(seqs, 0.0), rule, tolerance))
+    found, _ = aligned.align(driver, given)
+    return {numbers[seq] for seq in found} | sides[0].incomplete

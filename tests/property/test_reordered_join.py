@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from joiner import ArgumentError
 from joiner.core.frontier import NEVER
-from joiner.spark.reordering import ReorderedJoin, Rules, join_whole
+from joiner.spark.joining.reordered_join import ReorderedJoin, Rules, join_whole
 from joiner.spark.rows import Side
 from tests.property.final_rows import KEYS, NOT_YET, Expected, Numbered, Row, expected_rows
 

@@ -1,17 +1,18 @@
-"""A streaming query that joins the files of two folders with `neighbour_join`. Each call of `give` is a micro-batch."""
+"""Streaming queries that join or align the files of folders. Each call of `give` is a micro-batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from joiner.spark import neighbour_join
+from joiner import column
+from joiner.spark import align, neighbour_join
 from tests.property.final_rows import Numbered, Row
 
 US: Final = 1_000_000
@@ -39,20 +40,23 @@ class Streams:
     ``options``: the options of `neighbour_join`.
     """
 
+    SIDES: ClassVar[tuple[str, ...]] = ("left", "right")
+    OPERATOR: ClassVar = "neighbour_join"
+
     def __init__(self, spark: SparkSession, folder: Path, *, watermark: str | None = None, **options: Any) -> None:
         self.spark, self._folder, self._watermark = spark, folder, watermark
         self.options: dict[str, Any] = {"by": "key", "time": "at", "order": "first"} | options
         self.query: StreamingQuery | None = None
         self._given = 0
         # By micro-batch id, so that a micro-batch that is repeated after a restart is counted once.
-        self._found: dict[int, list[Numbered]] = {}
-        for name in ("left", "right"):
+        self._found: dict[int, list[tuple[Any, ...]]] = {}
+        for name in self.SIDES:
             (folder / name).mkdir(parents=True)
 
-    def give(self, left: Sequence[Row] = (), right: Sequence[Row] = (), *, files: int = 1) -> None:
+    def give(self, *sides: Sequence[Row], files: int = 1) -> None:
         """Write rows to the folders, in up to ``files`` files per side, and wait until the query has processed them."""
         self._given += 1
-        for name, rows in (("left", left), ("right", right)):
+        for name, rows in zip(self.SIDES, sides, strict=False):
             for part in range(min(files, len(rows))):
                 path = self._folder / name / f"{self._given}-{part}.parquet"
                 hidden = path.with_name(f"_{path.name}")
@@ -67,9 +71,14 @@ class Streams:
 
     def start(self, mode: str = "append") -> StreamingQuery:
         """Start a query that continues from the checkpoint of the previous one."""
-        joined = neighbour_join(self.side("left"), self.side("right"), **self.options)
-        writer = joined.writeStream.outputMode(mode).option("checkpointLocation", str(self._folder / "checkpoint"))
+        writer = (
+            self.result().writeStream.outputMode(mode).option("checkpointLocation", str(self._folder / "checkpoint"))
+        )
         return writer.foreachBatch(self._take).start()
+
+    def result(self) -> DataFrame:
+        """Return the result of the operator on the streams."""
+        return neighbour_join(*map(self.side, self.SIDES), **self.options)
 
     def side(self, name: str) -> DataFrame:
         kind = "bigint" if self._watermark is None else "timestamp"
@@ -82,7 +91,7 @@ class Streams:
             self.query.stop()
         self.query = None
 
-    def found(self) -> list[Numbered]:
+    def found(self) -> list[tuple[Any, ...]]:
         """Return all rows emitted so far, sorted."""
         return sorted((row for rows in self._found.values() for row in rows), key=str)
 
@@ -91,13 +100,43 @@ class Streams:
         assert self.query is not None
         return str(self.query.recentProgress[-1].eventTime["watermark"])
 
-    def late(self) -> tuple[int, int]:
-        """Return the number of late rows of each side since the query was started."""
+    def late(self) -> tuple[int, ...]:
+        """Return the number of late rows since the query was started, as each metric counts them."""
         assert self.query is not None
         metrics = [
-            report.observedMetrics["neighbour_join"] for report in self.query.recentProgress if report.observedMetrics
+            report.observedMetrics[self.OPERATOR] for report in self.query.recentProgress if report.observedMetrics
         ]
-        return sum(row["late_left"] for row in metrics), sum(row["late_right"] for row in metrics)
+        return tuple(map(sum, zip(*map(tuple, metrics), strict=True)))
+
+    def rows_of(self, frame: DataFrame) -> list[tuple[Any, ...]]:
+        """Return what a test compares of a result."""
+        return list(numbers(frame))
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        self._found[batch] = numbers(frame)
+        self._found[batch] = self.rows_of(frame)
+
+
+class AlignedStreams(Streams):
+    """Three streams: a driver, and the frames of its columns. ``options``: those of `align`."""
+
+    SIDES: ClassVar[tuple[str, ...]] = ("driver", "one", "other")
+    OPERATOR: ClassVar = "align"
+
+    def result(self) -> DataFrame:
+        return self.aligned(*map(self.side, self.SIDES))
+
+    def aligned(self, driver: DataFrame, one: DataFrame, other: DataFrame) -> DataFrame:
+        """Return the driver's rows with columns of several rules and types, among them one of its own."""
+        tagged = other.selectExpr("*", "named_struct('text', concat('row ', number), 'at', at) tag")
+        columns = {
+            "between": column(one, "number", rule="linear"),
+            "last": column(one, "number"),
+            "tag": column(tagged, "tag", rule="nearest"),
+            "itself": column(driver, "number", rule="next"),
+        }
+        return align(driver, columns, **self.options)
+
+    def rows_of(self, frame: DataFrame) -> list[tuple[Any, ...]]:
+        """Return the driver's numbers and the values, with the text of tags."""
+        values = frame.selectExpr("number", "between", "last", "tag.text", "itself")
+        return sorted(map(tuple, values.collect()), key=str)

@@ -250,7 +250,6 @@ def test_an_argument_that_cannot_be_used_is_named(
 
 def test_columns_that_cannot_be_added_are_named(spark: SparkSession) -> None:
     frame = empty(spark)
-    stream = spark.readStream.format("rate").load().selectExpr("'k' key", "timestamp at", "value")
     cases: list[tuple[Any, Any, str]] = [
         (frame, {}, "columns must be a mapping of new names to at least one column"),
         (frame, [column(frame)], "columns must be a mapping of new names to at least one column"),
@@ -261,8 +260,6 @@ def test_columns_that_cannot_be_added_are_named(spark: SparkSession) -> None:
         (frame, {"VALUE": column(frame)}, "the result would have two columns named 'VALUE'; choose another name"),
         (frame, {"a": column(frame), "A": column(frame)}, "the result would have two columns named 'A'"),
         (empty(spark, "at timestamp, a int, A int"), {"new": column(frame, "value")}, "driver has 2 columns named 'a'"),
-        (stream, {"new": column(frame)}, "driver is a stream, and align takes tables alone: use foreachBatch"),
-        (frame, {"new": column(stream)}, r"columns\['new'\] is a stream, and align takes tables alone"),
     ]
     for driver, columns, text in cases:
         with pytest.raises(AnalysisException, match=text):

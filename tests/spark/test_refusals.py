@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from joiner.spark import neighbour_join
+from joiner import column
+from joiner.spark import align, neighbour_join
 from joiner.spark.buckets import group_keys
 
 PLAIN = "key string, at timestamp, value double"
@@ -102,6 +103,8 @@ def test_a_state_store_that_cannot_hold_the_state_is_refused_with_the_setting(sp
         spark.conf.set(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
         with pytest.raises(AnalysisException, match=r"spark.conf.set\(.*RocksDBStateStoreProvider"):
             neighbour_join(watermarked, watermarked, by="key", time="at")
+        with pytest.raises(AnalysisException, match="align of streams requires the RocksDB state store"):
+            align(watermarked, {"new": column(watermarked, "value")}, by="key", time="at")
     finally:
         spark.conf.set(PROVIDER, str(rocksdb))
 

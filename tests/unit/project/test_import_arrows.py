@@ -159,22 +159,24 @@ def test_the_runtime_is_given_its_clock() -> None:
 def test_the_operator_in_spark_imports_the_core_alone() -> None:
     # It must work from a zip of joiner/.
     allowed = sys.stdlib_module_names | {"numpy", "numba", "pandas", "pyarrow", "pyspark", "__future__"}
-    operator = tuple(path.stem for path in sources("joiner/spark"))
-    without_spark = {"aligned_rows", "reordering", "rows"}
+    pure = ("joiner.core", "joiner.alignment", "joiner.library")
+    without_spark = {
+        "joiner/spark/reordering",
+        "joiner/spark/rows",
+        "joiner/spark/joining/reordered_join",
+        "joiner/spark/aligning/rules",
+        "joiner/spark/aligning/whole",
+        "joiner/spark/aligning/reordered_align",
+    }
+    assert without_spark <= {shown(path.with_suffix("")) for path in sources("joiner/spark")}
     wrong = [
         str(found)
-        for name in operator
-        for found in imports(ROOT / "joiner" / "spark" / f"{name}.py")
-        if (top(found.module) not in allowed and not _is_of(found.module, operator))
-        or (top(found.module) == "pyspark" and name in without_spark)
+        for path in sources("joiner/spark")
+        for found in imports(path)
+        if not (top(found.module) in allowed or found.module.startswith((*pure, "joiner.spark")))
+        or (top(found.module) == "pyspark" and shown(path.with_suffix("")) in without_spark)
     ]
     assert wrong == []
-
-
-def _is_of(module: str, operator: tuple[str, ...]) -> bool:
-    of_spark = module.removeprefix("joiner.spark").removeprefix(".").partition(".")[0]
-    pure = ("joiner.core", "joiner.alignment", "joiner.library")
-    return module.startswith(pure) or (module.startswith("joiner.spark") and of_spark in {"", *operator})
 
 
 def test_the_checker_imports_nothing_of_the_core_it_judges() -> None:

@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark
 
 from joiner.library.align import TableColumn
-from joiner.spark.aligned_rows import AlignedColumn, AlignRules
+from joiner.library.grid import TableGrid
+from joiner.spark.aligning.reordered_align import OPERATOR
+from joiner.spark.aligning.rules import AlignedColumn, AlignRules
 from joiner.spark.frame_columns import (
     Frame,
     Unit,
@@ -26,6 +28,7 @@ from joiner.spark.frame_columns import (
     nullable,
     order_places,
 )
+from joiner.spark.stream_checks import check_certainty, check_state_store, watermarks
 
 if TYPE_CHECKING:
     from joiner.spark.rows import Side
@@ -35,6 +38,17 @@ _NUMBERS: Final = (
     *(spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType),
     *(spark.FloatType, spark.DoubleType),
 )
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """The arguments of `align` besides its frames, as the caller passed them, not yet validated."""
+
+    time: str
+    by: str | Sequence[str]
+    order: str | Sequence[str] | None
+    lateness: object
+    buckets: int | None
 
 
 @dataclass(frozen=True)
@@ -48,49 +62,35 @@ class AlignRequest:
     frames: list[DataFrame]
     key_types: list[spark.DataType]
     result: spark.StructType
+    is_streaming: bool
 
     @classmethod
-    def of(
-        cls,
-        driver: DataFrame,
-        columns: Mapping[str, TableColumn],
-        *,
-        time: str,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None,
-        buckets: int | None,
-    ) -> AlignRequest:
+    def of(cls, driver: DataFrame, columns: Mapping[str, TableColumn], options: AlignOptions) -> AlignRequest:
         """Validate the arguments. Raises `AnalysisException`."""
-        _check_table(_DRIVER, driver)
+        _check_frame(_DRIVER, driver)
         _check_columns(columns)
-        names = column_names(by)
-        tables = [_Table.of(Frame.of(_DRIVER, driver), driver, time, names)]
-        places: dict[tuple[Any, ...], int] = {}
-        side_of = {}
-        for name, one in columns.items():
-            of_column = one.time or time, tuple(names if one.by is None else one.by)
-            # Columns with the same frame share it, so that its rows are sent to the workers only once.
-            side_of[name] = places.setdefault((id(one.table), *of_column), len(tables))
-            if side_of[name] == len(tables):
-                where = f"columns[{name!r}]"
-                tables.append(_Table.of(Frame.of(where, one.table), one.table, of_column[0], list(of_column[1])))
+        _check_streaming(driver, columns)
+        tables, side_of = _tables(driver, columns, options)
         _check_key_counts(tables)
         frames = [table.frame for table in tables]
         unit = check_times(frames, [table.time for table in tables])
         kinds = key_types(frames, [table.by for table in tables])
-        of_columns = order_places(order, frames[1:], "no table of a column")
+        of_columns = order_places(options.order, frames[1:], "no table of a column")
         orders = [tuple(range(len(frames[0].fields))), *of_columns]
         sides = tuple(table.side(places) for table, places in zip(tables, orders, strict=True))
         found = [_column(name, one, side_of[name], tables[side_of[name]], unit) for name, one in columns.items()]
         result = _result(tables[0].frame, [field for _, field in found])
+        lateness, has_watermark = _frontiers(tables, unit, options.lateness)
         rules = AlignRules(
             sides,
             arrow_schema(kinds),
             tuple(one for one, _ in found),
-            bucket_count(buckets, driver.sparkSession) if names else 1,
+            bucket_count(options.buckets, driver.sparkSession) if tables[0].by else 1,
             arrow_schema([field.dataType for field in result.fields]),
+            lateness,
+            has_watermark,
         )
-        return cls(rules, [table.data for table in tables], kinds, result)
+        return cls(rules, [table.data for table in tables], kinds, result, driver.isStreaming)
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,53 @@ class _Table:
         return self.frame.side(tuple(self.by), self.time, order)
 
 
-def _check_table(name: str, table: object) -> None:
-    if not isinstance(table, DataFrame):
+def _tables(
+    driver: DataFrame, columns: Mapping[str, TableColumn], options: AlignOptions
+) -> tuple[list[_Table], dict[str, int]]:
+    """Return the driver and each column's table once, and by name the index of each column's table among them."""
+    names = column_names(options.by)
+    tables = [_Table.of(Frame.of(_DRIVER, driver), driver, options.time, names)]
+    places: dict[tuple[Any, ...], int] = {}
+    side_of = {}
+    for name, one in columns.items():
+        of_column = one.time or options.time, tuple(names if one.by is None else one.by)
+        # Columns with the same frame share it, so that its rows are sent to the workers only once.
+        side_of[name] = places.setdefault((id(one.table), *of_column), len(tables))
+        if side_of[name] == len(tables):
+            where = f"columns[{name!r}]"
+            tables.append(_Table.of(Frame.of(where, one.table), one.table, of_column[0], list(of_column[1])))
+    return tables, side_of
+
+
+def _frontiers(tables: list[_Table], unit: Unit, given: object) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
+    """Return for each table how far its rows may be late, and whether it has a watermark."""
+    lateness = (None if given is None else unit.duration("lateness", given),) * len(tables)
+    if not tables[0].data.isStreaming:
+        return lateness, (False,) * len(tables)
+    frames = [table.frame for table in tables]
+    has_watermark = watermarks(frames, [table.time for table in tables])
+    check_state_store(tables[0].data.sparkSession, OPERATOR)
+    check_certainty(frames, has_watermark, lateness, "row")
+    return lateness, has_watermark
+
+
+def _check_frame(name: str, frame: object) -> None:
+    if isinstance(frame, TableGrid):
+        raise AnalysisException(f"{name} is a grid, but align of DataFrames needs a frame that has the times of rows")
+    if not isinstance(frame, DataFrame):
         raise AnalysisException(
-            f"{name} must be a Spark DataFrame, not {type(table).__qualname__}; for other tables, use joiner.align"
+            f"{name} must be a Spark DataFrame, not {type(frame).__qualname__}; for other tables, use joiner.align"
         )
-    if table.isStreaming:
-        raise AnalysisException(
-            f"{name} is a stream, and align takes tables alone: use foreachBatch to align each micro-batch with tables"
-        )
+
+
+def _check_streaming(driver: DataFrame, columns: Mapping[str, TableColumn]) -> None:
+    for name, one in columns.items():
+        if one.table.isStreaming != driver.isStreaming:
+            kinds = ("stream", "table") if driver.isStreaming else ("table", "stream")
+            raise AnalysisException(
+                f"driver is a {kinds[0]} and columns[{name!r}] is a {kinds[1]}: Spark cannot unite a stream with a "
+                "table. Read both as streams, or use foreachBatch to align each micro-batch with tables"
+            )
 
 
 def _check_columns(columns: object) -> None:
@@ -132,7 +170,7 @@ def _check_columns(columns: object) -> None:
             raise AnalysisException(f"columns: the name {name!r} must be a str")
         if not isinstance(one, TableColumn):
             raise AnalysisException(f"columns[{name!r}] must be a joiner.column(…), not {type(one).__qualname__}")
-        _check_table(f"columns[{name!r}]", one.table)
+        _check_frame(f"columns[{name!r}]", one.table)
 
 
 def _check_key_counts(tables: list[_Table]) -> None:
@@ -160,7 +198,7 @@ def _column(
             )
         field = spark.StructField(name, spark.DoubleType(), nullable=True, metadata=field.metadata)
     tolerance = None if one.tolerance is None else unit.duration(f"{where}: tolerance", one.tolerance)
-    return AlignedColumn(side, place, replace(one.rule, tolerance_ns=tolerance)), field
+    return AlignedColumn(name, side, place, replace(one.rule, tolerance_ns=tolerance)), field
 
 
 def _value_place(frame: Frame, table: _Table, name: str, given: str | None) -> int:

@@ -1,4 +1,4 @@
-"""Computes a bucket's aligned rows. This is the part of `joiner.spark.align` that runs in the workers.
+"""Computes a bucket's aligned rows from whole tables. For streams, `ReorderedAlign` computes them.
 
 The rows of a DataFrame have no order, so rows with equal key and time in a column's table are ordered by their content
 (`Side.order`) before they are passed to the library's `align`. This module does not depend on Spark.
@@ -6,48 +6,17 @@ The rows of a DataFrame have no order, so rows with equal key and time in a colu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from joiner.alignment.rules import ColumnRule
 from joiner.library.align import align, column
 from joiner.spark import rows as arrow
-from joiner.spark.rows import Side
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class AlignedColumn:
-    """A column of the result: its table, as an index into the sides, and the position of the values in that table.
-
-    The tolerance of ``rule`` is in microseconds, or in the unit of the times if these are integers.
-    """
-
-    side: int
-    value: int
-    rule: ColumnRule
-
-
-@dataclass(frozen=True)
-class AlignRules:
-    """What to align. ``sides``: the driver, then the columns' tables.
-
-    ``keys``: the types to which keys are converted for comparison. ``columns``: the new columns of the result.
-    ``result``: the types of all columns of the result.
-    """
-
-    sides: tuple[Side, ...]
-    keys: pa.Schema
-    columns: tuple[AlignedColumn, ...]
-    buckets: int
-    result: pa.Schema
+    from joiner.spark.aligning.rules import AlignRules
+    from joiner.spark.rows import Side
 
 
 def align_whole(rules: AlignRules, tables: list[pa.Table]) -> pa.Table:
@@ -78,12 +47,7 @@ def align_whole(rules: AlignRules, tables: list[pa.Table]) -> pa.Table:
     aligned = align(driver, columns, time="time", by="key")
     values = aligned.select(list(columns)).columns
     found = pa.table(tables[0].take(aligned["row"]).columns + values, schema=rules.result)
-    if any(one.rule.on_missing == "drop" for one in rules.columns):
-        return found
-    # Rows without a key or a time have no neighbours, so all of their values are missing.
-    rest = tables[0].filter(~complete[0])
-    nulls = [pa.nulls(rest.num_rows, kind) for kind in rules.result.types[len(rest.columns) :]]
-    return pa.concat_tables([found, pa.table(rest.columns + nulls, schema=rules.result)])
+    return pa.concat_tables([found, rules.without_values(tables[0].filter(~complete[0]))])
 
 
 def _keys_and_times(rules: AlignRules, tables: list[pa.Table]) -> list[pa.Table]:

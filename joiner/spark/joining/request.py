@@ -14,7 +14,6 @@ from pyspark.sql import types as spark
 
 from joiner.core.arguments import DIRECTIONS, DRIVERS, UNMATCHED
 from joiner.spark.frame_columns import (
-    WATERMARK,
     Frame,
     Unit,
     bucket_count,
@@ -24,16 +23,14 @@ from joiner.spark.frame_columns import (
     nullable,
     order_places,
 )
-from joiner.spark.reordering import Rules
+from joiner.spark.joining.reordered_join import OPERATOR, Rules
 from joiner.spark.rows import Side
+from joiner.spark.stream_checks import check_certainty, check_state_store, watermarks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _NAMES: Final = ("left", "right")
-
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 Pair = tuple[Any, Any]
 
@@ -78,11 +75,11 @@ class Request:
         unit = check_times(frames, at)
         types_of_keys = key_types(frames, keys)
         frames = [frame.with_types(key, types_of_keys) for frame, key in zip(frames, keys, strict=True)]
-        has_watermark = _has_watermark(frames, at) if left.isStreaming or right.isStreaming else (False, False)
+        has_watermark = watermarks(frames, at) if left.isStreaming or right.isStreaming else (False, False)
         lateness = _lateness(options.lateness, unit)
         if _check_streaming(left, right):
-            _check_state_store(session)
-            _check_certainty(has_watermark, lateness)
+            check_state_store(session, OPERATOR)
+            check_certainty(frames, has_watermark, lateness, "pair")
         order = order_places(options.order, frames, "neither left nor right")
         sides = [
             frame.side(tuple(key), time, places)
@@ -92,7 +89,7 @@ class Request:
             sides=(sides[0], sides[1]),
             tolerance=None if options.tolerance is None else unit.duration("tolerance", options.tolerance),
             lateness=lateness,
-            has_watermark=has_watermark,
+            has_watermark=(has_watermark[0], has_watermark[1]),
             direction=options.direction,
             driver=options.driver,
             emit_unmatched=options.emit_unmatched,
@@ -122,19 +119,6 @@ def _lateness(value: object, unit: Unit) -> tuple[int | None, int | None]:
     return left, right
 
 
-def _has_watermark(frames: list[Frame], at: list[int]) -> tuple[bool, bool]:
-    for frame, place in zip(frames, at, strict=True):
-        others = [field.name for field in frame.fields if WATERMARK in (field.metadata or {})]
-        time = frame.fields[place]
-        if others and WATERMARK not in (time.metadata or {}):
-            raise AnalysisException(
-                f"{frame.name} has its watermark on {others[0]!r}, not on its time column {time.name!r}: "
-                f"call withWatermark({time.name!r}, …)"
-            )
-    left, right = (WATERMARK in (frame.fields[place].metadata or {}) for frame, place in zip(frames, at, strict=True))
-    return left, right
-
-
 def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
     if left.isStreaming != right.isStreaming:
         which = _NAMES if left.isStreaming else _NAMES[::-1]
@@ -143,25 +127,6 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
             "certain. Read both as streams, or use foreachBatch to join each micro-batch with the table"
         )
     return left.isStreaming
-
-
-def _check_state_store(session: SparkSession) -> None:
-    provider = session.conf.get(_PROVIDER)
-    if "HDFSBackedStateStoreProvider" in str(provider):
-        raise AnalysisException(
-            f"joining streams requires the RocksDB state store, but {_PROVIDER} is {provider}: call "
-            f'spark.conf.set("{_PROVIDER}", "{_ROCKSDB}") before neighbour_join'
-        )
-
-
-def _check_certainty(watermarks: tuple[bool, bool], lateness: tuple[int | None, int | None]) -> None:
-    for name, has_watermark, own in zip(_NAMES, watermarks, lateness, strict=True):
-        if not has_watermark and own is None:
-            raise AnalysisException(
-                f"{name} is a stream with neither watermark nor lateness, so no pair would ever become certain: call "
-                f"{name}.withWatermark(time, '10 minutes'), or set lateness to how far a row's time may be behind the "
-                "largest time of its key"
-            )
 
 
 def _result(frames: list[Frame], sides: tuple[Side, Side], suffixes: tuple[str, str]) -> spark.StructType:

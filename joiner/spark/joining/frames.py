@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's convention
 
-from joiner.spark.buckets import PACKED, group_keys, packer, unpacker, whole_joiner
-from joiner.spark.processor import JOINED, processor
-from joiner.spark.request import Options, Request
+from joiner.spark.joining.reordered_join import OPERATOR, ReorderedJoin, Rules, join_whole
+from joiner.spark.joining.request import Options, Request
+from joiner.spark.plans import as_stream, in_buckets, packed_rows
+from joiner.spark.processor import Operator
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
-
-    from joiner.spark.rows import Side
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 
 def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
@@ -86,7 +85,14 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
     options = Options(by, time, order, tolerance, direction, driver, lateness, emit_unmatched, suffixes, buckets)
     request = Request.of(left, right, options)
     sides = _in_buckets(left, request, 0), _in_buckets(right, request, 1)
-    return _stream(sides, request, name) if request.is_streaming else _table(sides, request)
+    if not request.is_streaming:
+        return _table(sides, request)
+    operator = Operator(OPERATOR, ReorderedJoin, request.rules, request.rules.has_watermark)
+    packed = [
+        packed_rows(side, of_side, at)
+        for at, (side, of_side) in enumerate(zip(sides, request.rules.sides, strict=True))
+    ]
+    return as_stream(packed, operator, request.result, name, {"late_left": 0, "late_right": 1})
 
 
 def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
@@ -102,45 +108,18 @@ def _in_buckets(frame: DataFrame, request: Request, at: int) -> DataFrame:
     return in_buckets(cast, side, keys, rules.buckets, keeps_incomplete=rules.emits_unmatched(at))
 
 
-def in_buckets(
-    frame: DataFrame, side: Side, key_types: Sequence[DataType], buckets: int, *, keeps_incomplete: bool
-) -> DataFrame:
-    """Return the frame with a first column that groups its rows by bucket, and its own columns as ``c0``, ``c1``, …
-
-    ``key_types``: the types to which keys are converted for comparison. ``keeps_incomplete``: whether rows without a
-    time, or with a null in their key, are kept.
-    """
-    placed = frame.toDF(*side.schema.names)
-    keys = [F.col(side.schema.names[place]).cast(kind) for place, kind in zip(side.by, key_types, strict=True)]
-    if not keeps_incomplete:
-        for place in (*side.by, side.time):
-            placed = placed.where(F.col(side.schema.names[place]).isNotNull())
-    return placed.select(_group(keys, buckets).alias("bucket"), *side.schema.names)
-
-
-def _group(keys: list[Column], buckets: int) -> Column:
-    values = F.array(*map(F.lit, group_keys(buckets)))
-    return F.get(values, F.pmod(F.hash(*keys), F.lit(buckets)) if keys else F.lit(0))
-
-
 def _table(sides: tuple[DataFrame, DataFrame], request: Request) -> DataFrame:
     left, right = (side.groupBy("bucket") for side in sides)
-    names = request.result.names
-    return left.cogroup(right).applyInArrow(whole_joiner(request.rules, names), request.result)
+    return left.cogroup(right).applyInArrow(_whole_joiner(request.rules, request.result.names), request.result)
 
 
-def _stream(sides: tuple[DataFrame, DataFrame], request: Request, name: str) -> DataFrame:
-    left, right = (side.mapInArrow(packer(request.rules.sides[at], at), PACKED) for at, side in enumerate(sides))
-    joined = (
-        left.unionAll(right)
-        .groupBy("bucket")
-        .transformWithStateInPandas(
-            statefulProcessor=processor(request.rules),
-            outputStructType=JOINED,
-            outputMode="Append",
-            timeMode="EventTime" if any(request.rules.has_watermark) else "None",
-        )
-    )
-    late = [F.coalesce(F.sum(side), F.lit(0)).alias(side) for side in ("late_left", "late_right")]
-    observed = joined.observe(name, *late)
-    return observed.select("packed").mapInArrow(unpacker(request.result.names), request.result)
+def _whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    """Return a function for ``cogroup(...).applyInArrow`` that joins the left and right table of a bucket.
+
+    The first column of both tables must be the value by which Spark grouped the bucket; it is ignored.
+    """
+
+    def join_bucket(left: pa.Table, right: pa.Table) -> pa.Table:
+        return join_whole(rules, left.remove_column(0), right.remove_column(0)).rename_columns(names)
+
+    return join_bucket

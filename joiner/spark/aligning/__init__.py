@@ -1,0 +1,1 @@
+"""`align`, the aligned rows of DataFrames."""

@@ -1,0 +1,1 @@
+"""`neighbour_join`, the neighbour join of two DataFrames."""
