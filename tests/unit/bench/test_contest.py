@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,11 @@ from bench.contest.running.outputs import Results, pairs_of, without_withdrawn
 from bench.contest.running.processes import Sample
 from bench.contest.running.watch import Watch
 from bench.contest.workload.expected import Expected, Window, compare, expect
-from bench.contest.workload.inputs import DRIVER_AND_COLUMNS, ROWS, WORKLOADS, Workload, make
+from bench.contest.workload.inputs import WORKLOADS, Workload, make
 from joiner import join
-from joiner.check.model import aligned, oracle
+from joiner.check.model import oracle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 RECORDS = 3_000
@@ -78,28 +75,6 @@ def test_what_is_expected_is_what_nested_loops_find(lateness_ms: int) -> None:
         wanted = oracle.join(*sides, lateness_ns=lateness_ms)
         if not wanted.left.late and not wanted.right.late and all(sides):
             assert expect(workload).pairs.tolist() == codes(wanted.pairs, 12)
-
-
-def test_the_aligned_rows_that_are_expected_are_those_of_the_definition() -> None:
-    draw, rows = np.random.default_rng(1), 24
-    for _ in range(50):
-        time_ms, side = np.sort(draw.integers(0, 20, rows)), draw.integers(0, 4, rows)
-        thing = draw.integers(0, 2, rows)
-        places = np.zeros(2, dtype=np.int64)
-        workload = Workload("tiny", "", ["a", "b"], places, thing, side, time_ms, quantities=DRIVER_AND_COLUMNS)
-        records: list[list[oracle.Rec | oracle.Watermark]] = [
-            [oracle.Rec(int(thing[row]), int(time_ms[row]), int(row)) for row in np.flatnonzero(side == one)]
-            for one in range(4)
-        ]
-        columns = [aligned.Column(one, {record.seq: record.seq for record in one}) for one in records[1:]]
-        wanted, closed = aligned.align(records[0], columns)[0], aligned.align(records[0], columns, closed=True)[0]
-        assert expect(workload).pairs.tolist() == codes_of_rows(wanted, rows)
-        every = np.union1d(expect(workload).pairs, expect(workload).may_be)
-        assert every.tolist() == codes_of_rows(closed, rows)
-
-
-def codes_of_rows(found: Mapping[int, aligned.Row], rows: int) -> list[int]:
-    return codes({(row, int(one)) for row, values in found.items() for one in (row, *values) if one is not None}, rows)
 
 
 def test_what_only_the_end_makes_certain_may_be_there_or_not() -> None:
@@ -403,22 +378,6 @@ def test_pairs_of_everybody_are_read() -> None:
     ours = b'{"id": "power:0:1:2", "left": {"id": "4", "result": 1}, "right": {"id": "7"}, "result": 2}'
     peers = b'{"thing": "a", "left": "5", "right": "6", "result": 2.0, "diff": -1}'
     assert pairs_of([ours, peers, b'{"id": "9", "thing": "a"}']) == [(4, 7, 1), (5, 6, -1), (9, 9, 1)]
-
-
-def test_an_aligned_row_is_its_driver_record_and_the_record_of_each_value() -> None:
-    row = b'{"id": "rows:0:1", "result": 9.0, "values": {"speed": 4.25, "torque": null, "temperature": 7.75}}'
-    assert pairs_of([row]) == [(9, 9, 1), (9, 4, 1), (9, 7, 1)]
-
-
-@pytest.mark.parametrize("values", [{"torque": 4.25}, {"speed": 4.3}, {"weight": 4.25}])
-def test_a_value_of_another_column_or_of_no_record_is_found_out(values: dict[str, float]) -> None:
-    expected = expect(make(ROWS, 400))
-    left, right = split(expected)
-    row = json.dumps({"result": 64.0, "values": values}).encode()
-    wrong = np.array(pairs_of([row]))
-    is_other = left != 64
-    found = compare(expected, np.append(left[is_other], wrong[:, 0]), np.append(right[is_other], wrong[:, 1]))
-    assert (found.excess, found.missing, found.double) == (1, 3, 0)
 
 
 def test_a_retracted_pair_does_not_count() -> None:
