@@ -33,10 +33,10 @@ SPARK_LATENESS_MS: Final = 10_000
 
 def application_of(job: Job, cores: int = 2) -> Application:
     """Return the joiner's application for a job."""
-    application = Application(job.kafka, job.folder, job.name, job.partitions, data=job.data)
-    of_join = f'lateness = "{job.lateness_ms}ms"\nwatermark_scope = "{job.watermark_scope}"\n'
+    application = Application(job.kafka, job.folder, job.name, job.partitions, data=job.data, quantities=job.quantities)
+    of_operator = f'lateness = "{job.lateness_ms}ms"\nwatermark_scope = "{job.watermark_scope}"\n'
     application.add_settings(
-        f'{of_join}\n[spark]\nmaster = "local[{job.cores or cores}]"\ncheckpoint = "{job.state}"\n'
+        f'{of_operator}\n[spark]\nmaster = "local[{job.cores or cores}]"\ncheckpoint = "{job.state}"\n'
     )
     return application
 
@@ -97,6 +97,7 @@ class _Script:
         more += ["--width-ms", str(self.widths * job.width_ms)] if self.has_window else []
         if self.is_spark and job.cores:
             more += ["--master", f"local[{job.cores}]", "--set", f"spark.sql.shuffle.partitions={job.cores}"]
+        more += ["--quantities", ",".join(job.quantities)] if job.quantities else []
         base = [*start, job.kafka.bootstrap_servers, job.data, job.out, "--partitions", str(job.partitions)]
         return [*base, "--state", str(job.state), *more, *given]
 
@@ -391,6 +392,11 @@ PEERS_OF_OTHERS: Final = (
 CONTENDERS: Final = {one.name: one for one in (*OURS, PASS_THROUGH, *CEILINGS, *PEERS_OF_OTHERS)}
 CORE: Final = ("plain process", "Spark stage", SPARK_BEST.name)
 """The contenders that run on every workload."""
+ROW_CONTENDERS: Final = (
+    *("plain process", "Flink by hand", "Flink by hand, timers"),
+    *("Spark by hand in Java", "Spark by hand in Java, ordered"),
+)
+"""The contenders that make aligned rows."""
 HEADLINE: Final = (
     *("plain process", "Spark stage", PASS_THROUGH.name, *(one.name for one in CEILINGS)),
     *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join", "Flink by hand", "Kafka Streams by hand"),

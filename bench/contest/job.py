@@ -39,7 +39,8 @@ class Limits:
 class Job:
     """A task for a contender. Each job has its own ``name`` and its own ``folder``.
 
-    ``cores`` is the number of cores that the contender may use, or 0 for all.
+    ``cores`` is the number of cores that the contender may use, or 0 for all. ``quantities``: the driver and the
+    columns of aligned rows, or empty if the neighbours of speed and torque are wanted.
     """
 
     kafka: KafkaSettings
@@ -52,6 +53,7 @@ class Job:
     width_ms: int = 0
     partitions: int = PARTITIONS
     cores: int = 0
+    quantities: tuple[str, ...] = ()
 
     @property
     def out(self) -> str:
@@ -64,8 +66,13 @@ class Job:
         return self.folder / "state"
 
     def of(self, workload: Workload) -> Job:
-        """Return a copy of the job that uses the lateness and watermark scope of ``workload``."""
-        return replace(self, lateness_ms=workload.lateness_ms, watermark_scope=workload.watermark_scope)
+        """Return a copy of the job that uses the lateness, watermark scope and quantities of ``workload``."""
+        return replace(
+            self,
+            lateness_ms=workload.lateness_ms,
+            watermark_scope=workload.watermark_scope,
+            quantities=workload.quantities if workload.has_columns else (),
+        )
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,16 @@ from bench.contest.contenders import (
     HEADLINE,
     OURS,
     PASS_THROUGH,
+    ROW_CONTENDERS,
     SPARK_BEST,
     SPARK_DEFAULT,
     SPARK_TUNED,
 )
 from bench.contest.job import Contender, Limits
 from bench.contest.kept import Measurement
-from bench.contest.workload.inputs import SEED, WORKLOADS, of_curve
+from bench.contest.workload.inputs import ROWS, SEED, WORKLOADS, of_curve
 
-KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady", "trials")
+KINDS: Final = ("throughput", "latency", "workloads", "widths", "recovery", "curves", "steady", "rows", "trials")
 """The kinds of measurements. ``trials`` searches for the best settings of each peer; it is run only on request
 (``--only trials``), when a peer has changed."""
 SHARES: Final = (0.99,)
@@ -40,17 +41,19 @@ class Sizes:
     """The extent of a benchmark run: how many records, turns and rates it covers.
 
     ``turns`` is how often each kind of measurement is made for the contenders named in a headline; all others are
-    measured once. The alternating workload is large enough to fill several batches of every contender, even of the
-    Spark stage, whose batches are the largest. ``curves`` lists the values at which each curve is measured. ``steady``
-    is the rate of the steady load in records/s and its duration in s.
+    measured once, except for rows, which are measured equally often for everybody. The alternating workload is large
+    enough to fill several batches of every contender, even of the Spark stage, whose batches are the largest.
+    ``curves`` lists the values at which each curve is measured. ``steady`` is the rate of the steady load in records/s
+    and its duration in s.
     """
 
     records: int = 3_200_000
     workload_records: int = 1_000_000
     width_records: int = 300_000
     curve_records: int = 1_000_000
+    row_records: int = 2_000_000
     warm_up_records: int = 1_000_000
-    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 5, "latency": 5})
+    turns: dict[str, int] = field(default_factory=lambda: {"throughput": 5, "latency": 5, "rows": 3})
     limits: Limits = field(default_factory=Limits)
     short_limits: Limits = field(default_factory=lambda: Limits(budget_s=30.0, quiet_s=12.0))
     widths_ms: tuple[int, ...] = (10, 100, 1_000, 10_000)
@@ -78,6 +81,8 @@ class Sizes:
 
     def of(self, kind: str) -> tuple[int, Limits]:
         """Return the number of records and the time limits for a kind of measurement."""
+        if kind == "rows":
+            return self.row_records, self.limits
         short = {"workloads": self.workload_records, "widths": self.width_records, "curves": self.curve_records}
         return (short[kind], self.short_limits) if kind in short else (self.records, self.limits)
 
@@ -99,6 +104,7 @@ QUICK: Final = Sizes(
     workload_records=100_000,
     width_records=60_000,
     curve_records=100_000,
+    row_records=200_000,
     warm_up_records=100_000,
     turns={},
     limits=Limits(budget_s=20.0, quiet_s=4.0),
@@ -126,14 +132,20 @@ def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Itera
                 one
                 for one in _of_kind(kind, turn, sizes)
                 if _contender_of(one.contender) in chosen
-                and (turn == 1 or (turn <= sizes.turns.get(kind, 1) and _contender_of(one.contender) in HEADLINE))
+                and (turn == 1 or (turn <= sizes.turns.get(kind, 1) and (kind == "rows" or _is_in_headline(one))))
             ]
             groups: dict[tuple[str, int], list[Measurement]] = {}
             for one in of_kind:
-                groups.setdefault((one.workload, one.width_ms), []).append(one)
+                # Aligned rows are compared with the two-stream join, which has a workload of its own.
+                workload = "" if kind == "rows" else one.workload
+                groups.setdefault((workload, one.width_ms), []).append(one)
             for (workload, width_ms), group in groups.items():
                 draw = random.Random(f"{sizes.seed} {turn} {kind} {workload} {width_ms}")  # noqa: S311 - only an order
                 yield from draw.sample(group, len(group))
+
+
+def _is_in_headline(one: Measurement) -> bool:
+    return _contender_of(one.contender) in HEADLINE
 
 
 def _contender_of(name: str) -> str:
@@ -151,6 +163,9 @@ def _of_kind(kind: str, turn: int, sizes: Sizes) -> Iterable[Measurement]:
     if kind in {"recovery", "trials"}:
         names = CORE if kind == "recovery" else tuple(trials())
         return (_finding(kind, name, "alternating", turn, 1.0) for name in names)
+    if kind == "rows":
+        rows = [Measurement(kind, name, ROWS, turn) for name in ROW_CONTENDERS]
+        return [*rows, Measurement(kind, OURS[0].name, "alternating", turn)]
     return {"workloads": _of_workloads, "widths": _of_widths, "curves": _of_curves}[kind](turn, sizes)
 
 

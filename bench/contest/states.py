@@ -91,6 +91,7 @@ def _of_unit(readers: Readers, topic: str, unit: int) -> Iterator[State]:
         if key == checkpoint_key(unit):
             checkpoint = decode_checkpoint(value)
             rows = sum(one.held_left + one.held_right for one in checkpoint.joins.values())
+            rows += sum(sum(one.held.values()) for one in checkpoint.aligns.values())
             offset = checkpoint.offsets.get(topic, 0)
             yield State(at_s, rows=rows, batch_rows=offset - consumed, part=unit)
             consumed = offset

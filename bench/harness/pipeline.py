@@ -64,6 +64,9 @@ buffer_records_max = {buffer_records_max}
 buffer_bytes_max = {buffer_bytes_max}
 results = "{results}"
 
+{operator}"""
+
+_JOIN: Final = """\
 [[join]]
 name = "power"
 left = "speed"
@@ -134,8 +137,12 @@ class Application:
         *,
         data_format: str = "json",
         results: str = "full",
+        quantities: Sequence[str] = (),
     ) -> None:
-        """Write the settings file. ``data`` is the input topic."""
+        """Write the settings file. ``data`` is the input topic.
+
+        ``quantities``: the driver and the columns of an align, which takes the place of the join of speed and torque.
+        """
         self.data = data
         self._config = folder / f"{name}.toml"
         text = _SETTINGS.format(
@@ -147,6 +154,7 @@ class Application:
             buffer_bytes_max=BUFFER_BYTES_MAX,
             data_format=data_format,
             results=results,
+            operator=_align(*quantities) if quantities else _JOIN,
         )
         self._config.write_text(text)
         self.settings = load_settings(JoinerSettings, self._config)
@@ -187,6 +195,12 @@ class Application:
         except KafkaException:
             return False  # the state topic is being created
         return [one.offsets[self.data] if one else 0 for one in found] == wanted
+
+
+def _align(driver: str, *columns: str) -> str:
+    """Return the settings of an align whose columns have previous values."""
+    rules = ", ".join(f'{column} = {{ rule = "previous" }}' for column in columns)
+    return f'[[align]]\nname = "rows"\ndriver = "{driver}"\ncolumns = {{ {rules} }}\n'
 
 
 def changed_settings(folder: Path) -> list[tuple[str, str, str]]:

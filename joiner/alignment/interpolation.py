@@ -12,7 +12,7 @@ takes the shorter way round from v0 to v1 (forwards if both ways are equally lon
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import types
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-_FLOATS = types.Array(types.float64, 1, "C")
-_GIVEN_FLOATS = types.Array(types.float64, 1, "C", readonly=True)
+FLOATS: Final = types.Array(types.float64, 1, "C")
+GIVEN_FLOATS: Final = types.Array(types.float64, 1, "C", readonly=True)
 
 
-@compiled(_FLOATS, GIVEN, GIVEN, _GIVEN_FLOATS, GIVEN, _GIVEN_FLOATS, types.float64)
+@compiled(FLOATS, GIVEN, GIVEN, GIVEN_FLOATS, GIVEN, GIVEN_FLOATS, types.float64)
 def interpolate(at_ns: Ints, prev_ns: Ints, prev: Floats, next_ns: Ints, following: Floats, period: float) -> Floats:
     """Return the values at ``at_ns`` between the records (``prev_ns``, ``prev``) and (``next_ns``, ``following``).
 
@@ -39,12 +39,23 @@ def interpolate(at_ns: Ints, prev_ns: Ints, prev: Floats, next_ns: Ints, followi
     for row in range(len(at_ns)):
         ts, t0, t1, v0, v1 = at_ns[row], prev_ns[row], next_ns[row], prev[row], following[row]
         if ts in (t0, t1):
-            value = v0 if ts == t0 else v1
-            found[row] = _reduced(value, period) if period else value
-            continue
-        weight = np.float64(gap(ts, t0)) / np.float64(gap(t1, t0))
-        found[row] = _between_angles(v0, v1, weight, period) if period else _between(v0, v1, weight)
+            found[row] = value_at(v0 if ts == t0 else v1, period)
+        else:
+            found[row] = value_between(ts, t0, v0, t1, v1, period)
     return found
+
+
+@compiled()
+def value_at(value: float, period: float) -> float:
+    """Return the value at the time of a record with this value."""
+    return _reduced(value, period) if period else value
+
+
+@compiled()
+def value_between(ts: int, t0: int, v0: float, t1: int, v1: float, period: float) -> float:
+    """Return the value at ``ts`` between the records (``t0``, ``v0``) and (``t1``, ``v1``), with t0 < ts < t1."""
+    weight = np.float64(gap(ts, t0)) / np.float64(gap(t1, t0))
+    return _between_angles(v0, v1, weight, period) if period else _between(v0, v1, weight)
 
 
 @compiled()

@@ -1,17 +1,20 @@
-"""Finds the neighbours of a table's rows in another table, in two passes."""
+"""Finds the neighbours of a table's rows in another table, and the values between them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numba import types
 
-from joiner.core.compiled import COUNT, GIVEN, INTS, compile_declared, compiled, gap
+from joiner.alignment.interpolation import FLOATS, GIVEN_FLOATS, value_at, value_between
+from joiner.core.compiled import COUNT, DURATION, GIVEN, INTS, compile_declared, compiled, gap
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 NONE: Final = -1
 """The index of a neighbour that does not exist."""
@@ -68,6 +71,20 @@ def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Int
     return chosen
 
 
+def interpolated(
+    of: TimeOrder, among: TimeOrder, numbers: Floats, tolerance: np.uint64 | None, period: float | None
+) -> Floats:
+    """Return the values at each row's time, in the order of the first table; float64, shape (n,), NaN where missing.
+
+    ``numbers``: the values of the other table's rows, NaN where missing. ``tolerance``: how far a row's two neighbours
+    may be from each other, in ns. ``period``: see `interpolation`.
+    """
+    found = np.full(len(of.row), np.nan)
+    limit = np.uint64(2**64 - 1) if tolerance is None else tolerance
+    _interpolate(*of, *among, _count_keys(of, among), numbers, limit, period or 0.0, found)
+    return found
+
+
 def _count_keys(of: TimeOrder, among: TimeOrder) -> int:
     return 1 + int(max(of.key.max(initial=0), among.key.max(initial=0)))
 
@@ -108,6 +125,44 @@ def _find_next(
             first[other_key[other]] = other_row[other]
             other -= 1
         found[row[at]] = first[key[at]]
+    return other
+
+
+@compiled(COUNT, *_ORDER, *_ORDER, COUNT, GIVEN_FLOATS, DURATION, types.float64, FLOATS)
+def _interpolate(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not objects
+    key: Ints,
+    ts: Ints,
+    row: Ints,
+    other_key: Ints,
+    other_ts: Ints,
+    other_row: Ints,
+    keys: int,
+    numbers: Floats,
+    tolerance: np.uint64,
+    period: float,
+    found: Floats,
+) -> int:
+    """Write the values to ``found``, which contains NaN. The second pass does not store the previous neighbours."""
+    after, first, other = np.empty_like(ts), np.full(keys, NONE), len(other_ts) - 1
+    for at in range(len(ts) - 1, -1, -1):
+        while other >= 0 and other_ts[other] >= ts[at]:
+            first[other_key[other]] = other
+            other -= 1
+        after[at] = first[key[at]]
+    last, other = np.full(keys, NONE), 0
+    for at in range(len(ts)):
+        while other < len(other_ts) and other_ts[other] <= ts[at]:
+            last[other_key[other]] = other
+            other += 1
+        previous, following = last[key[at]], after[at]
+        if NONE in (previous, following) or gap(other_ts[following], other_ts[previous]) > tolerance:
+            continue
+        t0, v0 = other_ts[previous], numbers[other_row[previous]]
+        if t0 == ts[at]:
+            found[row[at]] = value_at(v0, period)
+        else:
+            v1 = numbers[other_row[following]]
+            found[row[at]] = value_between(ts[at], t0, v0, other_ts[following], v1, period)
     return other
 
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from joiner.alignment.interpolation import interpolate
 from joiner.alignment.rules import ColumnRule
-from joiner.alignment.tables import TimeOrder, distances, in_time_order, nearest_of, next_of, order_of, previous_of
+from joiner.alignment.tables import distances, in_time_order, interpolated, nearest_of, next_of, order_of, previous_of
 from joiner.core.errors import ArgumentError
 from joiner.library.grid import TableGrid, rows_of_grid
 from joiner.library.sides import Side, column_names, keys_of
@@ -202,7 +201,9 @@ def _found(
     times = stamps.ns, others.ns
     orders = in_time_order(keys[0], times[0], order), in_time_order(keys[1], times[1], order_of(times[1]))
     if one.rule.rule == "linear":
-        values, is_missing = _interpolated(orders, times, _numbers(kind, side, value), tolerance, one.rule.period)
+        values = interpolated(*orders, _numbers(kind, side, value), tolerance, one.rule.period)
+        # NaN also results if a neighbouring row has no value.
+        is_missing = np.isnan(values)
         return _Found(lambda rows: kind.of_floats(name, values[rows], is_missing[rows]), is_missing)
     if one.rule.rule == "nearest":
         at = nearest_of(*orders, *times)
@@ -230,32 +231,6 @@ def _value_column(names: list[str], side: Side, name: str, given: str | None) ->
         f"{side.name}: name the column of values, as in column(table, {others[0] if others else 'value'!r}); the table "
         f"has {', '.join(map(repr, names))}"
     )
-
-
-def _interpolated(
-    orders: tuple[TimeOrder, TimeOrder],
-    times: tuple[Ints, Ints],
-    numbers: Floats,
-    tolerance: np.uint64 | None,
-    period: float | None,
-) -> tuple[Floats, Flags]:
-    """Return the interpolated values at the driver's rows, and whether each is missing; shape (n,) each.
-
-    ``orders``, ``times``: for the driver and the column's table. ``numbers``: the values in the column's table.
-    """
-    before, after = previous_of(*orders), next_of(*orders)
-    at_ns, other_ns = times
-    rows = ((before != NO_ROW) & (after != NO_ROW)).nonzero()[0]
-    before, after = before[rows], after[rows]
-    if tolerance is not None:
-        is_near = (other_ns[after] - other_ns[before]).view(np.uint64) <= tolerance
-        rows, before, after = rows[is_near], before[is_near], after[is_near]
-    values = np.full(len(at_ns), np.nan)
-    values[rows] = interpolate(
-        at_ns[rows], other_ns[before], numbers[before], other_ns[after], numbers[after], period or 0.0
-    )
-    # NaN also results if a neighbouring row has no value.
-    return values, np.isnan(values)
 
 
 def _numbers(kind: Kind, side: Side, value: str) -> Floats:

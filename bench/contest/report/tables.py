@@ -23,6 +23,7 @@ from bench.contest.report.figures import (
     values,
     whole,
 )
+from bench.contest.workload.inputs import ROWS
 from bench.harness.report import table
 
 PRICE_EUR: Final = 0.04
@@ -217,6 +218,44 @@ def workloads(measurements: list[Found]) -> list[str]:
     wide = "Each window is just wide enough to find 99 % of the neighbours."
     heads += ["largest number of records held", "input processed"]
     return ["", *words, "", wide, *table(heads, rows)] if rows else []
+
+
+def of_two_stream_join(runs: list[Found], measurements: list[Found]) -> list[float]:
+    """Return the ratio of each run's rate to that of the two-stream join of the same turn, where there is one."""
+    joins = by((one for one in measurements if one["workload"] != ROWS), *SAME_TURN)
+    return [
+        one["records_per_s"] / joins[turn][0]["records_per_s"]
+        for turn, found in by(runs, *SAME_TURN).items()
+        for one in found
+        if one.get("records_per_s") and turn in joins and joins[turn][0].get("records_per_s")
+    ]
+
+
+def rows(measurements: list[Found]) -> list[str]:
+    """Return the table of aligned rows, with the two-stream join that ran in the same turns."""
+    lines = [
+        (
+            f"{name}: {'aligned rows' if workload == ROWS else 'two-stream join'}",
+            CONTENDERS[name].guarantee,
+            len(runs),
+            rate(runs),
+            spread(of_two_stream_join(runs, measurements), "{:.2f}".format),
+            shown(runs, "complete", percent),
+            excess(runs),
+            shown(runs, "double", whole),
+            shown(runs, "cpu_s_per_million", short),
+            shown(runs, "kafka_cpu_s_per_million", short),
+        )
+        for (name, workload), runs in by(measurements, "contender", "workload").items()
+    ]
+    heads = ["", "guarantee", "runs", "thousand records/s in", "of the two-stream join of the turn", "results found"]
+    heads += ["wrong results", "duplicate results", "CPU s/million records", "Kafka CPU s"]
+    words = (
+        "Each row has a driver's value and the previous values of three columns. It counts as several results: that it "
+        "is there, and each value."
+    )
+    about_rows = about(ROWS, [one for one in measurements if one["workload"] == ROWS])
+    return [*about_rows, words, *table(heads, lines)] if lines else []
 
 
 def widths(measurements: list[Found]) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from bench.contest.workload.inputs import DRIVER_AND_COLUMNS, row_of
 from joiner.runtime.kafka.clients import EOF_CODE, log_range, make_reader, raise_for
 
 if TYPE_CHECKING:
@@ -54,28 +56,54 @@ class _Side(msgspec.Struct):
 
 
 class _Pair(msgspec.Struct):
-    """A pair from the joiner or a peer, or a record copied by a pass-through. A ``diff`` of -1 retracts a pair."""
+    """A pair from the joiner or a peer, or a record copied by a pass-through. A ``diff`` of -1 retracts a pair.
+
+    An aligned row has the value of its driver record as ``result``, and ``values``.
+    """
 
     id: str = ""
     left: _Side | str | None = None
     right: _Side | str | None = None
     diff: int = 1
+    result: float = 0.0
+    values: dict[str, float | None] | None = None
 
 
 _decode = msgspec.json.Decoder(list[_Pair]).decode
 
 
+_NO_ROW: Final = 0
+"""A row that is the partner in no expected pair, because it is the first record of a driver."""
+
+
 def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
     """Return the ids of the two records of each result, and its sign (-1: a retraction).
 
-    For a passed-through record, both ids are its own.
+    For a passed-through record, both ids are its own. An aligned row counts as several pairs, see `expected`.
     """
+    return list(chain.from_iterable(_pairs_by_message(values)))
 
+
+def _pairs_by_message(values: list[bytes]) -> list[list[tuple[int, int, int]]]:
     def number(side: _Side | str | None, one: _Pair) -> int:
         return int(side.id if isinstance(side, _Side) else side or one.id)
 
     every = _decode(b"[" + b",".join(values) + b"]")
-    return [(number(one.left, one), number(one.right, one), one.diff) for one in every]
+    return [
+        [(number(one.left, one), number(one.right, one), one.diff)] if one.values is None else _pairs_of_row(one)
+        for one in every
+    ]
+
+
+def _pairs_of_row(one: _Pair) -> list[tuple[int, int, int]]:
+    driver = row_of(one.result, 0) or _NO_ROW
+    sides = {name: side for side, name in enumerate(DRIVER_AND_COLUMNS) if side}
+    found = [
+        (row_of(value, sides[name]) if name in sides else None) or _NO_ROW
+        for name, value in (one.values or {}).items()
+        if value is not None
+    ]
+    return [(driver, row, one.diff) for row in (driver, *found)]
 
 
 def read_results(job: Job) -> Results:
@@ -116,8 +144,10 @@ def _read(job: Job, last: int | None) -> tuple[Ints, Ints]:
                 raise_for(message)
                 messages.append(message)
             if messages:
-                rows.append(np.array(pairs_of([message.value() or b"" for message in messages]), dtype=np.int64))
-                at_ms.append(np.array([message.timestamp()[1] for message in messages], dtype=np.int64))
+                found = _pairs_by_message([message.value() or b"" for message in messages])
+                times_ms = np.array([message.timestamp()[1] for message in messages], dtype=np.int64)
+                rows.append(np.array(list(chain.from_iterable(found)), dtype=np.int64))
+                at_ms.append(times_ms.repeat([len(pairs) for pairs in found]))
     return np.concatenate(rows), np.concatenate(at_ms)
 
 

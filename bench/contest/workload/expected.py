@@ -4,6 +4,9 @@ The pairs are those defined in docs/semantics.md, computed without the engine un
 `pandas.merge_asof` calls. A pair is expected if it would become certain in an endless stream; pairs that only the end
 of the stream makes certain are optional. A pair is encoded as one integer: the left row times the number of rows, plus
 the right row.
+
+An aligned row counts as several pairs: of its driver record with itself, and with the record of each column that has a
+value. So a row that is missing, doubled or incomplete, or that has a wrong value, is found like a pair.
 """
 
 from __future__ import annotations
@@ -140,6 +143,8 @@ class Comparison:
 
 def expect(workload: Workload) -> Expected:
     """Compute the expected results of a workload."""
+    if workload.has_columns:
+        return _expect_rows(workload)
     left, right = (np.flatnonzero(workload.side == side) for side in (0, 1))
     group = workload.partition if workload.watermark_scope == "partition" else workload.thing
     sure: list[Ints] = []
@@ -157,6 +162,24 @@ def expect(workload: Workload) -> Expected:
     pairs = np.unique(np.concatenate(sure))
     may_be = np.setdiff1d(np.concatenate(every), pairs)
     return Expected(workload, pairs, may_be, np.maximum(*np.divmod(pairs, len(workload))))
+
+
+def _expect_rows(workload: Workload) -> Expected:
+    """Compute the expected aligned rows, whose columns hold previous values, from one as-of join for each column."""
+    driver = np.flatnonzero(workload.side == 0)
+    codes, is_sure = [driver * (len(workload) + 1)], np.ones(len(workload), dtype=bool)
+    for side in range(1, len(workload.quantities)):
+        column = np.flatnonzero(workload.side == side)
+        frontier = np.full(len(workload.names), np.iinfo(np.int64).min)
+        np.maximum.at(frontier, workload.thing[column], workload.time_ms[column] - workload.lateness_ms)
+        # Until the frontier has passed the time of a row, a record of the same time may follow.
+        is_sure &= frontier[workload.thing] > workload.time_ms
+        row, found = _neighbours(workload, driver, column, "backward")
+        codes.append(row * len(workload) + found)
+    every = np.sort(np.concatenate(codes))
+    of_sure = is_sure[every // len(workload)]
+    pairs = every[of_sure]
+    return Expected(workload, pairs, every[~of_sure], np.maximum(*np.divmod(pairs, len(workload))))
 
 
 def _neighbours(workload: Workload, one: Ints, other: Ints, direction: str) -> tuple[Ints, Ints]:

@@ -1,7 +1,9 @@
 """Generates the contest's seeded data as columns, and writes it to Kafka once for all contenders.
 
 A workload is a log of rows. A row consists of a thing, a side (0: speed, the left stream; 1: torque, the right stream)
-and a time. In messages, the id of a record is its row number, so that each result identifies its rows.
+and a time. In messages, the id of a record is its row number, so that each result identifies its rows. In the workload
+of aligned rows, side 0 is the driver and the others are its columns. Its records are identified by their values (see
+`value_of`), because an aligned row contains the values of the columns, but not their ids.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 QUANTITIES: Final = ("speed", "torque")
+ROWS: Final = "rows"
+"""The name of the workload of aligned rows."""
+DRIVER_AND_COLUMNS: Final = ("load", "speed", "torque", "temperature")
+"""The quantities of that workload: the driver's, then those of the columns."""
 SEED: Final = 7
 
 _CHUNK: Final = 50_000
@@ -63,9 +69,16 @@ class Workload:
     partitions: int = PARTITIONS
     padding: int = 0
     """How many bytes of padding each message has."""
+    quantities: tuple[str, ...] = QUANTITIES
+    """The quantity of each side."""
 
     def __len__(self) -> int:
         return len(self.thing)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the results are aligned rows instead of pairs."""
+        return self.quantities != QUANTITIES
 
     @property
     def partition(self) -> Ints:
@@ -77,17 +90,36 @@ class Workload:
         rows = slice(first, last)
         columns = (self.thing[rows], self.side[rows], self.time_ms[rows], self.partition[rows])
         for row, (thing, side, time_ms, place) in enumerate(zip(*(c.tolist() for c in columns), strict=True), first):
-            value = message(self.names[thing], side, time_ms, row, self.padding)
+            if self.has_columns:
+                value = record(self.names[thing], self.quantities[side], time_ms, value_of(row, side), row)
+            else:
+                value = message(self.names[thing], side, time_ms, row, self.padding)
             yield place, {"key": self.names[thing].encode(), "value": value}
 
 
 def message(thing: str, side: int, time_ms: int, identity: int, padding: int = 0) -> bytes:
     """Return a record as JSON bytes, with ``padding`` extra bytes in a field that no contender reads."""
     more = f', "note": "{"x" * padding}"' if padding else ""
+    return record(thing, QUANTITIES[side], time_ms, identity * 7919 % 100_000 / 100, identity, more)
+
+
+def record(thing: str, quantity: str, time_ms: int, value: float, identity: int, more: str = "") -> bytes:
+    """Return a record as JSON bytes. ``more``: the text of further fields."""
     return (
-        f'{{"thing": "{thing}", "quantity": "{QUANTITIES[side]}", "phenomenonTime": {time_ms}, '
-        f'"result": {identity * 7919 % 100_000 / 100}, "id": "{identity}"{more}}}'
+        f'{{"thing": "{thing}", "quantity": "{quantity}", "phenomenonTime": {time_ms}, '
+        f'"result": {value}, "id": "{identity}"{more}}}'
     ).encode()
+
+
+def value_of(row: int, side: int) -> float:
+    """Return the value that identifies a record of the workload of aligned rows."""
+    return row + side / len(DRIVER_AND_COLUMNS)
+
+
+def row_of(value: float, side: int) -> int | None:
+    """Return the row that has this value, or None if it is not one of this side."""
+    row = int(value)
+    return row if value == value_of(row, side) else None
 
 
 def produce(kafka: KafkaSettings, topic: str, workload: Workload) -> None:
@@ -166,6 +198,15 @@ def disorder(name: str, records: int, seed: int, *, late_ms: int = 500) -> Workl
     at = at[np.argsort(place, kind="stable")]
     about = f"8 things in turn, a record every ms; one in ten is up to {late_ms / 1000:g} s late"
     return _made(name, about, at % 8, at // 8 % 2, at, lateness_ms=late_ms)
+
+
+def aligned(name: str, records: int, seed: int) -> Workload:
+    """Make rows that are a millisecond apart. Each of 8 things sends the driver and the columns in turn."""
+    del seed
+    at = np.arange(records)
+    about = "8 things in turn, a record every ms; each sends the driver and its three columns in turn"
+    sides = len(DRIVER_AND_COLUMNS)
+    return _made(name, about, at % 8, at // 8 % sides, at, quantities=DRIVER_AND_COLUMNS)
 
 
 def skew(name: str, records: int, seed: int) -> Workload:
@@ -254,6 +295,8 @@ def of_curve(curve: str, at: int) -> str:
 def make(name: str, records: int, seed: int = SEED) -> Workload:
     """Make the workload ``name`` with ``records`` rows."""
     curve, _, at = name.partition(": ")
+    if name == ROWS:
+        return aligned(name, records, seed)
     return (CURVES[curve](int(at)) if curve in CURVES else WORKLOADS[name])(name, records, seed)
 
 

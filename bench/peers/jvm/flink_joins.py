@@ -17,7 +17,16 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from bench.peers.jvm.launching import HEAP, make_parser, producer, sinks, start_java, state_of
+from bench.peers.jvm.launching import (
+    HEAP,
+    add_quantities,
+    make_parser,
+    producer,
+    quantities_of,
+    sinks,
+    start_java,
+    state_of,
+)
 
 _PARALLELISM, _INTERVAL = "parallelism.default", "execution.checkpointing.interval"
 _MODE, _BACKEND = "execution.checkpointing.mode", "state.backend.type"
@@ -78,6 +87,7 @@ def main() -> None:
     """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--order", choices=["timers", "arrival"], default="arrival", help="of the records")
+    add_quantities(parser)
     options = parser.parse_args()
     start_java(options, "flink.Joins", arguments(options), [*HEAP, *_OPENS])
 
@@ -94,6 +104,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
             # Not inside the state folder, whose size is measured, because Flink keeps a copy of each jar here.
             "io.tmp.dirs": str(state.with_name(f"{state.name}-scratch")),
         }
+        | quantities_of(options)
         | (ALIGNED if order == "timers" else {})
     )
     for name in options.variant:

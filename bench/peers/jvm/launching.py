@@ -47,6 +47,17 @@ def make_parser(about: str | None, variants: Iterable[str]) -> argparse.Argument
     return parser
 
 
+def add_quantities(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for programs that can also make aligned rows."""
+    what = "of the driver and of the columns, separated by commas: make aligned rows with previous values, not pairs"
+    parser.add_argument("--quantities", help=what)
+
+
+def quantities_of(options: argparse.Namespace) -> dict[str, str]:
+    """Return the setting for the program in Java."""
+    return {"quantities": options.quantities} if options.quantities else {}
+
+
 def state_of(options: argparse.Namespace) -> Path:
     """Return the absolute path of the folder for state. Create a temporary folder if none was given."""
     return (options.state or Path(tempfile.mkdtemp(prefix="peer-"))).absolute()

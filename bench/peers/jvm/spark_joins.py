@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from bench.peers.jvm.launching import make_parser, producer, sinks, start_java, state_of
+from bench.peers.jvm.launching import add_quantities, make_parser, producer, quantities_of, sinks, start_java, state_of
 
 SETTINGS: Final[dict[str, str]] = {
     "spark.master": "local[2]",
@@ -59,13 +59,14 @@ def main() -> None:
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--order", choices=["watermark", "arrival"], default="watermark", help="of the records")
     parser.add_argument("--batch", type=int, default=200_000, help="records")
+    add_quantities(parser)
     options = parser.parse_args()
     start_java(options, "spark.Joins", arguments(options), _JAVA)
 
 
 def arguments(options: argparse.Namespace) -> list[str]:
     """Return the command-line arguments for the Java program. If variants conflict, the last one wins."""
-    settings = dict(SETTINGS)
+    settings = SETTINGS | quantities_of(options)
     for name in options.variant:
         settings |= VARIANTS[name]
     given = [options.order, options.bootstrap, options.data, options.out, str(state_of(options))]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from bench.contest.contenders import CEILINGS, CONTENDERS, HEADLINE, PASS_THROUGH
+from bench.contest.contenders import CEILINGS, CONTENDERS, HEADLINE, PASS_THROUGH, ROW_CONTENDERS
 from bench.contest.plan import BASES, FULL, KINDS, QUICK, contender, plan, trials
-from bench.contest.workload.inputs import CURVES, make
+from bench.contest.workload.inputs import CURVES, ROWS, make
 
 EVERY = (*CONTENDERS, "engine in memory")
 
@@ -38,6 +38,15 @@ def test_a_contender_that_a_headline_names_has_five_turns_and_the_others_have_on
     assert {turns[name] for name in EVERY if name not in HEADLINE} == {1}
     of_flink = Counter(one.contender for one in plan(FULL, ("latency",), HEADLINE) if "Flink i" in one.contender)
     assert of_flink == {f"Flink interval join, checkpoint {ms} ms": 5 for ms in (20, 50, 100, 200)}
+
+
+def test_aligned_rows_are_measured_beside_the_two_stream_join_in_every_turn() -> None:
+    every = list(plan(FULL, ("rows",), EVERY))
+    assert Counter((one.contender, one.workload) for one in every) == {
+        ("plain process", "alternating"): 3,
+        **{(name, ROWS): 3 for name in ROW_CONTENDERS},
+    }
+    assert len({every.index(one) % 6 for one in every if one.workload == "alternating"}) > 1
 
 
 def test_every_kind_has_measurements_of_contenders_that_exist() -> None:

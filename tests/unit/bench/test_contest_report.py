@@ -218,6 +218,18 @@ def test_a_rate_is_compared_with_the_fastest_pass_through_of_its_own_turn() -> N
     assert tables.of_pass_through(runs_of(OURS, [50.0], broker_start="a"), runs) == []
 
 
+def test_aligned_rows_are_compared_with_the_two_stream_join_of_their_own_turn() -> None:
+    def of_workload(name: str, rates: list[float]) -> list[dict[str, Any]]:
+        return [one | {"kind": "rows", "workload": name, "about": name} for one in runs_of(OURS, rates)]
+
+    joins, rows = of_workload("alternating", [100.0, 200.0]), of_workload("rows", [90.0, 150.0, 10.0])
+    assert tables.of_two_stream_join(rows, [*rows, *joins]) == [0.9, 0.75]
+    assert tables.of_two_stream_join(joins, [*rows, *joins]) == [1.0, 1.0]
+    (line,) = [line for line in tables.rows([*rows, *joins]) if "aligned rows |" in line]
+    assert "| 3 |" in line
+    assert "| 0.75 / 0.82 / 0.90 |" in line
+
+
 def test_a_line_over_the_keys_has_points_of_one_recording() -> None:
     def at(workload: str, commit: str | None, date: str) -> dict[str, Any]:
         return measured(OURS, commit=commit, date=date) | {"workload": workload}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 
 from bench.contest.contenders import CONTENDERS
+from bench.contest.running.outputs import pairs_of
 from bench.contest.workload.expected import compare, expect
-from bench.contest.workload.inputs import Workload, make
+from bench.contest.workload.inputs import DRIVER_AND_COLUMNS, QUANTITIES, ROWS, Workload, make
 from bench.peers.jvm import flink_joins, programs, spark_joins, streams_joins
 from broker.stack.errors import StackError
 
@@ -32,7 +32,10 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def listed(classpath: str, workloads: list[Workload], *given: str) -> list[list[tuple[int, int]]]:
-    """Return the pairs that the rule in Java writes for each workload, given its records in order."""
+    """Return the pairs that the rule in Java writes for each workload, given its records in order.
+
+    ``given``: the arguments of the program.
+    """
     lines: list[bytes] = []
     for workload in workloads:
         lines += [*(message["value"] for _, message in workload.messages(0, len(workload))), b""]
@@ -41,21 +44,21 @@ def listed(classpath: str, workloads: list[Workload], *given: str) -> list[list[
     found: list[list[tuple[int, int]]] = [[]]
     for line in ran.stdout.splitlines():
         if line:
-            pair = json.loads(line)
-            found[-1].append((int(pair["left"]), int(pair["right"])))
+            found[-1] += [(left, right) for left, right, _ in pairs_of([line])]
         else:
             found.append([])
     return found[: len(workloads)]
 
 
-def with_ties(seed: int) -> Workload:
+def with_ties(seed: int, quantities: tuple[str, ...] = QUANTITIES) -> Workload:
     """Return a workload of two things in which many records have equal times."""
     draw = np.random.default_rng(seed)
     rows = 40
     nothing = np.zeros(2, dtype=np.int64)
     time_ms = np.sort(draw.integers(0, 15, rows))
-    side = draw.integers(0, 2, rows)
-    return Workload("ties", "", ["a", "b"], nothing, draw.integers(0, 2, rows), side, time_ms)
+    side = draw.integers(0, len(quantities), rows)
+    thing = draw.integers(0, 2, rows)
+    return Workload("ties", "", ["a", "b"], nothing, thing, side, time_ms, quantities=quantities)
 
 
 @needs_javac
@@ -63,7 +66,18 @@ def with_ties(seed: int) -> Workload:
 def test_the_rule_in_java_finds_the_expected_pairs_once(given: tuple[str, ...], classpath: str) -> None:
     names = ("alternating", "rates 1:10", "rates 1:1000", "bursts and gaps", "varying gaps", "skew", "recorded")
     workloads = [*(make(name, 3_000) for name in names), *map(with_ties, range(60))]
-    for workload, pairs in zip(workloads, listed(classpath, workloads, *given), strict=True):
+    check(workloads, listed(classpath, workloads, ",".join(QUANTITIES), *given))
+
+
+@needs_javac
+@pytest.mark.parametrize("given", [(), ("passed",)], ids=["records alone", "and watermarks"])
+def test_the_rule_in_java_makes_the_expected_rows_once(given: tuple[str, ...], classpath: str) -> None:
+    workloads = [make(ROWS, 3_000), *(with_ties(seed, DRIVER_AND_COLUMNS) for seed in range(60))]
+    check(workloads, listed(classpath, workloads, ",".join(DRIVER_AND_COLUMNS), *given))
+
+
+def check(workloads: list[Workload], results: list[list[tuple[int, int]]]) -> None:
+    for workload, pairs in zip(workloads, results, strict=True):
         left, right = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         found = compare(expect(workload), left, right)
         assert (found.missing, found.excess, found.double) == (0, 0, 0), workload.name
@@ -157,6 +171,12 @@ def test_the_sink_of_every_peer_in_java_is_tried(name: str) -> None:
     tried = {one.name.partition(": ")[2] for one in CONTENDERS[name].variants}
     assert {"sink-256k", "sink-default"} <= tried
     assert tried & {"small-fetches", "large-fetches", "batches of 800,000"}
+
+
+@pytest.mark.parametrize("engine", ["flink", "spark"])
+def test_an_engine_that_makes_aligned_rows_is_given_their_quantities(engine: str) -> None:
+    assert "quantities=load,speed" in options_of(engine, "--quantities", "load,speed")
+    assert not [word for word in options_of(engine) if word.startswith("quantities=")]
 
 
 def test_spark_gets_its_order_and_its_batch() -> None:

@@ -8,49 +8,13 @@ state them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cache
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any
 
-from bench.contest.report.figures import read_figures
-from tests.unit.project.documents import DOCS, ROOT
-
-RESULTS: Final = ROOT / "bench" / "results"
-
-
-class Figure(NamedTuple):
-    """A passage that occurs once on the page, with ``{:…}`` for each figure, and the values from the recorded runs."""
-
-    page: str
-    text: str
-    values: tuple[float, ...]
-
-
-@cache
-def evidence(name: str) -> Any:
-    """Return the figures of a file in docs/evidence."""
-    return json.loads((DOCS / "evidence" / f"{name}.json").read_text())
-
-
-@cache
-def _contest() -> dict[str, list[dict[str, Any]]]:
-    return read_figures(RESULTS)[1]
-
-
-def contest(kind: str, contender: str, figure: str, **where: Any) -> list[float]:
-    """Return a figure from all runs of a contender, ordered by turn. ``ms 2`` is the value at index 2 of ``ms``."""
-    name, _, place = figure.partition(" ")
-    runs = [
-        one
-        for one in _contest()[kind]
-        if one["contender"] == contender and all(one[key] == value for key, value in where.items())
-    ]
-    found = [one[name][int(place)] if place else one[name] for one in sorted(runs, key=lambda one: one["turn"])]
-    if not found or None in found:
-        raise LookupError(f"no {figure} of {contender} is recorded in {kind}, {where}")
-    return found
+from tests.unit.project.aligned_figures import figures_of_aligned_rows
+from tests.unit.project.recorded import Figure, contest, contests, evidence
 
 
 def _each(one: Iterable[float], other: Iterable[float]) -> list[float]:
@@ -159,8 +123,8 @@ def _benchmarks_of_workloads() -> Iterable[Figure]:
             *(_only("workloads", name, "reached", **where) for name in (BEST, FLINK) for where in (bursts, skew)),
         ),
     )
-    held = {one["workload"]: one["state_rows"] for one in _contest()["workloads"] if one["contender"] == PROCESS}
-    in_order = max(one["state"]["rows"][1] for one in _contest()["throughput"] if one["contender"] == PROCESS)
+    held = {one["workload"]: one["state_rows"] for one in contests()["workloads"] if one["contender"] == PROCESS}
+    in_order = max(one["state"]["rows"][1] for one in contests()["throughput"] if one["contender"] == PROCESS)
     yield Figure(
         page,
         "held {:.0f} records for 8 things in order; at the end of the input, in older runs, it held {:.0f} for each of "
@@ -404,6 +368,7 @@ def figures() -> list[Figure]:
         *_benchmarks_of_others(),
         *_speed_of_the_engine(),
         *_speed_of_tables(),
+        *figures_of_aligned_rows(),
         *_speed_of_the_joiner(),
         *_spark(),
         *_others(),

@@ -20,7 +20,8 @@ from bench.contest.report.figures import read_figures
 from bench.contest.report.page import BEGIN, END, figure_lines, not_shown, with_figures
 from bench.contest.report.plots import PLOTS
 from tests.unit.project.documents import DOCS, ROOT, read, shown
-from tests.unit.project.figures import RESULTS, Figure, figures
+from tests.unit.project.figures import figures
+from tests.unit.project.recorded import RESULTS, Figure
 
 BENCHMARKS: Final = DOCS / "benchmarks.md"
 NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {

@@ -32,6 +32,7 @@ LARGE: Final = {
 
 MANY_PARAMETERS: Final = {
     # Functions with more parameters, each with the reason.
+    "joiner/alignment/tables.py _interpolate": "a compiled loop: its arguments are arrays",
     "joiner/core/frontier.py _advance": "a compiled loop: its arguments are arrays",
     "joiner/library/join.py join": "a public operator: each is an option of its own",
     "joiner/spark/joining/frames.py neighbour_join": "a public operator: each is an option of its own",

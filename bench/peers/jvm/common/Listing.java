@@ -12,13 +12,14 @@ import java.util.Map;
 import java.util.function.Consumer;
 
 /**
- * Joins records from standard input, one per line, and writes the pairs to standard output. It shows the neighbour rule
- * without an engine.
+ * Turns records from standard input, one per line, into results on standard output. It shows the rules without an
+ * engine.
  *
- * <p>usage: Listing [passed]
+ * <p>usage: Listing QUANTITIES [passed]
  *
- * <p>An empty line ends a stream. With {@code passed}, the program announces before each later record that no more
- * records with earlier times follow. After each record, the state is written and read back, as in an engine's store.
+ * <p>The quantities are those of the two sides of a join, or of a driver and its columns, separated by commas. An empty
+ * line ends a stream. With {@code passed}, the program announces before each later record that no more records with
+ * earlier times follow. After each record, the state is written and read back, as in an engine's store.
  */
 public final class Listing {
   public static void main(String[] given) throws IOException {
@@ -26,7 +27,9 @@ public final class Listing {
     PrintStream to = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     Map<String, byte[]> states = new HashMap<>();
     Map<String, Listed> runs = new HashMap<>();
-    Consumer<Pair> out = pair -> to.println(new String(pair.json(), StandardCharsets.UTF_8));
+    List<String> quantities = List.of(given[0].split(","));
+    boolean hasColumns = !quantities.equals(Measurement.SIDES);
+    Consumer<Message> out = one -> to.println(new String(one.json(quantities), StandardCharsets.UTF_8));
     for (String line = from.readLine(); line != null; line = from.readLine()) {
       if (line.isEmpty()) {
         states.clear();
@@ -34,12 +37,13 @@ public final class Listing {
         to.println();
         continue;
       }
-      Measurement one = Measurement.parse(line.getBytes(StandardCharsets.UTF_8));
-      Neighbours neighbours = Neighbours.of(one.thing, states.get(one.thing));
+      Measurement one = Measurement.parse(line.getBytes(StandardCharsets.UTF_8), quantities);
+      byte[] state = states.get(one.thing);
+      Rule<Message> rule = state == null ? Rule.start(one.thing, hasColumns) : Rule.of(one.thing, state);
       Listed run = runs.computeIfAbsent(one.thing, thing -> new Listed());
-      if (given.length > 0 && one.timeMs > neighbours.timeMs()) neighbours.passed(one.timeMs - 1, run, out);
-      neighbours.add(one, run, out);
-      states.put(one.thing, neighbours.toBytes());
+      if (given.length > 1 && one.timeMs > rule.timeMs()) rule.passed(one.timeMs - 1, run, out);
+      rule.add(one, run, out);
+      states.put(one.thing, rule.toBytes());
     }
     to.flush();
   }

@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 
 /**
  * An input record: the value of a quantity of a thing at a point in time.
@@ -16,6 +17,7 @@ import java.nio.charset.StandardCharsets;
 public final class Measurement {
   public static final int LEFT = 0;
   public static final int RIGHT = 1;
+  public static final List<String> SIDES = List.of("speed", "torque");
 
   private static final JsonFactory JSON = new JsonFactory();
 
@@ -25,8 +27,13 @@ public final class Measurement {
   public double result;
   public String id = "";
 
-  /** Parse a record. Members that the join does not need are skipped. */
+  /** Parse a record of one of the two sides of a join. */
   public static Measurement parse(byte[] json) {
+    return parse(json, SIDES);
+  }
+
+  /** Parse a record. Its side is the index of its quantity. Members that are not needed are skipped. */
+  public static Measurement parse(byte[] json, List<String> quantities) {
     Measurement made = new Measurement();
     try (JsonParser parser = JSON.createParser(json)) {
       parser.nextToken();
@@ -35,7 +42,7 @@ public final class Measurement {
         parser.nextToken();
         switch (name) {
           case "thing" -> made.thing = parser.getText();
-          case "quantity" -> made.side = parser.getText().equals("speed") ? LEFT : RIGHT;
+          case "quantity" -> made.side = quantities.indexOf(parser.getText());
           case "phenomenonTime" -> made.timeMs = parser.getLongValue();
           case "result" -> made.result = parser.getDoubleValue();
           case "id" -> made.id = parser.getText();

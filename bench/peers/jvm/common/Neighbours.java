@@ -19,7 +19,7 @@ import java.util.function.Consumer;
  * emptied. The engine provides it. Everything else is small, has a binary form, and is stored as one value in the
  * engine's state.
  */
-public final class Neighbours {
+public final class Neighbours implements Rule<Pair> {
   /** The records of one side that are earlier than the newest time and later than the last record of the other side. */
   public interface Run {
     /** Append a record. {@code number} is its index in the run. */
@@ -40,18 +40,18 @@ public final class Neighbours {
     this.thing = thing;
   }
 
-  /** Return the thing. */
+  @Override
   public String thing() {
     return thing;
   }
 
-  /** Return the newest time, in ms. */
+  @Override
   public long timeMs() {
     for (List<Measurement> some : now) if (!some.isEmpty()) return some.get(0).timeMs;
     return Long.MIN_VALUE;
   }
 
-  /** Process the next record, and write the pairs that it makes certain. */
+  @Override
   public void add(Measurement one, Run run, Consumer<Pair> out) {
     int side = one.side, other = 1 - side;
     if (one.timeMs < timeMs()) return;
@@ -68,7 +68,7 @@ public final class Neighbours {
     own.add(one);
   }
 
-  /** Record that no more records at or before a time follow, and write the pairs that this makes certain. */
+  @Override
   public void passed(long timeMs, Run run, Consumer<Pair> out) {
     // A single record that is already paired with its previous neighbour is not moved to the run.
     boolean isDone = isPaired && now.get(0).size() + now.get(1).size() == 1;
@@ -116,7 +116,7 @@ public final class Neighbours {
     }
   }
 
-  /** Return the binary form, without the run. */
+  @Override
   public byte[] toBytes() {
     int length = 1 + Integer.BYTES;
     List<byte[]> names = new ArrayList<>(4);

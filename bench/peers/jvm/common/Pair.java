@@ -6,9 +6,10 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 
 /** A result: a left and a right record of the same thing. */
-public final class Pair {
+public final class Pair implements Message {
   private static final JsonFactory JSON = new JsonFactory();
   private static final int BYTES = 160;
 
@@ -29,9 +30,14 @@ public final class Pair {
     return one.side == Measurement.LEFT ? new Pair(one, other) : new Pair(other, one);
   }
 
-  /** Return the key of the message, which is the thing. */
+  @Override
   public byte[] key() {
     return left.thing.getBytes(StandardCharsets.UTF_8);
+  }
+
+  @Override
+  public byte[] json(List<String> quantities) {
+    return json();
   }
 
   /** Return the message: the thing, the two ids, the product of the values, and the mean time. */

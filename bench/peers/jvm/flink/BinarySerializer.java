@@ -1,7 +1,8 @@
 package flink;
 
 import common.Measurement;
-import common.Neighbours;
+import common.Message;
+import common.Rule;
 import java.io.IOException;
 import org.apache.flink.api.common.typeutils.SimpleTypeSerializerSnapshot;
 import org.apache.flink.api.common.typeutils.TypeSerializer;
@@ -116,37 +117,37 @@ abstract class BinarySerializer<T> extends TypeSerializerSingleton<T> {
   }
 
   /** Serializes the states of things. */
-  static final class OfNeighbours extends BinarySerializer<Neighbours> {
-    static final TypeSerializer<Neighbours> ONE = new OfNeighbours();
+  static final class OfRules extends BinarySerializer<Rule<Message>> {
+    static final TypeSerializer<Rule<Message>> ONE = new OfRules();
     private static final long serialVersionUID = 1;
 
     @Override
-    String thing(Neighbours value) {
+    String thing(Rule<Message> value) {
       return value.thing();
     }
 
     @Override
-    byte[] bytes(Neighbours value) {
+    byte[] bytes(Rule<Message> value) {
       return value.toBytes();
     }
 
     @Override
-    Neighbours of(String thing, byte[] bytes) {
-      return Neighbours.of(thing, bytes);
+    Rule<Message> of(String thing, byte[] bytes) {
+      return Rule.of(thing, bytes);
     }
 
     @Override
-    public Neighbours createInstance() {
-      return Neighbours.of("", null);
+    public Rule<Message> createInstance() {
+      return Rule.start("", false);
     }
 
     @Override
-    public TypeSerializerSnapshot<Neighbours> snapshotConfiguration() {
+    public TypeSerializerSnapshot<Rule<Message>> snapshotConfiguration() {
       return new Snapshot();
     }
 
     /** The version of the format. */
-    public static final class Snapshot extends SimpleTypeSerializerSnapshot<Neighbours> {
+    public static final class Snapshot extends SimpleTypeSerializerSnapshot<Rule<Message>> {
       /** Called by Flink. */
       public Snapshot() {
         super(() -> ONE);

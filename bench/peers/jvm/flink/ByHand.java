@@ -1,8 +1,9 @@
 package flink;
 
 import common.Measurement;
+import common.Message;
 import common.Neighbours;
-import common.Pair;
+import common.Rule;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
@@ -19,27 +20,30 @@ import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 /**
- * The neighbour join written by hand. Both sides come from one topic, so the function has a single input.
+ * The neighbour join, or aligned rows, written by hand. All streams come from one topic, so the function has a single
+ * input.
  *
  * <p>With timers, a record waits until the watermark has reached its time. A record that arrives after that is ignored.
- * Without timers, all records of a thing, from both sides, are assumed to arrive in the order of their times.
+ * Without timers, all records of a thing, from all streams, are assumed to arrive in the order of their times.
  */
-final class ByHand extends KeyedProcessFunction<String, Measurement, Pair> {
+final class ByHand extends KeyedProcessFunction<String, Measurement, Message> {
   private static final long serialVersionUID = 1;
 
   private final boolean hasTimers;
-  private transient ValueState<Neighbours> states;
+  private final boolean hasColumns;
+  private transient ValueState<Rule<Message>> states;
   private transient MapState<Long, List<Measurement>> held;
   private transient Kept kept;
 
-  ByHand(boolean hasTimers) {
+  ByHand(boolean hasTimers, boolean hasColumns) {
     this.hasTimers = hasTimers;
+    this.hasColumns = hasColumns;
   }
 
   @Override
   public void open(OpenContext context) {
     BinarySerializer.OfMeasurements one = (BinarySerializer.OfMeasurements) BinarySerializer.OfMeasurements.ONE;
-    states = getRuntimeContext().getState(new ValueStateDescriptor<>("state", BinarySerializer.OfNeighbours.ONE));
+    states = getRuntimeContext().getState(new ValueStateDescriptor<>("state", BinarySerializer.OfRules.ONE));
     kept = new Kept(getRuntimeContext().getListState(new ListStateDescriptor<>("run", one)));
     if (hasTimers)
       held =
@@ -48,11 +52,11 @@ final class ByHand extends KeyedProcessFunction<String, Measurement, Pair> {
   }
 
   @Override
-  public void processElement(Measurement one, Context context, Collector<Pair> out) throws Exception {
+  public void processElement(Measurement one, Context context, Collector<Message> out) throws Exception {
     if (!hasTimers) {
-      Neighbours neighbours = state(one.thing);
-      neighbours.add(one, kept, out::collect);
-      states.update(neighbours);
+      Rule<Message> rule = state(one.thing);
+      rule.add(one, kept, out::collect);
+      states.update(rule);
       return;
     }
     if (one.timeMs <= context.timerService().currentWatermark()) return;
@@ -64,18 +68,18 @@ final class ByHand extends KeyedProcessFunction<String, Measurement, Pair> {
   }
 
   @Override
-  public void onTimer(long timeMs, OnTimerContext context, Collector<Pair> out) throws Exception {
-    Neighbours neighbours = state(context.getCurrentKey());
-    Consumer<Pair> to = out::collect;
-    for (Measurement one : held.get(timeMs)) neighbours.add(one, kept, to);
-    neighbours.passed(timeMs, kept, to);
+  public void onTimer(long timeMs, OnTimerContext context, Collector<Message> out) throws Exception {
+    Rule<Message> rule = state(context.getCurrentKey());
+    Consumer<Message> to = out::collect;
+    for (Measurement one : held.get(timeMs)) rule.add(one, kept, to);
+    rule.passed(timeMs, kept, to);
     held.remove(timeMs);
-    states.update(neighbours);
+    states.update(rule);
   }
 
-  private Neighbours state(String thing) throws Exception {
-    Neighbours found = states.value();
-    return found == null ? Neighbours.of(thing, null) : found;
+  private Rule<Message> state(String thing) throws Exception {
+    Rule<Message> found = states.value();
+    return found == null ? Rule.start(thing, hasColumns) : found;
   }
 
   /** The run of the current thing. */

@@ -1,7 +1,7 @@
 package flink;
 
 import common.Measurement;
-import common.Pair;
+import common.Message;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -28,13 +28,14 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.kafka.shaded.org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
- * The neighbour join in Flink, from topic to topic.
+ * The neighbour join, or aligned rows, in Flink, from topic to topic.
  *
  * <p>usage: Joins ORDER BOOTSTRAP DATA OUT LATENESS_MS NAME=VALUE …
  *
  * <p>ORDER is {@code timers} or {@code arrival}; see {@link ByHand}. The settings are Flink's own or, with the prefix
  * {@code source.} or {@code sink.}, those of Kafka's clients. {@code drift_ms} limits how far apart the partitions may
- * be in event time. {@code transaction_naming} is a {@link TransactionNamingStrategy}.
+ * be in event time. {@code transaction_naming} is a {@link TransactionNamingStrategy}. If there is a setting {@code
+ * quantities}, it names those of a driver and of its columns, and the program makes aligned rows.
  */
 public final class Joins {
   private static final Duration ALIGN = Duration.ofMillis(50);
@@ -50,6 +51,8 @@ public final class Joins {
     Properties reading = take(settings, "source."), writing = take(settings, "sink.");
     long driftMs = Long.parseLong(settings.remove("drift_ms"));
     TransactionNamingStrategy naming = TransactionNamingStrategy.valueOf(settings.remove("transaction_naming"));
+    String named = settings.remove("quantities");
+    List<String> quantities = named == null ? Measurement.SIDES : List.of(named.split(","));
     boolean isExactlyOnce = settings.getOrDefault("execution.checkpointing.mode", "").equals("EXACTLY_ONCE");
     StreamExecutionEnvironment flink =
         StreamExecutionEnvironment.getExecutionEnvironment(Configuration.fromMap(settings));
@@ -59,7 +62,7 @@ public final class Joins {
             .setTopics(data)
             .setGroupId(out)
             .setStartingOffsets(OffsetsInitializer.earliest())
-            .setValueOnlyDeserializer(new Parsing())
+            .setValueOnlyDeserializer(new Parsing(quantities))
             .setProperties(reading)
             .build();
     WatermarkStrategy<Measurement> watermarks = WatermarkStrategy.noWatermarks();
@@ -71,21 +74,21 @@ public final class Joins {
     flink
         .fromSource(source, watermarks, "records")
         .keyBy(one -> one.thing)
-        .process(new ByHand(order.equals("timers")))
-        .returns(Pair.class)
-        .sinkTo(sink(bootstrap, out, writing, isExactlyOnce, naming));
+        .process(new ByHand(order.equals("timers"), named != null))
+        .returns(Message.class)
+        .sinkTo(sink(bootstrap, new Writing(out, quantities), writing, isExactlyOnce, naming));
     flink.execute("neighbours");
   }
 
-  private static KafkaSink<Pair> sink(
-      String bootstrap, String out, Properties settings, boolean isExactlyOnce, TransactionNamingStrategy naming) {
-    return KafkaSink.<Pair>builder()
+  private static KafkaSink<Message> sink(
+      String bootstrap, Writing out, Properties settings, boolean isExactlyOnce, TransactionNamingStrategy naming) {
+    return KafkaSink.<Message>builder()
         .setBootstrapServers(bootstrap)
         .setDeliveryGuarantee(isExactlyOnce ? DeliveryGuarantee.EXACTLY_ONCE : DeliveryGuarantee.AT_LEAST_ONCE)
-        .setTransactionalIdPrefix(out + "-" + Long.toHexString(System.nanoTime()))
+        .setTransactionalIdPrefix(out.topic + "-" + Long.toHexString(System.nanoTime()))
         .setTransactionNamingStrategy(naming)
         .setKafkaProducerConfig(settings)
-        .setRecordSerializer(new Writing(out))
+        .setRecordSerializer(out)
         .build();
   }
 
@@ -101,13 +104,16 @@ public final class Joins {
   private static final class Parsing extends AbstractDeserializationSchema<Measurement> {
     private static final long serialVersionUID = 1;
 
-    Parsing() {
+    private final List<String> quantities;
+
+    Parsing(List<String> quantities) {
       super(new Type());
+      this.quantities = quantities;
     }
 
     @Override
     public Measurement deserialize(byte[] message) {
-      return Measurement.parse(message);
+      return Measurement.parse(message, quantities);
     }
   }
 
@@ -126,19 +132,21 @@ public final class Joins {
     }
   }
 
-  /** Writes pairs. It declares its topic, because the pooled transactions are listed by topic. */
-  private static final class Writing implements KafkaRecordSerializationSchema<Pair>, KafkaDatasetFacetProvider {
+  /** Writes results. It declares its topic, because the pooled transactions are listed by topic. */
+  private static final class Writing implements KafkaRecordSerializationSchema<Message>, KafkaDatasetFacetProvider {
     private static final long serialVersionUID = 1;
 
     private final String topic;
+    private final List<String> quantities;
 
-    Writing(String topic) {
+    Writing(String topic, List<String> quantities) {
       this.topic = topic;
+      this.quantities = quantities;
     }
 
     @Override
-    public ProducerRecord<byte[], byte[]> serialize(Pair pair, KafkaSinkContext context, Long timestamp) {
-      return new ProducerRecord<>(topic, pair.key(), pair.json());
+    public ProducerRecord<byte[], byte[]> serialize(Message one, KafkaSinkContext context, Long timestamp) {
+      return new ProducerRecord<>(topic, one.key(), one.json(quantities));
     }
 
     @Override

@@ -1,8 +1,9 @@
 package spark;
 
 import common.Measurement;
+import common.Message;
 import common.Neighbours;
-import common.Pair;
+import common.Rule;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -23,10 +24,10 @@ import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * The neighbour join written by hand, with custom state.
+ * The neighbour join, or aligned rows, written by hand, with custom state.
  *
  * <p>With a watermark, a thing's records are held until the watermark has passed them, as in Spark's examples. Without
- * one, all records of a thing, from both sides, are assumed to be in order from batch to batch.
+ * one, all records of a thing, from all streams, are assumed to be in order from batch to batch.
  *
  * <p>A row consists of the thing, the record in binary form, and its offset. Records with equal times are joined in the
  * order of their offsets.
@@ -37,12 +38,14 @@ final class ByHand extends StatefulProcessor<String, Row, Tuple2<byte[], byte[]>
       Comparator.<Held>comparingLong(held -> held.one.timeMs).thenComparingLong(held -> held.offset);
 
   private final boolean hasWatermark;
+  private final List<String> quantities;
   private transient ValueState<byte[]> states;
   private transient ListState<byte[]> run;
   private transient ListState<byte[]> held;
 
-  ByHand(boolean hasWatermark) {
+  ByHand(boolean hasWatermark, List<String> quantities) {
     this.hasWatermark = hasWatermark;
+    this.quantities = quantities;
   }
 
   /** A record and its offset. */
@@ -88,18 +91,19 @@ final class ByHand extends StatefulProcessor<String, Row, Tuple2<byte[], byte[]>
   private Iterator<Tuple2<byte[], byte[]>> join(String thing, List<Held> some, long untilMs) {
     if (hasWatermark) held.get().foreach(bytes -> some.add(Held.of(thing, bytes)));
     some.sort(ORDER);
-    Neighbours neighbours = Neighbours.of(thing, states.exists() ? states.get() : null);
+    boolean hasColumns = !quantities.equals(Measurement.SIDES);
+    Rule<Message> rule = states.exists() ? Rule.of(thing, states.get()) : Rule.start(thing, hasColumns);
     List<Tuple2<byte[], byte[]>> found = new ArrayList<>();
-    Consumer<Pair> out = pair -> found.add(new Tuple2<>(pair.key(), pair.json()));
+    Consumer<Message> out = one -> found.add(new Tuple2<>(one.key(), one.json(quantities)));
     Kept kept = new Kept(thing, run);
     int done = 0;
-    while (done < some.size() && some.get(done).one.timeMs < untilMs) neighbours.add(some.get(done++).one, kept, out);
+    while (done < some.size() && some.get(done).one.timeMs < untilMs) rule.add(some.get(done++).one, kept, out);
     if (hasWatermark) {
-      neighbours.passed(untilMs - 1, kept, out);
+      rule.passed(untilMs - 1, kept, out);
       hold(some.subList(done, some.size()));
     }
     kept.write();
-    states.update(neighbours.toBytes());
+    states.update(rule.toBytes());
     return CollectionConverters.asScala(found.iterator());
   }
 

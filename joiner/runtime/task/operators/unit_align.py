@@ -169,7 +169,7 @@ class UnitAlign(UnitOperator):
             is_accepted[rows.seq.searchsorted(left_out)] = False
             rows = rows.take(is_accepted.nonzero()[0])
         ordinals = self._ordinals.assign(rows.key, rows.ts_ns)
-        self._ordinals.forget(np.unique(rows.key), self._driver_frontier_ns)
+        self._ordinals.forget(self._driver_frontier_ns)
         self._driver.append(np.stack((rows.seq, rows.result.view(np.int64), ordinals)))
 
     def _emit_rows(self, found: AlignedRows, effects: Effects) -> None:

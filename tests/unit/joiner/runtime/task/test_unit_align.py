@@ -6,7 +6,9 @@ import json
 import math
 import random
 import tracemalloc
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -384,10 +386,25 @@ def test_rows_of_messages_with_many_records_are_those_of_single_ones(lateness: s
 def test_ordinals_are_forgotten_below_the_frontier_alone() -> None:
     ordinals, keys, ts = Ordinals(), np.array([1, 1, 2, 1]), np.array([5, 5, 5, 6])
     assert ordinals.assign(keys, ts).tolist() == [0, 1, 0, 0]
-    ordinals.forget(np.array([1]), lambda asked: np.full(len(asked), 6))
+    ordinals.forget_all(lambda asked: np.where(asked == 1, 6, 5))
     assert ordinals.table().T.tolist() == [[1, 6, 1], [2, 5, 1]]
     ordinals.forget_all(lambda asked: np.full(len(asked), 6))
     assert ordinals.table().T.tolist() == [[1, 6, 1]]
     again = Ordinals()
     again.load(ordinals.table())
     assert again.assign(np.array([1, 2]), np.array([6, 6])).tolist() == [1, 0]
+
+
+def test_ordinals_count_equal_times_however_many_others_are_held_or_forgotten() -> None:
+    draw, ordinals, counts = np.random.default_rng(3), Ordinals(), Counter[tuple[int, int]]()
+    for begin in range(0, 20_000, 500):
+        keys, ts = draw.integers(0, 50, 3_000), draw.integers(begin, begin + 1_500, 3_000)
+        wanted = []
+        for one in zip(keys.tolist(), ts.tolist(), strict=True):
+            wanted.append(counts[one])
+            counts[one] += 1
+        assert ordinals.assign(keys, ts).tolist() == wanted
+        ordinals.forget(partial(np.full_like, fill_value=begin + 500))
+    held = ordinals.table()
+    assert {(key, ts): count for key, ts, count in held.T.tolist()}.items() <= counts.items()
+    assert held.shape[1] < len(counts) / 2
