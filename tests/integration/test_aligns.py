@@ -10,21 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.joiner_application import Application, application, seeded_entries
+from tests.integration.joiner_application import ALIGNS, Application, application, found_of, seeded_entries
 from tests.integration.services import read_topic
-
-ALIGNS = """
-[[align]]
-name = "table"
-driver = "torque"
-lateness = "500ms"
-
-[align.columns]
-speed = { rule = "linear", tolerance = "20s", lateness = "1s" }
-heading = { stream = "speed", rule = "linear", period = 360.0 }
-command = { on_missing = "drop", tolerance = "5s" }
-near = { stream = "command", rule = "nearest", tolerance = "3s" }
-"""
 
 
 @pytest.fixture
@@ -34,11 +21,6 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 def rows_of(app: Application) -> list[dict[str, Any]]:
     return [row for value in app.values("out") if "values" in (row := json.loads(value))]
-
-
-def tally(findings: dict[str, Any], what: str) -> dict[str, Any]:
-    (found,) = (one for one in findings["compared"] if (one["what"], one["join"]) == (what, "table"))
-    return dict(found)
 
 
 def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application) -> None:
@@ -62,8 +44,8 @@ def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application)
     findings = app.verify()
     assert third.stop() == 0
     rows = rows_of(app)
-    assert tally(findings, "aligned rows")["found"] == len(rows) > 100
-    assert tally(findings, "late records")["found"] > 10
+    assert found_of(findings, "aligned rows", "table") == len(rows) > 100
+    assert found_of(findings, "late records", "table") > 10
     assert len({row["id"] for row in rows}) == len(rows)
     assert any(row["values"]["speed"] is None for row in rows)
     assert sum(checkpoint.counts["rows"] for checkpoint in app.checkpoints().values()) == len(rows)
