@@ -27,6 +27,7 @@ def played(seeds: tuple[int, ...]) -> Tally:
     return play_all(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)  # enough for a large LSB_SIMULATION_SEEDS
 def test_every_history_ends_with_each_result_exactly_once() -> None:
     tally = played(SEEDS)
