@@ -10,8 +10,9 @@ PYTHON ?= python3
 PY := .venv/bin/python
 CHAOS_SEEDS ?= 1 2
 
-# Two test processes, each with its own servers, because they spend half of their time waiting.
-SIDE_BY_SIDE ?= -n 2 --dist loadfile
+# Two test processes, each with its own servers, because they spend half of their time waiting. Files with slow tests come
+# first (tests/conftest.py), so that both processes end at about the same time.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
 SOAK_MINUTES ?= 65
@@ -75,12 +76,11 @@ quick: setup check ## for everyday work: style, types, unit and property tests, 
 	@$(PY) -m pytest -q $(SIDE_BY_SIDE) tests/unit tests/property
 	@printf '\nPASSED: checks, unit and property tests are fine. `make test` runs everything that must pass.\n'
 
-# The tests on servers are one run with the slowest files first, so that both processes end at about the same time.
 test: setup check ## everything that must pass: checks, all tests, a few chaos seeds
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
 	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seeds $(CHAOS_SEEDS)); the first run fetches the servers)
-	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE) --no-loadscope-reorder
+	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE)
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
 test-compose: compose-needs setup ## docker-compose.yml with stand-in images: up, kills, alerts, Spark, tester, fifteen minutes; needs Docker and debootstrap

@@ -1,9 +1,10 @@
-"""Settings for all tests: the format of logs, and reproducible Hypothesis profiles."""
+"""Settings for all tests: the format of logs, reproducible Hypothesis profiles, and the order of files."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Services that the tests start log to files, where plain text is easier to read and search than JSON.
@@ -18,3 +19,9 @@ settings.register_profile(
 # A failure is reported without a search for the smallest failing example.
 settings.register_profile("no-shrinking", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("LSB_HYPOTHESIS", "ci" if os.environ.get("CI") else "local"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with a slow test come first, so that test processes side by side end at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("chaos")}
+    items.sort(key=lambda item: item.path not in slow)

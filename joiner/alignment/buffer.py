@@ -169,10 +169,7 @@ class AlignBuffer:
         return f"<AlignBuffer({rules}) rows={len(self)} records={self.held()}{' closed' if self._closed else ''}>"
 
     def held(self) -> int:
-        """Return the number of column records currently held.
-
-        Unless the buffer has a grid, a record in a ``"linear"`` column may be held, and counted, twice.
-        """
+        """Return the number of column records currently held."""
         return self._rows.held()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -47,14 +48,26 @@ class DriverRows:
         return len(self._pending)
 
     def held(self) -> int:
-        """Return the number of column records currently held. A record counts once for each relation that holds it."""
-        return sum(relation.held() for _, relation in self._relations)
+        """Return the number of column records currently held."""
+        counts = self.held_by_stream()
+        return sum(counts.values()) - counts[DRIVER]
 
     def held_by_stream(self) -> dict[str, int]:
         """Return the number of held records, by stream.
 
-        For the driver, this is about the number of records that wait or may still have a duplicate. Each of them counts
-        once, although several relations hold it.
+        Each record counts once, although several relations may hold it. For the driver, this is about the number of
+        records that wait or may still have a duplicate.
+        """
+        counts = self.entries_by_stream()
+        for (name, one), (of_other, other) in pairwise(self._relations):
+            if name == of_other:
+                counts[name] -= one.held_by_both(other)
+        return counts
+
+    def entries_by_stream(self) -> dict[str, int]:
+        """Return the number of entries that need memory, by stream. Thread-safe.
+
+        This is the number of held records, except that a column's record counts once for each relation that holds it.
         """
         counts = dict.fromkeys((DRIVER, *(name for name, _ in self._relations)), 0)
         for name, relation in self._relations:
@@ -65,7 +78,9 @@ class DriverRows:
         """Return the times in ns of the waiting rows (``"driver"``) or of a column's held records, shape (n,)."""
         if stream == DRIVER:
             return self._pending.ts()
-        return np.concatenate([relation.held_ts() for name, relation in self._relations if name == stream])
+        seqs, times = zip(*(relation.held_ts() for name, relation in self._relations if name == stream), strict=True)
+        _, first = np.unique(np.concatenate(seqs), return_index=True)
+        return np.concatenate(times)[first]
 
     def held_values(self, stream: str) -> Floats:
         """Return the values that rows may still get from a column's records that were consumed so far, shape (n,)."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numba import types
+
+from joiner.core.compiled import COUNT, INTS, compiled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +42,15 @@ class PositionTable:
     def column(self, which: int) -> Ints:
         """Return a copy of one column of all rows, shape (n,)."""
         return self._table[which, : self._count][~self._is_gone[: self._count]]
+
+    def count_common(self, other: PositionTable) -> int:
+        """Return the number of positions that are in both tables."""
+        return _count_common(
+            self._table[SEQ, : self._count],
+            self._is_gone[: self._count],
+            other._table[SEQ, : other._count],
+            other._is_gone[: other._count],
+        )
 
     def append(self, rows: Ints) -> None:
         """Append rows, shape (columns, n). Their positions must be above the positions of all earlier rows."""
@@ -79,3 +91,18 @@ class PositionTable:
         self._table = np.empty((len(kept), room), dtype=np.int64)
         self._table[:, : self._count] = kept
         self._is_gone = np.zeros(room, dtype=bool)
+
+
+_FLAGS: Final = types.Array(types.boolean, 1, "C")
+
+
+@compiled(COUNT, INTS, _FLAGS, INTS, _FLAGS)
+def _count_common(one: Ints, one_is_gone: Flags, other: Ints, other_is_gone: Flags) -> int:
+    """Count the positions, ascending in each table, that are in both and gone from neither."""
+    count, at = 0, 0
+    for number in range(len(one)):
+        while at < len(other) and other[at] < one[number]:
+            at += 1
+        if at < len(other) and other[at] == one[number] and not one_is_gone[number] and not other_is_gone[at]:
+            count += 1
+    return count

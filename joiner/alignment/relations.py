@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from joiner.alignment.position_table import PositionTable
+from joiner.alignment.position_table import SEQ, PositionTable
 from joiner.core.engine import LocalStreamBuffer, Step
 
 if TYPE_CHECKING:
@@ -73,13 +73,17 @@ class RelationBuffer:
         """Return the number of the column's records currently held."""
         return len(self._held)
 
+    def held_by_both(self, other: RelationBuffer) -> int:
+        """Return the number of the column's records that another relation of the same column holds as well."""
+        return self._held.count_common(other._held)
+
     def held_of_driver(self) -> int:
         """Return the number of records of the driver that are held, whether or not they have been answered."""
         return len(self._buffer) - len(self._held)
 
-    def held_ts(self) -> Ints:
-        """Return the times, in ns, of the column's held records, shape (n,)."""
-        return self._held.column(TS)
+    def held_ts(self) -> tuple[Ints, Ints]:
+        """Return the positions of the column's held records, ascending, and their times in ns, shape (n,) each."""
+        return self._held.column(SEQ), self._held.column(TS)
 
     def held_values(self) -> Ints:
         """Return the values of the column's held records, shape (n,)."""

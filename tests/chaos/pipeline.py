@@ -3,6 +3,7 @@
     simulator -> MQTT -> connector -> Kafka <-> joiners one, two, three -> Kafka -> db_connector -> InfluxDB
 
 Every connection between a service and a server goes through its own wire. The faults are in `schedule` and `play`.
+`APPLICATIONS` lists the joiners' applications: a further one may read the results of the first one.
 """
 
 from __future__ import annotations
@@ -25,15 +26,13 @@ from tests.chaos.limits import clock_variables, mount_disk, set_clock, unmount_d
 from tests.chaos.wire import Wire, Wires
 from tests.integration.services import ROOT, kill
 
-JOINERS: Final = ("one", "two", "three")
-SERVICES: Final = ("simulator", "connector", *JOINERS, "db_connector")
 SERVERS: Final = ("mqtt", "kafka", "influxdb")
 
 PARTITIONS: Final = 3
 IN_FLIGHT_MAX: Final = 200
 """The maximum number of messages that the simulator has in flight. They are sent again after a kill."""
 
-SETTINGS: Final = """\
+_SETTINGS: Final = """\
 [kafka]
 bootstrap_servers = "{kafka}"
 
@@ -43,7 +42,7 @@ org = "-"
 bucket = "lsb/autogen"
 
 [topics]
-data = "{name}.data"
+data = "{data}"
 out = "{name}.out"
 late = "{name}.late"
 rejected = "{name}.rejected"
@@ -63,6 +62,18 @@ snapshot_records = 1500
 session_timeout = "6s"
 transaction_timeout = "10s"
 
+{operators}
+[db_connector]
+group = "{name}-db"
+measurement = "{name}"
+instance = "db"
+session_timeout = "6s"
+batch_records = 500
+backoff_max = "500ms"
+request_timeout = "3s"
+"""
+
+_OPERATORS: Final = """\
 [[join]]
 name = "power"
 left = "actSpeed_C11"
@@ -80,15 +91,34 @@ tolerance = "2s"
 lateness = "500ms"
 emit_unmatched = "both"
 
-[db_connector]
-group = "{name}-db"
-measurement = "{name}"
-instance = "db"
-session_timeout = "6s"
-batch_records = 500
-backoff_max = "500ms"
-request_timeout = "3s"
+[[align]]
+name = "spindle"
+driver = "vaTorque_C11"
+lateness = "500ms"
+
+[align.columns]
+speed = { stream = "actSpeed_C11", rule = "linear", tolerance = "5s", lateness = "1s" }
+command = { stream = "cmdSpeed_C11", rule = "previous", tolerance = "10s" }
+load = { stream = "vaLoad_C11", rule = "nearest", tolerance = "2s", on_missing = "drop" }
 """
+
+
+@dataclass(frozen=True)
+class JoinerApplication:
+    """An application of joiners: its operators as TOML, and the instances that run it.
+
+    ``reads``: the name of the application whose results it reads, or empty if it reads the connector's records.
+    """
+
+    name: str
+    joiners: tuple[str, ...]
+    operators: str
+    reads: str = ""
+
+
+APPLICATIONS: Final = (JoinerApplication("first", ("one", "two", "three"), _OPERATORS),)
+"""In the order in which their input is complete. The connector writes for the first one, and the database has the
+results of the last one. A new application needs a line here, and its joiners' faults in `schedule`."""
 
 _KAFKA: Final = {
     # Expired transactions are aborted within one second instead of ten.
@@ -153,12 +183,13 @@ def chaos_stack(
     ``small_disks``: servers whose disk can be filled (see `limits`). ``wrong_clocks``: services whose clock can be set.
     """
     wires = Wires()
+    joiners = [joiner for application in APPLICATIONS for joiner in application.joiners]
     with ephemeral_stack(say=say) as stack:
         made = ChaosStack(
             stack,
             wires,
             {service: wires.add() for service in ("simulator", "connector")},
-            {service: wires.add() for service in ("connector", *JOINERS, "db_connector")},
+            {service: wires.add() for service in ("connector", *joiners, "db_connector")},
             wires.add(),
         )
         stack.kafka.more = {**_KAFKA, **_listeners(made.kafka)}
@@ -202,6 +233,8 @@ class ChaosPipeline:
     rate: int
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
+    configs: dict[str, Path] = field(default_factory=dict)
+    """The settings file of each application, by the application's name."""
     sent_before: int = 0
     """The number of lines in the journal when the simulator was last started."""
     skipped: int = 0
@@ -209,23 +242,47 @@ class ChaosPipeline:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        settings = SETTINGS.format(
-            name=self.name,
-            partitions=PARTITIONS,
-            kafka=self.servers.stack.kafka.address,
-            influxdb=self.servers.stack.influxdb.url,
+        self.configs = {application.name: self._write_settings(application) for application in APPLICATIONS}
+        self._add("simulator", "simulator")
+        self._add("connector", "connector", "--config", str(self.config))
+        for application in APPLICATIONS:
+            for name in application.joiners:
+                self._add(name, "joiner", "run", "--instance", name, "--config", str(self.configs[application.name]))
+        self._add("db_connector", "db_connector", "--config", str(self.last_config))
+
+    def _add(self, name: str, module: str, *arguments: str) -> None:
+        self.services[name] = Service(name, module, arguments, self.folder / f"{name}.log")
+
+    def _write_settings(self, application: JoinerApplication) -> Path:
+        """Write the settings file of an application, and return its path."""
+        names = {one.name: self.name if at == 0 else f"{self.name}-{one.name}" for at, one in enumerate(APPLICATIONS)}
+        path = self.folder / f"{application.name}.toml"
+        path.write_text(
+            _SETTINGS.format(
+                name=names[application.name],
+                data=f"{names[application.reads]}.out" if application.reads else f"{self.name}.data",
+                operators=application.operators,
+                partitions=PARTITIONS,
+                kafka=self.servers.stack.kafka.address,
+                influxdb=self.servers.stack.influxdb.url,
+            )
         )
-        self.config.write_text(settings)
-        for name in SERVICES:
-            module = "joiner" if name in JOINERS else name
-            arguments = ("run", "--instance", name) if name in JOINERS else ()
-            config = () if name == "simulator" else ("--config", str(self.config))
-            self.services[name] = Service(name, module, (*arguments, *config), self.folder / f"{name}.log")
+        return path
 
     @property
     def config(self) -> Path:
-        """The settings file, which all services share."""
-        return self.folder / "lsb.toml"
+        """The settings file of the first application, which the connector shares."""
+        return self.configs[APPLICATIONS[0].name]
+
+    @property
+    def last_config(self) -> Path:
+        """The settings file of the last application, whose results the database has."""
+        return self.configs[APPLICATIONS[-1].name]
+
+    @property
+    def joiners(self) -> list[str]:
+        """The joiners of all applications."""
+        return [joiner for application in APPLICATIONS for joiner in application.joiners]
 
     @property
     def journal(self) -> Path:

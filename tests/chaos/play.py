@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos.pipeline import ChaosPipeline
@@ -78,8 +77,9 @@ class Play:
 
     def _start_all(self) -> None:
         Settling(self._pipeline).create_topics()
-        for name in ("connector", "one", "two", "db_connector"):
-            self._pipeline.start(name)
+        for name in ("connector", *self._pipeline.joiners, "db_connector"):
+            if name not in self._away:
+                self._pipeline.start(name)
         for name, words in (
             ("connector", "connected to MQTT"),
             ("one", ": claimed"),
@@ -229,20 +229,31 @@ class Play:
         self._note("everything is processed", "pipeline")
         for name in self._pipeline.services:
             self._stop(name)
-        self.played.report = verify(self._pipeline, self._pipeline.events)
+        self.played.report = verify(self._pipeline)
 
     def _supervise_to_the_end(self) -> bool:
         self._supervise()
         return self._replayed
 
 
-def verify(pipeline: ChaosPipeline, events: Path | None) -> dict[str, Any]:
-    """Return the tester's report on everything from Kafka, or from the events file if given, to the database."""
-    report = pipeline.folder / "verified.json"
-    command = [sys.executable, "-m", "joiner.tester", "verify", "--influx", f"--config={pipeline.config}"]
-    command += [f"--json={report}", *([f"--events={events}"] if events is not None else [])]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-    (pipeline.folder / "verified.txt").write_text(done.stdout + done.stderr)
-    assert report.exists(), done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(report.read_text())
-    return {**found, "is_right": done.returncode == 0}
+def verify(pipeline: ChaosPipeline) -> dict[str, Any]:
+    """Return the tester's report on everything from the events file to the database, with the totals of all reports.
+
+    There is one report for each application. It covers the events if the application reads the connector's records, and
+    the points if the database has the application's results.
+    """
+    reports = []
+    for config in pipeline.configs.values():
+        report = config.with_suffix(".json")
+        command = [sys.executable, "-m", "joiner.tester", "verify", f"--config={config}", f"--json={report}"]
+        command += [f"--events={pipeline.events}"] if config == pipeline.config else []
+        command += ["--influx"] if config == pipeline.last_config else []
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+        with (pipeline.folder / "verified.txt").open("a") as text:
+            text.write(done.stdout + done.stderr)
+        assert report.exists(), done.stdout + done.stderr
+        reports.append({**json.loads(report.read_text()), "is_right": done.returncode == 0})
+    total = {name: sum(report["total"][name] for report in reports) for name in reports[0]["total"]}
+    compared = [tally for report in reports for tally in report["compared"]]
+    is_right = all(report["is_right"] for report in reports)
+    return {**reports[0], "total": total, "compared": compared, "is_right": is_right}

@@ -13,6 +13,7 @@ from broker.kafka.topics import data_topic_specs, ensure_topics, state_topic_spe
 from broker.settings import load_settings
 from broker.wire.records import Record, decode_data
 from connector.settings import Settings as ConnectorSettings
+from db_connector.settings import DbConnectorSettings
 from joiner.check.verify.events import parse_row
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
@@ -31,14 +32,16 @@ class Settling:
 
     def __init__(self, pipeline: ChaosPipeline) -> None:
         self._pipeline = pipeline
-        self._settings = load_settings(JoinerSettings, pipeline.config)
+        self._settings = [load_settings(JoinerSettings, config) for config in pipeline.configs.values()]
+        """Of each application, in the order of the pipeline."""
+        self._kafka = self._settings[0].kafka
         self._consumer: Consumer | None = None
 
     def create_topics(self) -> None:
         """Create the topics, before any service does."""
-        settings = self._settings
-        specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
-        ensure_topics(AdminClient(settings.kafka.client_config()), specs)
+        for settings in self._settings:
+            specs = [*data_topic_specs(settings.topics), state_topic_spec(settings.application.name, settings.topics)]
+            ensure_topics(AdminClient(settings.kafka.client_config()), specs)
 
     def wait(self, look: Callable[[], bool]) -> None:
         """Wait until everything is processed. ``look`` is polled, and returns whether the simulator is done."""
@@ -71,16 +74,20 @@ class Settling:
 
     def _missing(self, expected: set[tuple[str, str, str]]) -> int:
         """Remove the quantities found in Kafka from ``expected``, and return how many are still missing."""
-        topic = self._settings.topics.data
-        for stored in read_topic(self._settings.kafka.bootstrap_servers, topic, PARTITIONS):
+        topic = self._settings[0].topics.data
+        for stored in read_topic(self._kafka.bootstrap_servers, topic, PARTITIONS):
             record, _ = decode_data(stored.value, "ms")
             if isinstance(record, Record):
                 expected.discard((record.thing, record.quantity, record.id))
         return len(expected)
 
     def _is_joined(self) -> bool:
+        # In this order, so that the input of each application is complete when it is its turn.
+        return all(map(self._is_joined_by, self._settings))
+
+    def _is_joined_by(self, settings: JoinerSettings) -> bool:
         try:
-            with closing(Readers(self._settings, SystemClock())) as readers:
+            with closing(Readers(settings, SystemClock())) as readers:
                 found = {unit: read_checkpoint(readers, unit) for unit in range(PARTITIONS)}
             for unit, checkpoint in found.items():
                 if checkpoint is None or any(at < self._end(topic, unit) for topic, at in checkpoint.offsets.items()):
@@ -90,8 +97,9 @@ class Settling:
         return True
 
     def _is_written(self) -> bool:
-        topic = self._settings.topics.out
-        with closing(topic_reader(self._settings.kafka.bootstrap_servers, f"{self._pipeline.name}-db")) as group:
+        topic = self._settings[-1].topics.out
+        group_name = load_settings(DbConnectorSettings, self._pipeline.last_config).db_connector.group
+        with closing(topic_reader(self._kafka.bootstrap_servers, group_name)) as group:
             try:
                 committed = group.committed([TopicPartition(topic, unit) for unit in range(PARTITIONS)], 10)
             except KafkaException:
@@ -100,5 +108,5 @@ class Settling:
 
     def _end(self, topic: str, partition: int) -> int:
         if self._consumer is None:
-            self._consumer = topic_reader(self._settings.kafka.bootstrap_servers, f"{self._pipeline.name}-watch")
+            self._consumer = topic_reader(self._kafka.bootstrap_servers, f"{self._pipeline.name}-watch")
         return log_range(self._consumer, topic, partition)[1]

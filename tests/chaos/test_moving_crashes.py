@@ -1,4 +1,4 @@
-"""A join that is moved between runners stays correct when one of them dies at a seeded step."""
+"""Joins and an align that are moved between runners stay correct when one of them dies at a seeded step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.moving import Play, Runner, process, spark
 from tests.chaos.schedule import seeds
-from tests.integration.joiner_application import Application
+from tests.integration.joiner_application import ALIGNS, Application, found_of
 
 TURNS = 3
 SPARK_SEEDS = 7
@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 def play(kafka: str, folder: Path, seed: int, runners: tuple[Runner, Runner]) -> None:
-    app = Application(kafka, folder)
+    app = Application(kafka, folder, aligns=ALIGNS)
     try:
         findings = Play(app, seed, runners, TURNS).run()
         assert findings["total"]["found"] > 100
+        assert found_of(findings, "aligned rows", "table") > 100
     finally:
         app.close()
 

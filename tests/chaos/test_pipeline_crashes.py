@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, from the events file to the database, whichever process dies and whenever it dies."""
+"""Every pair and every aligned row exists exactly once, from the events file to the database, whatever dies when."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.chaos.pipeline import ChaosPipeline, ChaosStack
 from tests.chaos.play import Play
 from tests.chaos.report import row_of
 from tests.chaos.schedule import schedule, seeds
+from tests.integration.joiner_application import found_of
 
 _log = logging.getLogger(__name__)
 
@@ -44,5 +45,6 @@ def test_every_pair_comes_out_once_whatever_dies(
     _log.warning("%s", row)
     chaos_report.append(row | {"timeline": played.timeline, "schedule": [vars(act) for act in acts]})
     assert played.failures == []
-    assert played.report["total"]["found"] > 0
+    rows = found_of(played.report, "aligned rows", "spindle")
+    assert found_of(played.report, "points in InfluxDB", "spindle") == rows > 100
     assert played.report["is_right"], (tmp_path / "verified.txt").read_text()

@@ -1,4 +1,4 @@
-"""Every pair exists exactly once, whichever part of the Spark stage dies and whenever it dies."""
+"""Every pair and every aligned row exists exactly once, whichever part of the Spark stage dies and whenever it dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ import pytest
 from tests.chaos.dying import POINTS
 from tests.chaos.dying_stage import WHO
 from tests.chaos.schedule import seeds
-from tests.integration.joiner_application import SPARK_STARTS_S, Application, Joiner, application, seeded_entries
+from tests.integration.joiner_application import (
+    ALIGNS,
+    SPARK_STARTS_S,
+    Application,
+    Joiner,
+    application,
+    found_of,
+    seeded_entries,
+)
 from tests.integration.services import wait_until
 
 _log = logging.getLogger(__name__)
@@ -29,7 +37,7 @@ DEATHS: Final = [(who, point) for point in POINTS["joiner"] for who in WHO]
 
 @pytest.fixture
 def app(plain_kafka: str, tmp_path: Path) -> Iterator[Application]:
-    yield from application(plain_kafka, tmp_path, runner="spark")
+    yield from application(plain_kafka, tmp_path, runner="spark", aligns=ALIGNS)
 
 
 def deaths(seed: int) -> list[tuple[str, str]]:
@@ -61,7 +69,7 @@ def test_every_pair_comes_out_once_whatever_dies_of_the_stage(app: Application, 
     app.produce(seeded_entries(draw.randrange(10**6), PIECE))
     app.wait_until_through(SPARK_STARTS_S)
     assert last.stop() == 0
-    assert app.verify()["total"]["found"] > 0
+    assert found_of(app.verify(), "aligned rows", "table") > 0
 
 
 def feed_until_dead(app: Application, joiner: Joiner, died: Path, draw: random.Random) -> None:

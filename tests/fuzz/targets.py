@@ -19,11 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from broker.settings import ServiceSettings, SettingsError, load_settings
-from broker.wire.records import decode_joined, encode
+from broker.wire.records import encode
 from connector.events import Parser, dead_letter
 from connector.settings import Settings as ConnectorSettings
 from db_connector.kafka.target import origin_of, target_of
-from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
 from db_connector.settings import DbConnectorSettings
 from joiner.check.verify.events import Quantity, parse_row
 from joiner.runtime import control
@@ -44,6 +43,7 @@ from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
 from tests.fuzz.arrow_targets import arrow_message, read_arrow, read_results, results_message
 from tests.fuzz.mutation import ODD, Mutator
+from tests.fuzz.result_targets import aligned_row, assert_clear, joined, make_point, read_row
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 
 EVENT_BYTES_MAX: Final = 256 * 1024
@@ -62,11 +62,6 @@ class Target:
     name: str
     make: Callable[[Mutator], Any]
     run: Callable[[Any], str]
-
-
-def assert_clear(error: Exception) -> None:
-    """Check that the error has a message."""
-    assert str(error)
 
 
 # Events, from MQTT and from the simulator's file
@@ -118,7 +113,19 @@ def _replay_line(case: tuple[bytes, str]) -> str:
 
 RECORD: Final = {"thing": "a", "quantity": "speed", "phenomenonTime": BASE_MS, "result": 288.2, "id": "e1"}
 WATERMARK: Final = {"thing": "a", "quantity": "speed", "markTime": BASE_MS}
-_SETTINGS: Final = make_settings()
+_SETTINGS: Final = make_settings(
+    align=[
+        {
+            "name": "spindle",
+            "driver": "torque",
+            "columns": {
+                "speed": {"rule": "linear", "tolerance": "1s"},
+                "last": {"stream": "speed", "on_missing": "drop"},
+                "near": {"stream": "speed", "rule": "nearest", "lateness": "1s"},
+            },
+        }
+    ]
+)
 _SIDES: Final = ("speed", "torque")
 
 
@@ -143,7 +150,7 @@ def _read_records(values: list[bytes | None]) -> str:
     written = effects.messages(_SETTINGS.topics)
     if _SETTINGS.topics.out in written:
         for value in written[_SETTINGS.topics.out].values.each():
-            _make_point(value)
+            make_point(value)
     restored = Unit.restore(_SETTINGS, 0, unit.snapshot())
     assert restored.held() == unit.held()
     return "dead letters" if together[0] else "records"
@@ -166,35 +173,7 @@ def _read_singly(messages: Messages) -> tuple[Any, ...]:
         return _read(messages)
 
 
-# Results, as the database connector reads them
-
-JOINED: Final = {
-    "thing": "a",
-    "quantity": "power",
-    "phenomenonTime": BASE_MS,
-    "result": 2.5,
-    "id": "power:0:1:2",
-    "tie": "1.2",
-    "left": {"quantity": "speed", "phenomenonTime": BASE_MS, "result": 1.0, "id": "e1"},
-    "right": {"quantity": "torque", "phenomenonTime": BASE_MS, "result": 2.5, "id": "e2"},
-}
-
-
-def _joined(mutator: Mutator) -> bytes:
-    result = mutator.one_of(2.5, 1, {"left": 1.0, "right": 2})
-    return mutator.json({**JOINED, "result": result, "phenomenonTime": mutator.one_of(BASE_MS, 0.5, "2019-04-01")})
-
-
-def _make_point(value: bytes) -> str:
-    """Make the line of a point, like `db_connector.kafka.results`, or a dead letter."""
-    try:
-        line = point_line(decode_joined(value), "joined", "ms")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnrepresentableError) as error:
-        assert_clear(error)
-        return "dead letter"
-    assert b"\n" not in line
-    assert len(line) <= LINE_BYTES_MAX
-    return "point"
+# Offsets of the database connector
 
 
 def _metadata(mutator: Mutator) -> str | None:
@@ -326,6 +305,16 @@ def _restore(values: dict[str, bytes]) -> str:
 _TOML: Final = (
     Path(__file__).parents[2].joinpath("lsb.toml").read_bytes()
     + b"""
+[[align]]
+name = "table"
+driver = { quantity = "vaLoad_C11" }
+lateness = "500ms"
+watermark_scope = "partition"
+
+[align.columns]
+angle = { stream = { quantity = "position" }, rule = "linear", period = 360.0, lateness = "1s" }
+near = { stream = "mode", rule = "nearest", on_missing = "drop" }
+
 [connector]
 linger = "5ms"
 
@@ -432,7 +421,8 @@ _EVENTS: Final = Target("events from MQTT", _event, _parse_event)
 _DATA: Final = Target("records of the data topic", _records, _read_records)
 _STATE: Final = Target("state records", _state_values, _restore)
 _CONTROL: Final = Target("control records", _control, _hear)
-_RESULTS: Final = Target("results", _joined, _make_point)
+_RESULTS: Final = Target("results", joined, make_point)
+_ROWS: Final = Target("aligned rows", aligned_row, read_row)
 
 TARGETS: Final = (
     # Weighted by cost: a settings case takes a hundred times as long as an event.
@@ -441,6 +431,7 @@ TARGETS: Final = (
     *[_STATE] * 3,
     *[_CONTROL] * 5,
     *[_RESULTS] * 4,
+    *[_ROWS] * 2,
     Target("records in Arrow", arrow_message, read_arrow),
     Target("results in Arrow", results_message, read_results),
     Target("lines of the simulator", _event, _replay_line),

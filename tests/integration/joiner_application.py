@@ -91,6 +91,20 @@ emit_unmatched = "both"
 {aligns}
 """
 
+ALIGNS = """
+[[align]]
+name = "table"
+driver = "torque"
+lateness = "500ms"
+
+[align.columns]
+speed = { rule = "linear", tolerance = "20s", lateness = "1s" }
+heading = { stream = "speed", rule = "linear", period = 360.0 }
+command = { on_missing = "drop", tolerance = "5s" }
+near = { stream = "command", rule = "nearest", tolerance = "3s" }
+"""
+"""An align for the data of `seeded_entries`."""
+
 
 class Entry(NamedTuple):
     """A record to produce: its Kafka key, its value, and its partition unless the key determines it."""
@@ -140,6 +154,12 @@ def things_over_all_units(count: int) -> list[str]:
         if len(names) < count and partition_of(f"R{number}".encode(), PARTITIONS) == len(names) % PARTITIONS:
             names.append(f"R{number}")
     return names
+
+
+def found_of(findings: dict[str, Any], what: str, operator: str) -> int:
+    """Return how many outputs of a kind the tester has found that were expected from a join or an align."""
+    (found,) = (one["found"] for one in findings["compared"] if (one["what"], one["join"]) == (what, operator))
+    return int(found)
 
 
 @dataclass

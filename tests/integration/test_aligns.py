@@ -10,21 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.joiner_application import Application, application, seeded_entries
+from tests.integration.joiner_application import ALIGNS, Application, application, found_of, seeded_entries
 from tests.integration.services import read_topic
-
-ALIGNS = """
-[[align]]
-name = "table"
-driver = "torque"
-lateness = "500ms"
-
-[align.columns]
-speed = { rule = "linear", tolerance = "20s", lateness = "1s" }
-heading = { stream = "speed", rule = "linear", period = 360.0 }
-command = { on_missing = "drop", tolerance = "5s" }
-near = { stream = "command", rule = "nearest", tolerance = "3s" }
-"""
 
 GRIDS = """
 [[align]]
@@ -57,11 +44,6 @@ def rows_of(app: Application, align: str = "table") -> list[dict[str, Any]]:
     return [row for row in rows if "values" in row and row["quantity"] == align]
 
 
-def tally(findings: dict[str, Any], what: str, align: str = "table") -> dict[str, Any]:
-    (found,) = (one for one in findings["compared"] if (one["what"], one["join"]) == (what, align))
-    return dict(found)
-
-
 def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application) -> None:
     # Snapshots are rare at first, so that there are records to replay.
     often, app.application = app.application, 'snapshot_interval = "1h"\nsnapshot_records = 1000000'
@@ -83,16 +65,16 @@ def test_a_killed_joiner_writes_each_row_once_beside_its_joins(app: Application)
     findings = app.verify()
     assert third.stop() == 0
     rows = rows_of(app)
-    assert tally(findings, "aligned rows")["found"] == len(rows) > 100
-    assert tally(findings, "late records")["found"] > 10
+    assert found_of(findings, "aligned rows", "table") == len(rows) > 100
+    assert found_of(findings, "late records", "table") > 10
     assert len({row["id"] for row in rows}) == len(rows)
     assert any(row["values"]["speed"] is None for row in rows)
     assert sum(checkpoint.counts["table:rows"] for checkpoint in app.checkpoints().values()) == len(rows)
     for grid in ("regular", "sum"):
         on_grid = rows_of(app, grid)
-        assert tally(findings, "aligned rows", grid)["found"] == len(on_grid) > 100
+        assert found_of(findings, "aligned rows", grid) == len(on_grid) > 100
         assert len({row["id"] for row in on_grid}) == len(on_grid)
-    failed = tally(findings, "failed rows", "sum")["found"]
+    failed = found_of(findings, "failed rows", "sum")
     assert failed == sum(checkpoint.counts["sum:failed"] for checkpoint in app.checkpoints().values()) > 10
     keys = {
         (stored.key, json.loads(stored.value)["thing"]) for stored in read_topic(app.bootstrap, app.topic("out"), 3)

@@ -68,7 +68,7 @@ class History:
         plan = random.Random(f"plan {seed}")
         self.world = World(seed)
         self.world.director = self
-        self.world.snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
+        self.world.snapshot_bytes_max, self.world.slow_claims_s = _extremes(seed)
         self.difference = ""
         self._draw = self.world.draw
         self._settings = make_settings(plan)
@@ -303,3 +303,13 @@ class History:
             kafka.end_source(within, step.ends_as)
         else:
             kafka.append(step.topic, step.unit, step.key, step.value, within)
+
+
+def _extremes(seed: int) -> tuple[int, tuple[float, float] | None]:
+    """Return the values of `World.snapshot_bytes_max` and `World.slow_claims_s` with which a history begins.
+
+    Half of the histories begin with slow claims, because a unit without a checkpoint is the one that a claim may
+    mistake for a new one.
+    """
+    snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
+    return snapshot_bytes_max, random.Random(f"claims {seed}").choice([None, None, (4.0, 9.0), (9.0, 16.0)])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -14,20 +15,28 @@ import pytest
 
 from tests.seed_text import parse_seeds
 from tests.simulation.history import History, play
-from tests.simulation.seeds import play_all
+from tests.simulation.seeds import Tally, play_all
 
-SEEDS = parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200")
+FIRST = tuple(range(1, 201))
+SEEDS = tuple(parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200"))
 
 
+@functools.cache
+def played(seeds: tuple[int, ...]) -> Tally:
+    """Run the histories of the seeds, once for all tests: a seed always gives the same history."""
+    return play_all(seeds)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)  # enough for a large LSB_SIMULATION_SEEDS
 def test_every_history_ends_with_each_result_exactly_once() -> None:
-    tally = play_all(SEEDS)
+    tally = played(SEEDS)
     assert not tally.different, "\n".join(tally.texts[:2])
     assert tally.seeds == len(SEEDS)
 
 
 def test_everything_that_can_go_wrong_does() -> None:
-    counts = play_all(range(1, 201)).counts
+    counts = played(FIRST).counts
     wanted = {f"killed at {call}" for call in ("init", "begin", "produce", "flush", "send_offsets", "commit")}
     wanted |= {"lost answer of commit", "lost request of commit", "lost late of commit", "frozen at produce", "stops"}
     wanted |= {"retention", "compaction", "offsets reset", "outsider", "clock jump", "aborted transactions", "outputs"}

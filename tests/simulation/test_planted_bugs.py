@@ -14,6 +14,7 @@ SEEDS_MAX = 2000
 PLANTED = BUGS | ALIGN_BUGS
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # some defects take hundreds of histories
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_is_found(name: str) -> None:

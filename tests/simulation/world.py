@@ -203,9 +203,14 @@ class World:
         self.faults.befall(process, call, effect)
         if call in WRITES:
             self.note(call)
+        if call != "init" or self.slow_claims_s is None:
+            return effect()
+        # Either the request is slow, so that an earlier owner may still commit, or the response is.
+        slow_s = self.draw.uniform(*self.slow_claims_s)
+        before_s = self.draw.choice((0.0, slow_s))
+        self._wait(process, before_s)
         result = effect()
-        if call == "init" and self.slow_claims_s is not None:
-            self._wait(process, self.draw.uniform(*self.slow_claims_s))
+        self._wait(process, slow_s - before_s)
         return result
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:

@@ -100,14 +100,14 @@ class UnitAlign(UnitOperator):
     # Held records
 
     def held_by_stream(self) -> dict[str, int]:
-        """See `UnitOperator`. A record of a linear column may count twice."""
+        """See `UnitOperator`."""
         return self._buffer.driver_rows.held_by_stream()
 
     def held_bytes(self) -> dict[str, int]:
         """See `UnitOperator`."""
         return {
             stream: count * (self._row_bytes if stream == DRIVER else _RECORD_BYTES)
-            for stream, count in self.held_by_stream().items()
+            for stream, count in self._buffer.driver_rows.entries_by_stream().items()
         }
 
     def summary(self) -> AlignSummary:

@@ -346,6 +346,25 @@ def test_driver_records_that_are_held_after_their_rows_have_come_out_count_towar
         apply(unit, sent[10:])
 
 
+def test_a_held_record_of_a_linear_column_counts_once() -> None:
+    column = {"stream": {"topic": "two"}, "rule": "linear"}
+    align = {"name": "a", "driver": {"topic": "one"}, "columns": {"speed": column}}
+    settings = settings_of(align, application={"buffer_records_max": 8})
+    unit = Unit(settings, 0, {"one": 0, "two": 0})
+    unit.apply({"two": batch([record(n, "speed", BASE_MS + 10 * n) for n in range(4)])}, {"two": 4})
+    assert unit.align_summaries()["a"].held == {"driver": 0, "speed": 4}
+    assert unit.held() == 4
+    assert {lead.topic: (lead.fill, lead.share) for lead in unit.leads()} == {"one": (0.5, 0.0), "two": (0.5, 1.0)}
+    # Each record is stored for either direction, and the estimated memory includes both.
+    bytes_of_four = unit.held_bytes()["a"]["speed"]
+    unit.apply({"one": batch([record(0, "torque", BASE_MS + 15), record(1, "torque", BASE_MS + 25)])}, {"one": 2})
+    # The rows have come out. The speeds at 20 and 30 may still be the neighbours before a row, and that at 30 the one
+    # after it. The later driver record may still have a duplicate.
+    assert unit.align_summaries()["a"].held == {"driver": 1, "speed": 2}
+    assert unit.held_bytes()["a"]["speed"] == bytes_of_four * 3 // 8
+    assert Unit.restore(settings, 0, unit.snapshot()).held() == 3
+
+
 def test_a_snapshot_without_aligns_is_that_of_the_release_before() -> None:
     settings = JoinerSettings.model_validate({"topics": {"partitions": 1}, "join": [POWER]})
     unit = Unit(settings, 0, {DATA: 0})
