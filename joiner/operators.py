@@ -132,6 +132,11 @@ class AlignSettings(Section):
     columns: Annotated[dict[ColumnName, ColumnSettings], Field(min_length=1, max_length=COLUMNS_MAX)]
 
     @property
+    def output(self) -> str:
+        """The quantity of the rows."""
+        return self.name
+
+    @property
     def streams(self) -> dict[str, Stream]:
         """The streams of the driver and the columns, by name."""
         columns = {name: column.stream or Stream(quantity=name) for name, column in self.columns.items()}

@@ -93,6 +93,17 @@ class PendingRows:
         """Return the times of the rows in ns, shape (n,)."""
         return self._table.column(_TS)
 
+    def oldest_ns(self, keys: Ints, otherwise_ns: Ints) -> Ints:
+        """Return the time of each key's oldest row, or ``otherwise_ns`` if that is less, in ns, shape (k,).
+
+        ``keys``: ascending.
+        """
+        found = otherwise_ns.copy()
+        of_row, ts = self._table.column(_KEY), self._table.column(_TS)
+        is_asked = np.isin(of_row, keys)
+        np.minimum.at(found, keys.searchsorted(of_row[is_asked]), ts[is_asked])
+        return found
+
     def rows(self) -> Ints:
         """Return the state for `load`, shape (columns, n)."""
         return self._table.rows()

@@ -92,6 +92,8 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     # An application with aligns writes its rows as JSON.
     chosen = apart.choice([[], [_SPINDLE], [_TABLE], [_LAST], [_SPINDLE, _LAST]])
     aligns = [] if application["results"] == "arrow" else chosen
+    if (interval := apart.choice([None, "100ms", "1s"])) is not None:
+        application["watermark_interval"] = interval
     given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)
 
