@@ -227,6 +227,11 @@ class AlignSettings(Section):
         return ""
 
     @property
+    def output(self) -> str:
+        """The quantity of the rows."""
+        return self.name
+
+    @property
     def streams(self) -> dict[str, Stream]:
         """The streams of the driver, if there is one, and of the columns, by name."""
         columns = {name: column.stream or Stream(quantity=name) for name, column in self.columns.items()}

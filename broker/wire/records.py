@@ -5,7 +5,7 @@ once, with the same results. The format of the joiner's state topic, which no ot
 `joiner.runtime.model`.
 
     machine.data       `Record` or `Watermark`
-    machine.out        `Joined` or `AlignedRow`
+    machine.out        `Joined`, `AlignedRow` or `Watermark`
     machine.late       `Late`
     machine.unmatched  `Unmatched`
     machine.rejected   `Rejected`
@@ -332,6 +332,17 @@ def decode_joined(value: bytes) -> _JoinedIn:
     Only aligned rows have ``values``. Raises msgspec.DecodeError.
     """
     return _joined.decode(value)
+
+
+def is_watermark(value: bytes | None) -> bool:
+    """Return whether a message of the out topic is a watermark, and not a result."""
+    if value is None or b'"mark"' not in value:
+        return False
+    try:
+        _watermarks.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def decode_rejected(value: bytes) -> Rejected:

@@ -12,7 +12,7 @@ import msgspec
 
 from broker.commandline import describe_missing
 from broker.times import mean_text
-from broker.wire.records import Unreadable, decode_joined
+from broker.wire.records import Unreadable, decode_joined, is_watermark
 from db_connector.points import UnrepresentableError, point_line
 
 if TYPE_CHECKING:
@@ -92,9 +92,14 @@ class Results:
         return len(self.lines) + len(self.unrepresentable)
 
     def add(self, message: Message, measurement: str, time_unit: str) -> None:
-        """Convert a record to a line, or store the reason why it cannot be converted; see `point_line`."""
+        """Convert a record to a line, or store the reason why it cannot be converted; see `point_line`.
+
+        A watermark is not a result, and is left out.
+        """
         self.message_count += 1
         value, identity = message.value(), None
+        if is_watermark(value):
+            return
         if value and not value.startswith(b"{"):
             self._add_many(message, value, measurement, time_unit)
             return

@@ -188,6 +188,14 @@ class AlignBuffer:
             raise ArgumentError(message)
         return self._rows
 
+    def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
+        """Return a lower bound on the times of each key's rows still to come, in ns, int64 of shape (k,).
+
+        ``keys``: ascending. The second bound is that of all keys that were never used. A bound is the smallest int64 if
+        there is none. It never falls.
+        """
+        return self._rows.bounds_ns(keys)
+
     def snapshot(self) -> bytes:
         """Serialize the options and the whole state for `restore`."""
         of_rows, columns = self._rows.save()

@@ -109,6 +109,12 @@ class DriverRows:
         found = {DRIVER: self._relations[0][1].frontier_ns(keys)[0]}
         return found | {name: relation.frontier_ns(keys)[1] for name, relation in self._relations}
 
+    def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
+        """See `AlignBuffer.bounds_ns`: the driver's frontier or, if that is older, the oldest waiting row."""
+        _, relation = self._relations[0]
+        frontiers, _ = relation.frontier_ns(keys)
+        return self._pending.oldest_ns(keys, frontiers), relation.driver_frontier_of_unused_ns()
+
     def push(self, inputs: Mapping[str, Input], values: Mapping[str, Floats], *, ends: bool) -> StepRows:
         """Consume the next records, column values and watermarks. ``ends``: whether all streams end with them."""
         driver, answers, steps = inputs[DRIVER], list[Answers](), dict[str, Step]()

@@ -138,6 +138,16 @@ class GridRows:
                 self._held[column] += added_count + len(self._lists) - before_release
         return StepRows(rows, late_seq, duplicate_seq)
 
+    def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
+        """See `AlignBuffer.bounds_ns`: the next tick.
+
+        While the first tick is not certain, the bound is the key's oldest record, or the lowest frontier of a column.
+        """
+        self._grow(int(keys[-1]) + 1 if len(keys) else 0)
+        first, _, following = (of_key.take(keys) for of_key in self._ticks)
+        before_ticks = np.minimum(first, self._frontiers.at(keys).min(axis=0))
+        return np.where(following == NEVER, before_ticks, following), int(self._frontiers.of_all.min())
+
     def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
         """Return the state for `load`: values to be stored in a JSON header, and columns."""
         # The arrays also have entries for keys that have not occurred yet.
@@ -169,7 +179,12 @@ class GridRows:
         if all_known or any(self._frontiers.concerns_all(*one) for one in given):
             parts.append(np.flatnonzero(self._ticks.last != NEVER))
         keys = distinct(np.concatenate(parts), _NOTHING, _NOTHING)
-        have, needed = len(self._ticks.last), int(keys[-1]) + 1 if len(keys) else 0
+        self._grow(int(keys[-1]) + 1 if len(keys) else 0)
+        return keys
+
+    def _grow(self, needed: int) -> None:
+        """Allocate state for all keys below ``needed``."""
+        have = len(self._ticks.last)
         if needed > have:
             self._frontiers.grow(needed)
             self._lists.grow(needed)
@@ -180,7 +195,6 @@ class GridRows:
                 np.append(last, np.full(more, NEVER)),
                 np.append(following, np.full(more, NEVER)),
             )
-        return keys
 
     def _insert(self, column: int, records: Records, values: Floats) -> Ints:
         """Insert records that are not late, and return their nodes."""

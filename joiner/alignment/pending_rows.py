@@ -99,6 +99,17 @@ class PendingRows:
         found: Ints = self._table.column(column + _VALUE)[self._table.column(column + _STATE) == _FOUND]
         return found
 
+    def oldest_ns(self, keys: Ints, otherwise_ns: Ints) -> Ints:
+        """Return the time of each key's oldest row, or ``otherwise_ns`` if that is less, in ns, shape (k,).
+
+        ``keys``: ascending.
+        """
+        found = otherwise_ns.copy()
+        of_row, ts = self._table.column(_KEY), self._table.column(_TS)
+        is_asked = np.isin(of_row, keys)
+        np.minimum.at(found, keys.searchsorted(of_row[is_asked]), ts[is_asked])
+        return found
+
     def rows(self) -> Ints:
         """Return the state for `load`, shape (columns, n)."""
         return self._table.rows()

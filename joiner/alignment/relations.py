@@ -101,6 +101,10 @@ class RelationBuffer:
         """Return the frontiers of the driver and the column; see `LocalStreamBuffer.frontier_ns`."""
         return self._buffer.frontier_ns(keys)
 
+    def driver_frontier_of_unused_ns(self) -> int:
+        """Return the driver's frontier for all keys that were never used, in ns."""
+        return self._buffer.left_frontier_of_unused_ns()
+
     def save(self) -> tuple[bytes, Ints]:
         """Return a snapshot of the buffer, and the column's records in it, shape (3, n)."""
         return self._buffer.snapshot(), self._held.rows()

@@ -99,6 +99,12 @@ class HeldRecords:
         backlog = in_time_order(self._backlogs[side].all())
         return self._tables[side].merge(keys, self._places_of(keys), backlog, since=0)[0].rows
 
+    def in_table(self, keys: Ints) -> tuple[Side, Side]:
+        """Return both sides' records of ``keys`` (ascending), except those in the backlog."""
+        places = self._places_of(keys)
+        left, right = (table.merge(keys, places, _NO_TABLE, since=0)[0] for table in self._tables)
+        return left, right
+
     def load(self, side: int, rows: Ints) -> None:
         """Load records that `rows` returned. The side must be empty."""
         keys = np.unique(rows[KEY])

@@ -26,7 +26,7 @@ from joiner.core.arguments import (
 from joiner.core.backlog import HeldRecords, is_backlog
 from joiner.core.compiled import compile_declared, distinct
 from joiner.core.errors import ArgumentError
-from joiner.core.evaluate import evaluate
+from joiner.core.evaluate import evaluate, find_bounds
 from joiner.core.frontier import NEVER, Frontiers
 from joiner.core.record_store import COLUMNS, SEQ, Side
 
@@ -209,7 +209,8 @@ class LocalStreamBuffer:
         # From here on, nothing raises.
         since = [NEVER if last is None else last for last in self._last_seq]
         self._last_seq, self._closed = last_seq, ends
-        keys = self._touched_keys(records, watermarks, all_held=ends)
+        keys = _touched_keys(self._frontiers, self._held, records, watermarks, all_held=ends)
+        self._grow(int(keys.max(initial=-1)) + 1)
         before = self._frontiers.at(keys)
         late = [self._frontiers.advance(side, records[side], watermarks[side]) for side in (_LEFT, _RIGHT)]
         if ends:
@@ -246,16 +247,25 @@ class LocalStreamBuffer:
         """
         return np.union1d(self._frontiers.known_keys(), self._held.keys())
 
+    def left_frontier_of_unused_ns(self) -> int:
+        """Return the left stream's frontier for all unused keys, in ns."""
+        return int(self._frontiers.of_all[_LEFT, 0])
+
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """Return the left and the right stream's frontier for each of ``keys``, in ns, shape (k,) each.
 
         For a key that has had no records or watermarks yet, the frontier is the smallest int64.
         """
         asked = np.asarray(keys, dtype=np.int64)
-        if len(asked):
-            self._grow(int(asked.max()) + 1)
+        self._grow(int(asked.max(initial=-1)) + 1)
         left, right = self._frontiers.at(asked)
         return left, right
+
+    def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
+        """Return the bounds (see `find_bounds`) of ``keys``, ascending, in ns, shape (k,), and that of unused keys."""
+        frontiers = np.stack(self.frontier_ns(keys))
+        of_unused = find_bounds(_NO_RECORDS, _NO_RECORDS, self._frontiers.of_all, *self._rules[:2])
+        return find_bounds(*self._held.in_table(keys), frontiers, *self._rules[:2]), int(of_unused[0])
 
     def snapshot(self) -> bytes:
         """Serialize the options and the whole state for `restore`."""
@@ -295,18 +305,6 @@ class LocalStreamBuffer:
             message = f"{call} after close: both streams have ended"
             raise ArgumentError(message)
 
-    def _touched_keys(self, records: Sequence[Records], watermarks: Sequence[Watermarks], *, all_held: bool) -> Ints:
-        """Return the keys that a batch can affect, ascending. ``all_held``: include every key that has records."""
-        keys = [batch.key for batch in records] + [
-            batch.key[batch.key != ALL_KEYS] for batch in watermarks if len(batch.key)
-        ]
-        if all_held or any(map(self._frontiers.concerns_all, records, watermarks)):
-            keys += self._held.keys_by_side()
-        left, right, *more = keys
-        found = distinct(left, right, np.concatenate(more) if more else _NOTHING)
-        self._grow(int(found[-1]) + 1 if len(found) else 0)
-        return found
-
     def _grow(self, keys: int) -> None:
         self._frontiers.grow(keys)
         self._held.grow(keys)
@@ -338,6 +336,26 @@ class LocalStreamBuffer:
         return Step(*found[:4], *left_out, *released, np.sort(found.left_unmatched), np.sort(found.right_unmatched))
 
 
+def _touched_keys(
+    frontiers: Frontiers,
+    held: HeldRecords,
+    records: Sequence[Records],
+    watermarks: Sequence[Watermarks],
+    *,
+    all_held: bool,
+) -> Ints:
+    """Return the keys that a batch can affect, ascending. ``all_held``: include every key that has records."""
+    keys = [batch.key for batch in records] + [
+        batch.key[batch.key != ALL_KEYS] for batch in watermarks if len(batch.key)
+    ]
+    if all_held or any(map(frontiers.concerns_all, records, watermarks)):
+        keys += held.keys_by_side()
+    left, right, *more = keys
+    return distinct(left, right, np.concatenate(more) if more else _NOTHING)
+
+
 _NOTHING: Final = np.empty(0, dtype=np.int64)
+_NO_RECORDS: Final = Side(np.empty((len(COLUMNS), 0), dtype=np.int64), np.zeros(2, dtype=np.int64), 0)
+"""A side without records, for one key."""
 
 compile_declared()

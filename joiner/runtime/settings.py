@@ -96,6 +96,7 @@ class ApplicationSettings(Section):
     native: bool = True
     results: Literal["full", "compact", "arrow"] = "full"
     commit_interval: Duration = parse_duration("20ms")
+    watermark_interval: Duration | None = None
     snapshot_records: int = Field(default=200_000, ge=1)
     snapshot_interval: Duration = parse_duration("60s")
     buffer_records_max: int = Field(default=1_000_000, ge=1)

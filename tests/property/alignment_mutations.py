@@ -252,4 +252,18 @@ ALIGNMENT_MUTATIONS: Final = (
         'self._ticks = KeyTicks(columns["ticks.first"], columns["ticks.last"], columns["ticks.first"])',
         ALIGNMENT,
     ),
+    Mutation(
+        "the bound of a driver ignores waiting rows",
+        "pending_rows.py",
+        "np.minimum.at(found, keys.searchsorted(of_row[is_asked]), ts[is_asked])",
+        "pass",
+        ALIGNMENT,
+    ),
+    Mutation(
+        "the bound of a grid without ticks ignores the frontiers",
+        "grid_rows.py",
+        "before_ticks = np.minimum(first, self._frontiers.at(keys).min(axis=0))",
+        "before_ticks = first",
+        ALIGNMENT,
+    ),
 )

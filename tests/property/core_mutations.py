@@ -302,4 +302,40 @@ CORE_MUTATIONS: Final = (
         "np.maximum.at(found[side], keys.searchsorted(records.key), records.ts)",
         "pass",
     ),
+    Mutation(
+        "a bound ignores held records whose previous neighbour is not certain",
+        "evaluate.py",
+        "one = min(frontier, _first_open(own, relations, PREV, k))",
+        "one = frontier",
+    ),
+    Mutation(
+        "a bound ignores held records whose next neighbour is not certain",
+        "evaluate.py",
+        "if held != FOREVER:",
+        "if held == NEVER:",
+    ),
+    Mutation(
+        "a bound ignores the held previous neighbour",
+        "evaluate.py",
+        "return one, others[behind - 1]",
+        "return one, one",
+    ),
+    Mutation(
+        "a bound ignores the held next neighbour",
+        "evaluate.py",
+        "partner = min(partner, others[following])",
+        "partner = partner",
+    ),
+    Mutation(
+        "a bound takes less than half the tolerance",
+        "evaluate.py",
+        "half, odd = int(tolerance >> np.uint64(1)),",
+        "half, odd = int(tolerance >> np.uint64(2)),",
+    ),
+    Mutation(
+        "a bound does not round up half the tolerance",
+        "evaluate.py",
+        "half), odd))",
+        "half), 0))",
+    ),
 )

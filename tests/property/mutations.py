@@ -29,11 +29,16 @@ _FASTEST: Final = "tests/property/test_engine.py::test_the_same_for_thousands_of
 _TESTS: Final = {
     CORE: (
         _FASTEST,
+        "tests/property/test_bounds.py",
         "tests/property/test_engine.py",
         "tests/property/test_laws.py",
         "tests/property/test_pandas.py",
     ),
-    ALIGNMENT: ("tests/property/test_alignment.py", "tests/property/test_alignment_grid.py"),
+    ALIGNMENT: (
+        "tests/property/test_alignment.py",
+        "tests/property/test_alignment_grid.py",
+        "tests/property/test_bounds.py",
+    ),
 }
 _PLAIN: Final = ("-W", "ignore::RuntimeWarning")
 """Without compilation, numpy warns if a difference of times overflows int64; that is intended (`core.compiled.gap`)."""

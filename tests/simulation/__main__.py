@@ -111,7 +111,7 @@ def _markdown(facts: dict[str, Any], name: str) -> str:
         ("transactions aborted", counts["aborted transactions"]),
         ("changes of a unit's owner", counts["changes of owner"]),
         ("units given up to another owner", counts.get("given up to another owner", 0)),
-        ("input records judged at the end", counts["records"]),
+        ("input records judged at the end", counts["input records"]),
         ("results, late records and dead letters, each found once", counts["outputs"]),
         ("judgements", counts["judged"]),
     ]

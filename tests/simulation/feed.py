@@ -120,6 +120,8 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     if apart.random() < _FUNCTIONS:
         chosen = [align if "result" in align else align | {"function": _ROOT} for align in chosen]
     aligns = [] if application["results"] == "arrow" else chosen
+    if (interval := apart.choice([None, "100ms", "1s"])) is not None:
+        application["watermark_interval"] = interval
     given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)
 

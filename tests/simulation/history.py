@@ -42,6 +42,8 @@ _TRIED_AGAIN: Final = (
     "claiming it again",
 )
 _STATE: Final = f"{APPLICATION}.state"
+_FOUND: Final = ("input records", "watermarks written")
+"""The counts of the checker that are added up over all histories."""
 
 
 def play(seed: int) -> Outcome:
@@ -274,7 +276,7 @@ class History:
         if difference:
             self._differ(f"{when}:\n{difference}")
         elif findings is not None and when == "at the end":
-            self.world.counts["records"] += findings.counts.get("input records", 0)
+            self.world.counts.update({what: findings.counts.get(what, 0) for what in _FOUND})
             self.world.counts["outputs"] += findings.total.found
             self.world.counts["aborted transactions"] += self.world.kafka.aborted
             self.world.counts["fenced members"] += self.world.kafka.group(APPLICATION).fenced

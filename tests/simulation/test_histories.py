@@ -40,7 +40,7 @@ def test_everything_that_can_go_wrong_does() -> None:
     wanted = {f"killed at {call}" for call in ("init", "begin", "produce", "flush", "send_offsets", "commit")}
     wanted |= {"lost answer of commit", "lost request of commit", "lost late of commit", "frozen at produce", "stops"}
     wanted |= {"retention", "compaction", "offsets reset", "outsider", "clock jump", "aborted transactions", "outputs"}
-    wanted |= {"markers forgotten", "errors inside a batch", "topics unknown", "strangers"}
+    wanted |= {"markers forgotten", "errors inside a batch", "topics unknown", "strangers", "watermarks written"}
     assert {name for name in wanted if not counts[name]} == set()
 
 

@@ -9,9 +9,10 @@ import pytest
 from tests.simulation.align_bugs import ALIGN_BUGS
 from tests.simulation.bugs import BUGS
 from tests.simulation.history import play
+from tests.simulation.watermark_bugs import WATERMARK_BUGS
 
 SEEDS_MAX = 2000
-PLANTED = BUGS | ALIGN_BUGS
+PLANTED = BUGS | ALIGN_BUGS | WATERMARK_BUGS
 
 
 @pytest.mark.slow

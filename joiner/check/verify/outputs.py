@@ -20,6 +20,7 @@ from joiner.check.found.evidence import EvidenceError
 from joiner.check.found.findings import Findings
 from joiner.check.verify import comparison
 from joiner.check.verify.judgement import UnitJudgement
+from joiner.check.verify.output_watermarks import without_watermarks
 from joiner.check.verify.pairs import certain_now, expect_pairs
 from joiner.check.verify.rows import expect_rows, rows_now
 from joiner.runtime.settings import semantic_differences
@@ -129,7 +130,7 @@ def _verify_unit(
     outputs: comparison.Outputs,
     findings: Findings,
 ) -> UnitResult:
-    results = list(evidence.out(unit))
+    results = without_watermarks(list(evidence.out(unit)), settings, findings)
     span = _span(settings, checkpoint, evidence.progress_after(unit))
     judgement = UnitJudgement(settings, unit)
     pairs, rows = _judge_unit(settings, evidence, span, judgement)

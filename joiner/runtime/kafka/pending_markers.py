@@ -24,17 +24,20 @@ mistaken for another program's."""
 
 
 class _Named(msgspec.Struct):
-    """The fields that identify a result, a late or unmatched record, or a dead letter."""
+    """The fields that identify a result, a watermark, a late or unmatched record, or a dead letter."""
 
     id: str = ""
     application: str = ""
     source: str = ""
+    mark: msgspec.Raw = msgspec.Raw(b"")
+    quantity: str = ""
+    thing: str = ""
 
 
 def identity_of(value: bytes | None) -> str:
     """Return a string that identifies a record in a result topic, even if several applications write to the topic.
 
-    The string is empty if the record has no id.
+    The string is empty if the record has no id and is no watermark. A watermark is identified by its content.
 
     The id of a result includes the name of its join, and applications that share a topic must not have joins with the
     same name. A message that holds many results is identified by its first result.
@@ -45,6 +48,8 @@ def identity_of(value: bytes | None) -> str:
         named = msgspec.json.decode(value or b"", type=_Named)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
+    if not named.id and named.mark:
+        return f"{bytes(named.mark).decode()} {named.quantity} {named.thing}"
     return f"{named.application or named.source} {named.id}" if named.id else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -38,6 +39,10 @@ class ActiveTask:
     """The monotonic time of the last snapshot since the claim, or else of the claim itself."""
     records: int = 0
     """Number of records since ``snapshot_at_s``."""
+    watermarks_at_s: float = -math.inf
+    """The monotonic time at which watermarks were last taken."""
+    watermark_offsets: dict[str, int] | None = None
+    """The offsets at which they were taken, or None if there were too many for one transaction."""
     commit: Commit | None = None
     """The in-flight transaction."""
     first_commit_s: float = 0.0
@@ -124,6 +129,24 @@ class ActiveTask:
         """Take a snapshot of the unit. Return it with the place of the previous one, because a commit needs both."""
         self.snapshot_at_s, self.records = self.clock.monotonic_s(), 0
         return self.unit.snapshot(), self.place
+
+    def has_due(self, application: ApplicationSettings) -> bool:
+        """Return whether a commit is due although no input has arrived."""
+        return self.snapshot_due(application) or self._are_watermarks_due(application)
+
+    def add_watermarks(self, effects: Effects, application: ApplicationSettings) -> None:
+        """Add watermarks, if they are due, to the effects of all batches up to the current state."""
+        if self._are_watermarks_due(application):
+            watermarks = self.unit.output_watermarks
+            effects.add_watermarks(watermarks.take())
+            self.watermarks_at_s = self.clock.monotonic_s()
+            self.watermark_offsets = None if watermarks.has_more else dict(self.unit.offsets)
+
+    def _are_watermarks_due(self, application: ApplicationSettings) -> bool:
+        interval_ns = application.watermark_interval
+        if interval_ns is None or self.unit.offsets == self.watermark_offsets:
+            return False
+        return self.clock.monotonic_s() - self.watermarks_at_s >= interval_ns / 1e9
 
     def next_checkpoint(self, failed: Mapping[str, Failures] = MappingProxyType({})) -> Checkpoint:
         """Return the checkpoint of the unit's current state. The owner is copied from the last checkpoint.

@@ -49,17 +49,19 @@ def write_commit(
     transactions: UnitTransactions,
     messages: Outgoing,
     appended_ms: Mapping[int, int],
+    watermarks: int,
     checkpoint: Checkpoint,
     snapshot: tuple[bytes, SnapshotPlace] | None,
 ) -> SnapshotPlace | None:
     """Call `UnitTransactions.commit`, and count the written messages in the metrics.
 
-    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then. If the commit
-    raises an error, nothing is counted, even if Kafka has committed the transaction.
+    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then.
+    ``watermarks``: the number of watermarks among the messages. If the commit raises an error, nothing is counted, even
+    if Kafka has committed the transaction.
     """
     began_s = clock.monotonic_s()
     place = transactions.commit(messages, checkpoint, snapshot)
-    metrics.committed(messages, appended_ms, checkpoint, clock.monotonic_s() - began_s)
+    metrics.committed(messages, appended_ms, watermarks, checkpoint, clock.monotonic_s() - began_s)
     if snapshot is not None and place is not None:
         metrics.snapshot_written(checkpoint.unit, len(snapshot[0]))
     return place

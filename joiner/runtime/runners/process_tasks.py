@@ -120,7 +120,7 @@ class ProcessTasks:
         # Messages that were read before their topics were paused wait here.
         if task.is_writing_long and task.waiting is not None and ends and not self._commits.begin_waiting(number, task):
             return
-        if ends or (task.commit is None and task.snapshot_due(self._settings.application)):
+        if ends or (task.commit is None and task.has_due(self._settings.application)):
             task.has_uncommitted = True
             try:
                 task.add_waiting(self._apply(number, task, batches, ends))

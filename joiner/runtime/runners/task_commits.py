@@ -49,15 +49,15 @@ class TaskCommits:
     ) -> SnapshotPlace | None:
         """Commit the effects of joined batches. Return the place of the snapshot, if one was written. Thread-safe."""
         messages = effects.messages(self._settings.topics)
-        return write_commit(
-            self._metrics, self._clock, transactions, messages, effects.appended_ms, checkpoint, snapshot
-        )
+        counts = effects.appended_ms, effects.watermarks
+        return write_commit(self._metrics, self._clock, transactions, messages, *counts, checkpoint, snapshot)
 
     def begin(
         self, number: int, task: ActiveTask, effects: Effects, *, with_snapshot: bool, stopped: bool = False
     ) -> None:
         """Begin the commit of the unit's current state. The previous commit must be finished."""
         try:
+            task.add_watermarks(effects, self._settings.application)
             checkpoint = msgspec.structs.replace(task.next_checkpoint(effects.failed_pairs), stopped=stopped)
             snapshot = task.snapshot() if with_snapshot else None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units

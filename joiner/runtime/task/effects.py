@@ -33,6 +33,8 @@ class Effects:
     unmatched: list[Unmatched] = field(default_factory=list)
     failed_pairs: dict[str, Failures] = field(default_factory=dict)
     """The pairs for which the joining function failed, by join. Their dead letters are included in the effects."""
+    watermarks: int = 0
+    """The number of watermarks among the messages of the results."""
     appended_ms: Counter[int] = field(default_factory=Counter)
     """The number of pairs by the append time (ms) of the later record; empty if there are no metrics."""
 
@@ -48,11 +50,18 @@ class Effects:
         self.records += more.records
         self.pairs += more.pairs
         self.joined_parts += more.joined_parts
+        self.watermarks += more.watermarks
         self.late += more.late
         self.rejected += more.rejected
         self.unmatched += more.unmatched
         add_up(self.failed_pairs, more.failed_pairs)
         self.appended_ms += more.appended_ms
+
+    def add_watermarks(self, watermarks: Batch) -> None:
+        """Add watermarks of the state after these effects. No effects of a later batch may be added after them."""
+        if len(watermarks):
+            self.joined_parts.append(watermarks)
+            self.watermarks += len(watermarks)
 
     def messages(self, topics: TopicSettings) -> Outgoing:
         """Return the messages to write."""

@@ -19,6 +19,7 @@ from joiner.runtime.task.append_times import AppendTimes
 from joiner.runtime.task.decode import Keys, Messages, SideInput, TopicDecoder
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import Lead
+from joiner.runtime.task.operators.output_watermarks import OutputWatermarks
 from joiner.runtime.task.operators.unit_align import UnitAlign
 from joiner.runtime.task.operators.unit_grid import UnitGrid
 from joiner.runtime.task.operators.unit_join import UnitJoin
@@ -53,6 +54,7 @@ class Unit:
         self._aligns = [_unit_align(settings, align, *shared) for align in settings.align]
         # In the order of `JoinerSettings.operators`, whose numbers the decoders use.
         self._operators = [*self._joins, *self._aligns]
+        self.output_watermarks = OutputWatermarks(settings, self._keys, self._operators)
         self._stream_counts = [len(operator.streams) for operator in settings.operators]
 
     def apply(
@@ -163,7 +165,9 @@ class Unit:
 
     def _forget_idle_keys(self) -> None:
         """Free the key numbers of things to which no operator refers any longer, such as finished orders."""
-        self._keys.keep(np.concatenate([operator.known_keys() for operator in self._operators]))
+        known = np.concatenate([operator.known_keys() for operator in self._operators])
+        self._keys.keep(known)
+        self.output_watermarks.keep(known)
         # Do this rarely, so that the cost per new key is small.
         self._keys_swept_above = max(_KEYS_MIN, 2 * len(self._keys))
 

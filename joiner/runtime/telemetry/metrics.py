@@ -45,6 +45,7 @@ _COUNTED: Final = {
     "unmatched": "Unmatched records that were written to the unmatched topic.",
     "duplicates": "Records that were dropped as duplicates of records already held.",
     "watermarks": "Watermarks that were read.",
+    "output_watermarks": "Watermarks that were written to the result topic.",
 }
 
 _FAILURES: Final = "Pairs and aligned rows whose function failed; each is a dead letter."
@@ -94,7 +95,7 @@ class JoinerMetrics:
         )
         self._transaction_size = add(
             "lsb_joiner_transaction_messages",
-            "Number of results, late and unmatched records, and dead letters in a transaction.",
+            "Number of results, watermarks, late and unmatched records, and dead letters in a transaction.",
             _SIZES,
         )
         self._recovery_s = add(
@@ -109,12 +110,21 @@ class JoinerMetrics:
         )
 
     def committed(
-        self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint, took_s: float
+        self,
+        messages: Outgoing,
+        appended_ms: Mapping[int, int],
+        watermarks: int,
+        checkpoint: Checkpoint,
+        took_s: float,
     ) -> None:
-        """Count a committed transaction. ``appended_ms``: the number of pairs by the later record's append time."""
+        """Count a committed transaction.
+
+        ``appended_ms``: the number of pairs by the later record's append time. ``watermarks``: the number of watermarks
+        among the messages.
+        """
         if self._is_on:
             self._transaction_s.observe(took_s)
-            self._count(messages, appended_ms, checkpoint)
+            self._count(messages, appended_ms, watermarks, checkpoint)
 
     def snapshot_written(self, unit: int, size: int) -> None:
         """Record the size of a snapshot, in bytes."""
@@ -133,7 +143,9 @@ class JoinerMetrics:
         with self._lock:
             self._fencings += 1
 
-    def _count(self, messages: Outgoing, appended_ms: Mapping[int, int], checkpoint: Checkpoint) -> None:
+    def _count(
+        self, messages: Outgoing, appended_ms: Mapping[int, int], watermarks: int, checkpoint: Checkpoint
+    ) -> None:
         # Each unit has only one commit at a time, so no other thread changes the entries of this unit.
         unit, before = (str(checkpoint.unit),), self._totals.get(checkpoint.unit, {})
         for what, name in _TOTALS.items():
@@ -150,8 +162,9 @@ class JoinerMetrics:
                 pairs, failed = (checkpoint.counts.get(name, 0) - before.get(name, 0) for name in ("pairs", FAILED))
                 count = pairs - failed
             elif what == "pairs":
-                count -= checkpoint.counts.get("rows", 0) - before.get("rows", 0) - failed_rows
+                count -= checkpoint.counts.get("rows", 0) - before.get("rows", 0) - failed_rows + watermarks
             self._counts[what][unit] += count
+        self._counts["output_watermarks"][unit] += watermarks
         self._totals[checkpoint.unit] = checkpoint.counts
         self._transaction_size.observe(sum(map(len, messages.values())))
         if appended_ms:

@@ -85,5 +85,16 @@ def test_a_message_that_is_not_of_results_is_one_dead_letter(value: bytes) -> No
     assert "Arrow" in reason
 
 
+@pytest.mark.parametrize("value", [b'{"mark":5,"quantity":"p","thing":"a"}', b'{"mark":"1970-01-01T00:00:00.0005Z"}'])
+def test_a_watermark_is_left_out_and_its_offset_counts_as_read(value: bytes) -> None:
+    results = results_of(value)
+    assert (results.lines, results.unrepresentable, results.message_count) == ([], [], 1)
+
+
+@pytest.mark.parametrize("value", [b'{"mark":5,"unit":3}', b'{"mark":1.5}', b'{"mark":5}x'])
+def test_a_message_that_is_no_right_watermark_is_a_dead_letter(value: bytes) -> None:
+    assert len(results_of(value).unrepresentable) == 1
+
+
 def test_only_the_first_results_are_decoded_if_no_more_are_wanted() -> None:
     assert decode_results(arrow(["a"], [1.0, 2.0, 3.0]), 1).ids() == ["power:3:9.0:9.0"]

@@ -51,7 +51,7 @@ class UnitOperator(ABC):
         appended: Mapping[str, AppendTimes],
     ) -> None:
         """Start without held records. ``appended``: the append times by topic, empty if there are no metrics."""
-        self.name = operator.name
+        self.name, self.output = operator.name, operator.output
         self._settings, self._unit = settings, unit
         self._keys, self._appended = keys, appended
         self._has_rows = settings.topics.has_rows
@@ -83,6 +83,13 @@ class UnitOperator(ABC):
     @abstractmethod
     def known_keys(self) -> Ints:
         """Return the numbers of the keys to which the operator still refers."""
+
+    @abstractmethod
+    def bounds_ns(self, count: int) -> tuple[Ints, int]:
+        """Return lower bounds on the times of the results still to come, in ns; the smallest int64 if there is none.
+
+        The bounds are those of the keys below ``count``, shape (count,), and that of a key that was never used.
+        """
 
     @abstractmethod
     def save(self, saved: UnitSnapshot) -> None:

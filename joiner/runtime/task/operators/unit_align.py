@@ -121,6 +121,10 @@ class UnitAlign(UnitOperator):
         self._ordinals.forget_all(self._driver_frontier_ns)
         return self._buffer.driver_rows.known_keys()
 
+    def bounds_ns(self, count: int) -> tuple[Ints, int]:
+        """See `UnitOperator`."""
+        return self._buffer.bounds_ns(np.arange(count))
+
     def _held_by_key(self) -> tuple[Ints, Ints]:
         return self._buffer.driver_rows.held_by_key()
 

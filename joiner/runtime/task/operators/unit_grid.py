@@ -106,6 +106,10 @@ class UnitGrid(UnitOperator):
         """See `UnitOperator`. A thing that has had a record stays known: its next record adds the ticks since then."""
         return self._buffer.grid_rows.known_keys()
 
+    def bounds_ns(self, count: int) -> tuple[Ints, int]:
+        """See `UnitOperator`."""
+        return self._buffer.bounds_ns(np.arange(count))
+
     def _held_by_key(self) -> tuple[Ints, Ints]:
         held = self._buffer.grid_rows.held_by_key() + self._waiting()
         keys = held.nonzero()[0]

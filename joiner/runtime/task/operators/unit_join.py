@@ -11,6 +11,7 @@ import numpy as np
 
 from broker.wire.records import Late, Unmatched
 from joiner.core.engine import LocalStreamBuffer, Step
+from joiner.core.frontier import NEVER
 from joiner.runtime.model import JoinSummary
 from joiner.runtime.task.decode import LEFT, RIGHT, Keys, SideInput
 from joiner.runtime.task.emit import Emitter, EncodePairs, Pairs
@@ -54,6 +55,8 @@ class UnitJoin(UnitOperator):
             emit_unmatched=join.emit_unmatched,
         )
         self._payloads = Payloads(), Payloads()
+        # For each key, both frontiers and the bound, as they were in the last call of `bounds_ns`.
+        self._bounds: Ints = np.empty((3, 0), dtype=np.int64)
         self._emitter = Emitter(settings, join, unit, _arrow_encoder(settings, join, unit))
 
     def push(self, inputs: Sequence[SideInput], effects: Effects | None) -> dict[str, int]:
@@ -100,6 +103,18 @@ class UnitJoin(UnitOperator):
     def known_keys(self) -> Ints:
         """See `UnitOperator`."""
         return self._buffer.known_keys()
+
+    def bounds_ns(self, count: int) -> tuple[Ints, int]:
+        """See `UnitOperator`. A bound is computed again once a frontier of its key has risen."""
+        known, keys = np.full((3, count), NEVER), np.arange(count)
+        have = min(count, self._bounds.shape[1])
+        known[:, :have] = self._bounds[:, :have]
+        frontiers = np.stack(self._buffer.frontier_ns(keys))
+        changed = (known[:2] != frontiers).any(axis=0).nonzero()[0]
+        bounds, of_unused = self._buffer.bounds_ns(changed)
+        known[:2], known[2, changed] = frontiers, bounds
+        self._bounds = known
+        return known[2], of_unused
 
     def _held_by_key(self) -> tuple[Ints, Ints]:
         return self._buffer.held_by_key()

@@ -79,7 +79,16 @@ class Runner:
     def commit(self, effects: Effects, counts: dict[str, int], snapshot: Any = None) -> None:
         messages = effects.messages(self.settings.topics)
         checkpoint = self.checkpoint(counts)
-        write_commit(self.meters, self.clock, self.transactions, messages, effects.appended_ms, checkpoint, snapshot)
+        write_commit(
+            self.meters,
+            self.clock,
+            self.transactions,
+            messages,
+            effects.appended_ms,
+            effects.watermarks,
+            checkpoint,
+            snapshot,
+        )
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.telemetry.registry.get_sample_value(f"lsb_joiner_{name}", labels)

@@ -49,6 +49,7 @@ KEEPING = st.one_of(
     st.tuples(st.just(("application", "instance")), st.from_regex(r"[a-z]{1,9}", fullmatch=True)),
     st.tuples(st.just(("application", "batch_records_max")), st.integers(1, 10**6)),
     st.tuples(st.just(("application", "snapshot_interval")), st.integers(1, 99).map(lambda n: f"{n}s")),
+    st.tuples(st.just(("application", "watermark_interval")), st.integers(1, 99).map(lambda n: f"{n}s")),
     st.tuples(st.just(("application", "buffer_records_max")), st.integers(1, 10**6)),
     st.tuples(st.just(("join", 0, "tolerance")), st.sampled_from(["5000ms", "5 s", "5000000us"])),
     st.tuples(st.just(("join", 0, "lateness")), st.just(["1s", "1000ms"])),

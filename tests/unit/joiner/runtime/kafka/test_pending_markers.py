@@ -79,3 +79,12 @@ def test_what_another_program_keeps_open_for_ever_does_not_fill_the_memory() -> 
 )
 def test_a_record_is_known_by_its_id_and_its_application(value: bytes | None, identity: str) -> None:
     assert identity_of(value) == identity
+
+
+def test_a_watermark_is_identified_by_its_content() -> None:
+    one, other = (b'{"mark":%d,"quantity":"p","thing":"a"}' % mark for mark in (5, 6))
+    assert identity_of(one) == identity_of(one) != identity_of(other)
+    assert identity_of(one) != identity_of(b'{"mark":5,"quantity":"p"}') != ""
+    # A transaction that writes watermarks alone is looked for like any other.
+    pending = PendingMarkers()
+    assert pending.records({OUT: identity_of(one)}) == {OUT: FirstRecord(identity_of(one), 0)}
