@@ -24,6 +24,7 @@ from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
 from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.flow_control import BatchLimit
 from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
@@ -50,7 +51,12 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
     loop: Any = idle_loop(make_settings())
     tasks = loop.tasks
     read: Any = list(batch)
-    tasks._input = SimpleNamespace(read=lambda _wait_s: sort_messages(read, [DATA]), remove=lambda *_: None)
+    tasks._input = SimpleNamespace(
+        read=lambda _wait_s: sort_messages(read, [DATA]),
+        remove=lambda *_: None,
+        batch_limit=BatchLimit(make_settings()),
+        records_max=1000,
+    )
     asked: list[Any] = []
 
     def check(number: int, offsets: dict[str, int], batches: dict[str, Messages]) -> None:
