@@ -160,7 +160,7 @@ def find_ticks(
             end = until
             if max_gap != NO_LIMIT:
                 before, after = _records_around(ts, at, nodes)
-                if gap(after, before) > np.uint64(max_gap):
+                if _has_no_ticks(before, after, max_gap):
                     if reached < after:
                         break  # a record may still arrive within the gap
                     ts = _first_tick(after, every, phase)
@@ -201,7 +201,7 @@ def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, 
             end = last
             if max_gap != NO_LIMIT:
                 before, after = _records_around(ts, at, nodes)
-                if gap(after, before) > np.uint64(max_gap):
+                if _has_no_ticks(before, after, max_gap):
                     ts = _first_tick(after, every, phase)
                     continue
                 end = min(last, after)
@@ -210,6 +210,12 @@ def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, 
             ts += int(steps) * every
             ts = ts + every if np.uint64(every) <= gap(FOREVER, ts) else FOREVER
     return counts
+
+
+@compiled()
+def _has_no_ticks(before: int, after: int, max_gap: int) -> bool:
+    """Return whether two successive records are so far apart that there are no ticks between them."""
+    return bool(gap(after, before) > np.uint64(max_gap))
 
 
 @compiled(several(TABLE, FLAG), GIVEN, GIVEN, several(COUNT, COUNT, COUNT, COUNT))
@@ -226,7 +232,7 @@ def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tu
         if i and key[i] == key[i - 1]:
             if ts[i] == ts[i - 1]:
                 continue
-            if max_gap == NO_LIMIT or gap(ts[i], ts[i - 1]) <= np.uint64(max_gap):
+            if max_gap == NO_LIMIT or not _has_no_ticks(ts[i - 1], ts[i], max_gap):
                 begin = ts[i - 1] + 1
         ahead, way = np.uint64(_until_tick(begin, every, phase)), gap(ts[i], begin)
         if ahead > way:

@@ -1,6 +1,8 @@
 """The operators for Spark: `neighbour_join` joins two DataFrames, `align` adds columns to one. Both take streams."""
 
 try:
+    import pyspark  # noqa: F401 - first, because the extra is named after it
+
     from joiner.spark.aligning.frames import align
     from joiner.spark.joining.frames import neighbour_join
 except ModuleNotFoundError as error:

@@ -129,8 +129,8 @@ ALIGNMENT_MUTATIONS: Final = (
     Mutation(
         "the largest gap itself has ticks",
         "grid.py",
-        "if gap(after, before) > np.uint64(max_gap):",
-        "if gap(after, before) >= np.uint64(max_gap):",
+        "return bool(gap(after, before) > np.uint64(max_gap))",
+        "return bool(gap(after, before) >= np.uint64(max_gap))",
         ALIGNMENT,
     ),
     Mutation(
