@@ -10,6 +10,7 @@ import pytest
 
 from broker.kafka.topics import TopicError
 from broker.settings import SettingsError
+from joiner.runtime import shutdown
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Claiming, Record, Stop
 from joiner.runtime.ownership.eligibility import Claimant
@@ -151,6 +152,24 @@ def test_a_stage_asks_its_instances_to_stop_until_all_have(monkeypatch: pytest.M
     job: Any = Job()
     running._wait_for(job)  # noqa: SLF001 - a single step
     assert posted == [Stop(run="mine")] * 3
+
+
+def test_a_stage_gives_its_instances_time_for_their_last_snapshots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    graces: list[float] = []
+
+    def end(_stop: Any, grace_s: float = shutdown.GRACE_S) -> None:
+        graces.append(grace_s)
+
+    session = SimpleNamespace(sparkContext=None, stop=lambda: None)
+    job = SimpleNamespace(wait=lambda _seconds: True, result=lambda: [Outcome(0, ""), Outcome(1, "")])
+    monkeypatch.setattr(stage, "end_on_signals", end)
+    monkeypatch.setattr(stage, "make_session", lambda *_: session)
+    monkeypatch.setattr(stage, "_Job", lambda *_: job)
+    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"), SystemClock())
+    assert running._run_in(tmp_path) == 1  # noqa: SLF001 - without Spark
+    assert [grace_s > shutdown.GRACE_S for grace_s in graces] == [True]
 
 
 @pytest.mark.parametrize(
