@@ -26,8 +26,7 @@ NAME_LENGTH_MAX: Final = 100
 
 Name = Annotated[str, plain_name(NAME_LENGTH_MAX)]
 """The name of a join, an align or an application. It is part of every result's id (``join:unit:left:right``), so it
-must not contain a colon. Spark keeps states in a folder named after the application, so the name must not be a path.
-"""
+must not contain a colon."""
 
 
 class Stream(Section):

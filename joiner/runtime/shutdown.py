@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import Final
 
 GRACE_S: Final = 4.0
-"""The maximum time from the signal to the exit."""
+"""The maximum time from the signal to the exit, for a plain process."""
 
 _log = logging.getLogger(__name__)
 
 
-def end_on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` on the first SIGINT or SIGTERM, and force an exit if the process is still running `GRACE_S` later.
+def end_on_signals(stop: Callable[[], None], grace_s: float = GRACE_S) -> None:
+    """Call ``stop`` on the first SIGINT or SIGTERM, and force an exit if the process still runs ``grace_s`` later.
 
     Must be called from the main thread.
     """
@@ -33,7 +33,7 @@ def end_on_signals(stop: Callable[[], None]) -> None:
     signal.set_wakeup_fd(writer)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
-    threading.Thread(target=_wait, args=(reader, stop), name="signals", daemon=True).start()
+    threading.Thread(target=_wait, args=(reader, stop, grace_s), name="signals", daemon=True).start()
 
 
 def leave(status: int) -> None:
@@ -43,10 +43,10 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-def _wait(reader: int, stop: Callable[[], None]) -> None:
+def _wait(reader: int, stop: Callable[[], None], grace_s: float) -> None:
     received = os.read(reader, 1)[0]
     _log.info("%s: stopping", signal.Signals(received).name)
     stop()
-    time.sleep(GRACE_S)
-    _log.warning("Kafka did not respond within %.0f s: stopped without a final snapshot; no data is lost", GRACE_S)
+    time.sleep(grace_s)
+    _log.warning("Kafka did not respond within %.0f s: stopped without a final snapshot; no data is lost", grace_s)
     leave(0)

@@ -49,10 +49,10 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.table([[None if k is None else f"key{k}" for k in key], ts, first, number, values], schema=SCHEMA)
 
 
-def rules(*columns: AlignedColumn, **options: Any) -> AlignRules:
+def rules(*columns: AlignedColumn, schema: pa.Schema = SCHEMA, **options: Any) -> AlignRules:
     # Rows with equal times are ordered by the third column, then by the number, regardless of their arrival.
     sides = tuple(
-        Side(name, by=(0,), time=1, order=(2, 0, 1, 3, 4), others=(1, 2, 3, 4), schema=SCHEMA)
+        Side(name, by=(0,), time=1, order=(2, 0, 1, 3, 4), others=(1, 2, 3, 4), schema=schema)
         for name in ("driver", "one", "other")
     )
     kinds = [pa.float64() if one.rule.rule == "linear" else SCHEMA.types[one.value] for one in columns]
@@ -265,6 +265,12 @@ def test_a_state_is_not_continued_under_other_columns_or_options() -> None:
         (rules(PREVIOUS, NEXT, lateness=(1, 2, 5), buckets=4), "other lateness was 3, is now 5"),
         (rules(PREVIOUS, wider, lateness=(1, 2, 3), buckets=4), r"columns\['b'\] was .*: 3.* is now .*: 9"),
         (rules(PREVIOUS, lateness=(1, 2, 3), buckets=4), r"columns\['b'\] was .*, is now None"),
+        (
+            rules(
+                PREVIOUS, NEXT, lateness=(1, 2, 3), buckets=4, schema=SCHEMA.set(1, pa.field("c1", pa.timestamp("us")))
+            ),
+            r"driver types was .*'int64'.*, is now .*'timestamp\[us\]'",
+        ),
         (replace(fewer, sides=fewer.sides[:2]), r"columns\['b'\] was .*, is now None"),
     ):
         with pytest.raises(ArgumentError, match=text):

@@ -47,7 +47,7 @@ _FOUND: Final = ("input records", "watermarks written")
 
 
 def play(seed: int) -> Outcome:
-    """Run the history of a seed, with plain processes or with stages in Spark."""
+    """Run the history of a seed."""
     history = History(seed)
     with on_stage(history.world):
         history.world.play()

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-NOTHING: Final = np.zeros(0, dtype=np.int64)
-
 
 @dataclass(frozen=True)
 class Window:

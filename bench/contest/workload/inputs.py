@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -310,8 +309,3 @@ def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more:
         places = [partition_of(one.encode(), partitions) for one in names]
     place, of_thing, of_side, at_ms = (np.asarray(column, dtype=np.int64) for column in (places, thing, side, time_ms))
     return Workload(name, about, names, place, of_thing, of_side, at_ms + FIRST_MS, **more)
-
-
-def things_by_turns() -> Iterator[tuple[str, int]]:
-    """Cycle endlessly through the names and partitions of the alternating workload."""
-    return cycle(things_over_all_units("machine", 8))

@@ -36,7 +36,7 @@ the unit at most this much later."""
 _QUIET_S: Final = 0.5
 """A unit that has not committed within this time after its claim is reported as having resumed at the claim.
 
-If the first batch takes longer, as in Spark, where a worker first builds the state, the reported pause is too short."""
+If the first batch takes longer, the reported pause is too short."""
 
 _Outcome = TypeVar("_Outcome")
 

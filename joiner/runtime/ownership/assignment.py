@@ -164,9 +164,9 @@ class AssignmentManager:
         """Handle a failed batch, which has stopped its unit: schedule a new claim if a retry may help."""
         self._plan(number, error, _BATCH)
 
-    def verify_owner(self, number: int, wait_s: float | None = None) -> None:
-        """Verify that a unit is still ours before claiming it again. ``wait_s``: the wait before the first check."""
-        self._verify_first(number, OwnershipInDoubt(), wait_s)
+    def verify_owner(self, number: int) -> None:
+        """Verify that a unit is still ours before claiming it again. The first check follows at once."""
+        self._verify_first(number, OwnershipInDoubt(), first_s=0.0)
 
     def schedule_claim(self, number: int) -> None:
         """Schedule an ordinary claim of a unit, one that is not part of a move."""

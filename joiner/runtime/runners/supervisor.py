@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from joiner.runtime.migration.protocol import Release
     from joiner.runtime.model import Checkpoint
     from joiner.runtime.ownership.eligibility import Claimant
-    from joiner.runtime.ownership.retry_policy import Obstacle
     from joiner.runtime.ownership.services import Services
     from joiner.runtime.ownership.warmup import Warm
     from joiner.runtime.settings import JoinerSettings
@@ -126,10 +125,9 @@ class Supervisor(Generic[_Task]):
         self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock)
         self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
-    def poll(self, units: AbstractSet[int], obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Perform all actions that are due.
+    def poll(self, units: AbstractSet[int]) -> None:
+        """Perform all actions that are due. ``units``: the units assigned to this runner.
 
-        ``units``: the units assigned to this runner. ``obstacles``: obstacles to report besides the supervisor's own.
         Raises `IllegalTransition` if there is a bug in this program.
         """
         self._ours = set(units)
@@ -146,11 +144,7 @@ class Supervisor(Generic[_Task]):
         for number in self._assignment.due(units, busy, self._moves.claimed_by_others):
             self.begin_claim(number)
         self._note_states(units)
-        self.report(obstacles)
-
-    def report(self, obstacles: Mapping[int, Obstacle] | None = None) -> None:
-        """Report why units are not being served, for ``joiner status``. ``obstacles``: further reasons to report."""
-        self._reports.poll({**(obstacles or {}), **self._assignment.obstacles()})
+        self._reports.poll(self._assignment.obstacles())
 
     @property
     def states(self) -> Mapping[int, UnitState]:
@@ -261,7 +255,7 @@ class Supervisor(Generic[_Task]):
         while failures:
             number, error = failures.popleft()
             if error is None:
-                self._assignment.verify_owner(number, 0.0)
+                self._assignment.verify_owner(number)
             else:
                 self._assignment.handle_failure(number, error)
             self._note_state(number)

@@ -61,6 +61,7 @@ class AlignRules:
         for at, side in enumerate(self.sides):
             named |= {f"{side.name} {what}": getattr(side, what) for what in ("by", "time", "order")}
             named |= {f"{side.name} {what}": getattr(self, what)[at] for what in ("lateness", "has_watermark")}
+            named[f"{side.name} types"] = [str(kind) for kind in side.schema.types]
         for column in self.columns:
             rule = {field: value for field, value in asdict(column.rule).items() if field != "lateness_ns"}
             named[f"columns[{column.name!r}]"] = {"frame": column.side, "value": column.value} | rule

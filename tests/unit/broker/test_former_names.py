@@ -8,7 +8,7 @@ import pytest
 
 from broker.settings import load_settings
 from connector.settings import Settings as ConnectorService
-from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.settings import JoinerSettings, SparkSettings
 
 FORMER = """
 [application]
@@ -62,6 +62,19 @@ def test_the_present_name_counts_where_both_are_given(
     monkeypatch.setenv("LSB_APPLICATION__SITE", "blue")
     assert load_settings(JoinerSettings, file).application.site == "blue"
     assert "application.placement is ignored because application.site is also given" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "batch_records_max"])
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_a_setting_that_no_longer_exists_is_ignored_with_a_warning(
+    name: str, source: str, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if source == "environment":
+        monkeypatch.setenv(f"LSB_SPARK__{name.upper()}", "7")
+    else:
+        file.write_text(f"{FORMER}\n[spark]\n{name} = 7\n", encoding="utf-8")
+    assert load_settings(JoinerSettings, file).spark == SparkSettings()
+    assert caplog.text.count(f"spark.{name} no longer has a meaning") == 1
 
 
 def test_a_running_application_keeps_its_fingerprint(file: Path, tmp_path: Path) -> None:

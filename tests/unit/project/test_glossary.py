@@ -39,7 +39,6 @@ FORMER: Final = {
     "joiner/runtime/settings.py": {"placement", "application.placement", "application.ahead_max"},
     "joiner/runtime/telemetry/metrics.py": {"lsb_joiner_marks", "lsb_joiner_units_stuck"},
     "joiner/runtime/telemetry/unit_gauges.py": {"placement", "foremost", "hindmost"},
-    "tests/unit/joiner/runtime/runners/spark/test_units.py": {"placement"},
     "tests/unit/joiner/runtime/test_metrics.py": {"placement"},
     "connector/metrics.py": {"lsb_connector_marks"},
     "connector/settings.py": {"connector.ahead_max"},

@@ -90,6 +90,11 @@ def test_every_port_is_published_on_the_loopback_only() -> None:
     assert [port for port in published if not port.startswith("127.0.0.1:${LSB_")] == []
 
 
+def test_the_container_of_the_stage_has_only_the_instance_that_prometheus_asks() -> None:
+    (stage,) = re.findall(r"^  spark:\n((?:    .*\n|\n)+)", COMPOSE, re.MULTILINE)
+    assert re.findall(r'LSB_SPARK__INSTANCES: "(\d+)"', stage) == ["1"]
+
+
 def test_every_image_has_a_version_and_can_be_overridden() -> None:
     images = re.findall(r"^ +image: (.+)$", COMPOSE, re.MULTILINE)
     assert len(images) == 7

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from broker.kafka.topics import TopicError
 from broker.logs import set_up_logs
-from broker.settings import SettingsError
+from broker.settings import PORT_MAX, SettingsError
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Stop
 from joiner.runtime.kafka.clients import describe
@@ -61,37 +61,58 @@ def run_instance(order: Order, number: int, attempt: int) -> Outcome:
     raised, and Spark starts the task again.
     """
     set_up_logs(order.log_level)
-    clock = SystemClock()
-    if attempt:
-        wait_s = min(2.0 ** (attempt - 1), _RETRY_WAIT_MAX_S)
-        _log.warning("instance %s: attempt %s begins in %.0f s", number, attempt + 1, wait_s)
-        clock.sleep(wait_s)
+    try:
+        return Outcome(_run(order, number, attempt), "")
+    except SettingsError as error:
+        outcome = Outcome(2, str(error))
+    except (TopicError, InstanceInUse, UnitStopped, KafkaException) as error:
+        outcome = Outcome(1, describe(error))
+    # The driver gets the outcome only once all instances have ended.
+    _log.error("instance %s has ended: %s", number, outcome.error)
+    return outcome
+
+
+def _run(order: Order, number: int, attempt: int) -> int:
     settings = settings_of(order.settings, number)
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=order.force)
-    process = JoinerProcess(settings, claimant, clock, standby=order.standby)
-    is_over = threading.Event()
-    arguments = settings, order.stage, process.stop, is_over.is_set
+    process = JoinerProcess(settings, claimant, SystemClock(), standby=order.standby)
+    is_over, is_stopped = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        process.stop()
+        is_stopped.set()
+
+    arguments = settings, order.stage, stop, is_over.is_set
     listener = threading.Thread(target=_await_stop, args=arguments, name="stop", daemon=True)
     listener.start()
     try:
-        return Outcome(process.run(), "")
-    except SettingsError as error:
-        return Outcome(2, str(error))
-    except (TopicError, InstanceInUse, UnitStopped, KafkaException) as error:
-        return Outcome(1, describe(error))
+        if attempt:
+            wait_s = min(2.0 ** (attempt - 1), _RETRY_WAIT_MAX_S)
+            _log.warning("instance %s: attempt %s begins in %.0f s", number, attempt + 1, wait_s)
+            is_stopped.wait(wait_s)
+        return process.run()
     finally:
         is_over.set()
         listener.join()
 
 
 def settings_of(settings: JoinerSettings, number: int) -> JoinerSettings:
-    """Return the settings of one instance. Its name, and the port of its metrics, are made unique by its number."""
+    """Return the settings of one instance. Its name, and the port of its metrics, are made unique by its number.
+
+    Raises `SettingsError` if there is no such port.
+    """
     application, metrics = settings.application, settings.metrics
     name = f"{application.instance}-{number}"
     listen = metrics.listen
     if listen is not None:
-        host, _, port = listen.rpartition(":")
-        listen = f"{host}:{int(port) + number if int(port) else 0}"
+        host, _, first = listen.rpartition(":")
+        port = int(first) + number if int(first) else 0
+        if port > PORT_MAX:
+            raise SettingsError(
+                f"metrics.listen: instance {number} would listen on port {port}, but the highest port is {PORT_MAX}; "
+                "choose a lower port for the first instance, or port 0 to choose any free port"
+            )
+        listen = f"{host}:{port}"
     return settings.model_copy(
         update={
             "application": application.model_copy(update={"instance": name}),

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from broker.kafka.topics import TopicError
+from broker.settings import SettingsError
+from joiner.runtime import shutdown
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Claiming, Record, Stop
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark import instance, stage
-from joiner.runtime.runners.spark.instance import settings_of
+from joiner.runtime.runners.spark.instance import Order, Outcome, run_instance, settings_of
 from joiner.runtime.runners.spark.session import make_session
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
@@ -24,6 +27,50 @@ from tests.unit.joiner.runtime.joiner_inputs import make_settings
 def test_each_instance_has_its_own_name_and_port(listen: str | None, expected: str | None) -> None:
     found = settings_of(make_settings(application={"instance": "green"}, metrics={"listen": listen}), 3)
     assert (found.application.instance, found.metrics.listen) == ("green-3", expected)
+
+
+def test_an_instance_without_a_port_for_its_metrics_says_which_to_choose() -> None:
+    with pytest.raises(SettingsError, match=r"instance 3 would listen on port 65536.*choose a lower port"):
+        settings_of(make_settings(metrics={"listen": "127.0.0.1:65533"}), 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(TopicError("the topic data is not there"), 1), (SettingsError("metrics.listen: in use"), 2)]
+)
+def test_an_instance_that_ends_early_logs_the_reason_while_the_others_run(
+    error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Process(SimpleNamespace):
+        def run(self) -> int:
+            raise error
+
+    monkeypatch.setattr(instance, "JoinerProcess", lambda *_, **__: Process(stop=lambda: None))
+    monkeypatch.setattr(instance, "_await_stop", lambda *_: None)
+    order = Order(make_settings(), "mine", "info", force=False, standby=False)
+    assert run_instance(order, 3, 0) == Outcome(status, str(error))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"instance 3 has ended: {error}"
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_an_instance_that_waits_for_its_next_attempt_hears_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Process:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self._is_stopped = False
+
+        def stop(self) -> None:
+            self._is_stopped = True
+
+        def run(self) -> int:
+            assert self._is_stopped
+            return 0
+
+    monkeypatch.setattr(instance, "JoinerProcess", Process)
+    monkeypatch.setattr(instance, "_RETRY_WAIT_MAX_S", 3600.0)
+    monkeypatch.setattr(instance, "_await_stop", lambda _settings, _stage, stop, _is_over: stop())
+    order = Order(make_settings(), "mine", "info", force=False, standby=False)
+    assert run_instance(order, 0, 50) == Outcome(0, "")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +152,24 @@ def test_a_stage_asks_its_instances_to_stop_until_all_have(monkeypatch: pytest.M
     job: Any = Job()
     running._wait_for(job)  # noqa: SLF001 - a single step
     assert posted == [Stop(run="mine")] * 3
+
+
+def test_a_stage_gives_its_instances_time_for_their_last_snapshots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    graces: list[float] = []
+
+    def end(_stop: Any, grace_s: float = shutdown.GRACE_S) -> None:
+        graces.append(grace_s)
+
+    session = SimpleNamespace(sparkContext=None, stop=lambda: None)
+    job = SimpleNamespace(wait=lambda _seconds: True, result=lambda: [Outcome(0, ""), Outcome(1, "")])
+    monkeypatch.setattr(stage, "end_on_signals", end)
+    monkeypatch.setattr(stage, "make_session", lambda *_: session)
+    monkeypatch.setattr(stage, "_Job", lambda *_: job)
+    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"), SystemClock())
+    assert running._run_in(tmp_path) == 1  # noqa: SLF001 - without Spark
+    assert [grace_s > shutdown.GRACE_S for grace_s in graces] == [True]
 
 
 @pytest.mark.parametrize(
