@@ -65,8 +65,11 @@ def run_instance(order: Order, number: int, attempt: int) -> Outcome:
         return Outcome(_run(order, number, attempt), "")
     except SettingsError as error:
         outcome = Outcome(2, str(error))
-    except (TopicError, InstanceInUse, UnitStopped, KafkaException) as error:
+    except (TopicError, InstanceInUse, UnitStopped) as error:
         outcome = Outcome(1, describe(error))
+    except KafkaException as error:
+        _log.error("instance %s: %s", number, describe(error))
+        raise
     # The driver gets the outcome only once all instances have ended.
     _log.error("instance %s has ended: %s", number, outcome.error)
     return outcome

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka.topics import TopicError
 from broker.settings import SettingsError
@@ -183,3 +184,17 @@ def test_an_error_of_spark_is_told_in_a_line(error: BaseException, line: str) ->
     told = stage.in_a_line(error)
     assert told.startswith(line)
     assert "\n" not in told
+
+
+def test_an_instance_that_kafka_failed_is_started_again_by_spark(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_given: Any) -> int:
+        raise KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "not allowed"))
+
+    monkeypatch.setattr(instance, "_run", fail)
+    monkeypatch.setattr(instance, "set_up_logs", lambda _level: None)
+    order = instance.Order(make_settings(), "mine", "info", force=False, standby=False)
+    with pytest.raises(KafkaException):
+        instance.run_instance(order, 2, 0)
+    assert "instance 2: not allowed" in caplog.text
