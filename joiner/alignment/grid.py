@@ -179,6 +179,40 @@ def find_ticks(
     return found[:, :count].copy(), following, -1
 
 
+@compiled(INTS, GIVEN, named(KeyTicks, INTS, INTS, INTS), TABLE, TABLE, TABLE, several(COUNT, COUNT, COUNT, COUNT))
+def bound_ticks(
+    keys: Ints, known: KeyTicks, frontiers: Ints, nodes: Ints, ends: Ints, grid: tuple[int, int, int, int]
+) -> Ints:
+    """Return a lower bound on the times of each key's ticks to come, in ns, shape (k,). It never falls.
+
+    It is the next tick, but not later than the key's last record or its lowest frontier: readers may refuse times that
+    are ahead of the clock. If the next tick is in a pause above the largest gap, it is the record that ends the pause.
+    The arguments are those of `find_ticks`.
+    """
+    _, _, max_gap, _ = grid
+    bounds = np.empty(len(keys), dtype=np.int64)
+    at = np.empty(len(ends) // OF_LIST, dtype=np.int64)
+    for i in range(len(keys)):
+        key, reached = keys[i], FOREVER
+        for column in range(len(at)):
+            at[column] = ends[OF_LIST * column + HEAD, key]
+            reached = min(reached, frontiers[column, i])
+        ts = known.following[key]
+        if ts == NEVER:
+            # Before the first tick, a record may still arrive that is older than all others.
+            bounds[i] = min(known.first[key], reached)
+            continue
+        if max_gap != NO_LIMIT and ts != FOREVER:
+            before, after = _records_around(ts, at, nodes)
+            # The record that ends the pause is held, or has yet to arrive.
+            until = min(after, reached)
+            if NEVER < before < until and gap(until, before) > np.uint64(max_gap):
+                ts = max(ts, until)
+        # The tick at the time of the last record may have been emitted, so the bound is later than that.
+        bounds[i] = min(ts, max(known.last[key] + 1, reached))
+    return bounds
+
+
 @compiled(INTS, named(KeyTicks, INTS, INTS, INTS), TABLE, TABLE, several(COUNT, COUNT, COUNT, COUNT))
 def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, int, int]) -> Ints:
     """Count the ticks up to each key's last record that `find_ticks` has not found yet, at most `_MANY` for a key.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from joiner.alignment.driver_rows import StepRows
-from joiner.alignment.grid import NO_LIMIT, ColumnRules, Grid, KeyTicks, count_ticks, find_ticks
+from joiner.alignment.grid import NO_LIMIT, ColumnRules, Grid, KeyTicks, bound_ticks, count_ticks, find_ticks
 from joiner.alignment.pending_rows import CompleteRows, value_of
 from joiner.alignment.record_lists import NONE, RecordLists
 from joiner.alignment.rules import RULES
@@ -139,14 +139,11 @@ class GridRows:
         return StepRows(rows, late_seq, duplicate_seq)
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """See `AlignBuffer.bounds_ns`: the next tick.
-
-        While the first tick is not certain, the bound is the key's oldest record, or the lowest frontier of a column.
-        """
+        """See `AlignBuffer.bounds_ns` and `bound_ticks`."""
         self._grow(int(keys[-1]) + 1 if len(keys) else 0)
-        first, _, following = (of_key.take(keys) for of_key in self._ticks)
-        before_ticks = np.minimum(first, self._frontiers.at(keys).min(axis=0))
-        return np.where(following == NEVER, before_ticks, following), int(self._frontiers.of_all.min())
+        lists, frontiers = self._lists, self._frontiers.at(keys)
+        bounds = bound_ticks(keys, self._ticks, frontiers, lists.nodes, lists.ends, self._options())
+        return bounds, int(self._frontiers.of_all.min())
 
     def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
         """Return the state for `load`: values to be stored in a JSON header, and columns."""

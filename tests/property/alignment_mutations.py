@@ -261,9 +261,23 @@ ALIGNMENT_MUTATIONS: Final = (
     ),
     Mutation(
         "the bound of a grid without ticks ignores the frontiers",
-        "grid_rows.py",
-        "before_ticks = np.minimum(first, self._frontiers.at(keys).min(axis=0))",
-        "before_ticks = first",
+        "grid.py",
+        "bounds[i] = min(known.first[key], reached)",
+        "bounds[i] = known.first[key]",
+        ALIGNMENT,
+    ),
+    Mutation(
+        "the bound of a grid leaves out a pause that a record may still divide",
+        "grid.py",
+        "until = min(after, reached)",
+        "until = after",
+        ALIGNMENT,
+    ),
+    Mutation(
+        "the bound of a grid leaves out the ticks in a pause of exactly the largest gap",
+        "grid.py",
+        "gap(until, before) > np.uint64(max_gap)",
+        "gap(until, before) >= np.uint64(max_gap)",
         ALIGNMENT,
     ),
 )

@@ -152,7 +152,7 @@ class ProcessTasks:
         self._gaps.check(number, unit.offsets, batches)
         effects = unit.apply(batches, ends)
         task.records += effects.records
-        self._input.batch_limit.note(effects.records, effects.pairs)
+        self._input.batch_limit.note(effects.records, effects.outcomes)
         return effects
 
     def _fail(self, number: int, error: Exception | None) -> None:

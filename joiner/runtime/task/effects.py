@@ -45,6 +45,11 @@ class Effects:
             self.joined_parts = [Batch.concat(self.joined_parts)]
         return self.joined_parts[0]
 
+    @property
+    def outcomes(self) -> int:
+        """The number of results, and of pairs and rows for which a function failed."""
+        return self.pairs + sum(failures.count for failures in self.failed_pairs.values())
+
     def add(self, more: Effects) -> None:
         """Add the effects of the next batch."""
         self.records += more.records

@@ -75,7 +75,10 @@ class BatchLimit:
         self._has_grids = bool(grids)
 
     def note(self, records: int, results: int) -> None:
-        """Adjust the limit to a batch that has been joined. ``results``: the number of its results."""
+        """Adjust the limit to a batch that has been joined.
+
+        ``results``: the number of its results, and of the rows for which a function failed, which become dead letters.
+        """
         if records:
             self._rows_per_record = max(results / records, _FORGETTING * self._rows_per_record)
 

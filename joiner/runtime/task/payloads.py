@@ -148,6 +148,12 @@ class Payloads:
         used = slice(self._used)
         return int(np.count_nonzero(self._lives[used] & (self._rows.ts_ns[used] > ts_ns)))
 
+    def latest_ns(self) -> int | None:
+        """Return the largest time of all rows, or None if there are none."""
+        used = slice(self._used)
+        times = self._rows.ts_ns[used][self._lives[used]]
+        return int(times.max()) if len(times) else None
+
     def _at(self, seq: Ints) -> Ints:
         found = np.empty(len(seq), dtype=np.int64)
         _find(self._rows.seq[: self._used], np.ascontiguousarray(seq), found)

@@ -115,6 +115,10 @@ class UnitOperator(ABC):
     def _count_later(self, stream: int, ts_ns: int) -> int:
         """Return how many held records of a stream are later than ``ts_ns``."""
 
+    @abstractmethod
+    def _latest_held_ns(self, stream: int) -> int | None:
+        """Return the largest time of a stream's held records, None if it has none or does not hold its latest ones."""
+
     def held(self) -> int:
         """Return the number of records held."""
         return sum(self.held_by_stream().values())
@@ -141,15 +145,19 @@ class UnitOperator(ABC):
         if fill < RESUME_BELOW:
             return []
         records = self._held_records()
-        # The largest time seen in each stream, in a record of any key or in a watermark.
-        latest_ns = [
-            int(frontier.max(initial=_NEVER)) + lateness_ns
-            for frontier, lateness_ns in zip(self._frontiers_ns(), self._lateness_ns, strict=True)
-        ]
+        latest_ns = [self._latest_ns(stream, frontier) for stream, frontier in enumerate(self._frontiers_ns())]
         return [
             Lead(self._topics[one], self._topics[other], fill, self._count_later(one, latest_ns[other]) / records)
             for one, other in pairs
         ]
+
+    def _latest_ns(self, stream: int, frontiers: Ints) -> int:
+        """Return the largest time seen in a stream, in a record of any key or in a watermark.
+
+        If a watermark has set the frontier, the lateness is not part of it. A record above the frontier is held.
+        """
+        frontier_ns, held_ns = int(frontiers.max(initial=_NEVER)), self._latest_held_ns(stream)
+        return frontier_ns + self._lateness_ns[stream] if held_ns is None else max(frontier_ns, held_ns)
 
     # For the subclasses
 

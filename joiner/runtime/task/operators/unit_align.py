@@ -142,6 +142,11 @@ class UnitAlign(UnitOperator):
     def _count_later(self, stream: int, ts_ns: int) -> int:
         return int(np.count_nonzero(self._buffer.driver_rows.held_ts(self._streams[stream]) > ts_ns))
 
+    def _latest_held_ns(self, stream: int) -> int | None:
+        # Of the driver, only the rows that wait have their times here.
+        times = self._buffer.driver_rows.held_ts(self._streams[stream])
+        return int(times.max()) if len(times) else None
+
     # Snapshots
 
     def save(self, saved: UnitSnapshot) -> None:

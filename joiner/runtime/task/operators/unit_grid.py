@@ -111,7 +111,8 @@ class UnitGrid(UnitOperator):
         return self._buffer.bounds_ns(np.arange(count))
 
     def _held_by_key(self) -> tuple[Ints, Ints]:
-        held = self._buffer.grid_rows.held_by_key() + self._waiting()
+        # The count that is kept may be older than a key without records.
+        held = self._buffer.grid_rows.held_by_key() + self._buffer.grid_rows.waiting_by_key()
         keys = held.nonzero()[0]
         return keys, held[keys]
 
@@ -127,10 +128,19 @@ class UnitGrid(UnitOperator):
         return [(one, other) for one in columns for other in columns if one != other]
 
     def _count_later(self, stream: int, ts_ns: int) -> int:
+        times = self._held_times_ns(stream)
+        return len(times) - int(times.searchsorted(ts_ns, side="right"))
+
+    def _latest_held_ns(self, stream: int) -> int | None:
+        times = self._held_times_ns(stream)
+        return int(times[-1]) if len(times) else None
+
+    def _held_times_ns(self, stream: int) -> Ints:
+        """Return the times of a stream's held records, ascending."""
         times = self._times_ns.get(stream)
         if times is None:
             times = self._times_ns[stream] = np.sort(self._buffer.grid_rows.held_ts(self._streams[stream]))
-        return len(times) - int(times.searchsorted(ts_ns, side="right"))
+        return times
 
     def _waiting(self) -> Ints:
         """Return how many ticks of each key wait."""

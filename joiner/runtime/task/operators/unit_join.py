@@ -128,6 +128,9 @@ class UnitJoin(UnitOperator):
     def _count_later(self, stream: int, ts_ns: int) -> int:
         return self._payloads[stream].count_later(ts_ns)
 
+    def _latest_held_ns(self, stream: int) -> int | None:
+        return self._payloads[stream].latest_ns()
+
     # Snapshots
 
     def save(self, saved: UnitSnapshot) -> None:

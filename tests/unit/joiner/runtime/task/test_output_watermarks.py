@@ -132,3 +132,38 @@ def test_a_thing_with_the_number_of_a_forgotten_one_has_watermarks_of_its_own() 
     unit.snapshot()
     apply(unit, pair(3, BASE_MS + 200, thing="b"))
     assert taken(unit)[-1] == (b"b", {"mark": BASE_MS + 200, "quantity": "p", "thing": "b"})
+
+
+def grid_unit(every: str) -> Unit:
+    grid = {"every": every, "max_gap": "10s"} if every == "100ms" else {"every": every}
+    align = {"name": "table", "grid": grid, "columns": {"speed": {}, "torque": {}}}
+    return unit_of(JoinerSettings.model_validate({"topics": {"partitions": 1}, "align": [align]}))
+
+
+def rows_in(unit: Unit, *sent: Any) -> list[int]:
+    """Return the times of the rows, in ms."""
+    return [json.loads(value)["phenomenonTime"] for _, value in apply(unit, sent).joined.each()]
+
+
+def test_the_watermark_of_a_grid_is_not_ahead_of_its_records_because_readers_may_refuse_it() -> None:
+    unit = grid_unit("7d")
+    apply(unit, pair(0, BASE_MS))
+    assert taken(unit) == [(b"a", {"mark": "2019-04-01T05:27:40.000000001Z", "quantity": "table", "thing": "a"})]
+    apply(unit, [message(2, {"mark": BASE_MS + 50})])
+    assert taken(unit) == [(b"", {"mark": BASE_MS + 50, "quantity": "table"})]
+
+
+def test_a_thing_that_stopped_longer_ago_than_the_largest_gap_does_not_hold_up_the_watermark_of_a_grid() -> None:
+    unit = grid_unit("100ms")
+    assert rows_in(unit, *pair(0, BASE_MS), message(2, {"mark": BASE_MS + 10_000})) == [BASE_MS]
+    assert taken(unit) == [(b"", {"mark": BASE_MS + 100, "quantity": "table"})]
+    apply(unit, [message(3, {"mark": BASE_MS + 10_001})])
+    assert taken(unit) == [(b"", {"mark": BASE_MS + 10_001, "quantity": "table"})]
+    assert rows_in(unit, *pair(4, BASE_MS + 10_100), message(6, {"mark": BASE_MS + 10_101})) == [BASE_MS + 10_100]
+
+
+def test_a_pause_that_a_record_may_still_divide_holds_up_the_watermark_of_a_grid() -> None:
+    unit = grid_unit("100ms")
+    apply(unit, [*pair(0, BASE_MS), record(2, "speed", BASE_MS + 10_100), message(3, {"mark": BASE_MS + 10_000})])
+    assert taken(unit) == [(b"", {"mark": BASE_MS + 100, "quantity": "table"})]
+    assert rows_in(unit, record(4, "torque", BASE_MS + 10_000))[0] == BASE_MS + 100

@@ -130,3 +130,10 @@ def test_failed_rows_have_a_count_of_their_own() -> None:
         "failed_rows": 6,
         "a:failed": 6,
     }
+
+
+def test_rows_for_which_the_function_fails_take_part_in_the_limit_of_batches() -> None:
+    grid = {"every": "1ms", "max_gap": "10s"}
+    _, effects = apply_to(ON_GRID | {"grid": grid, "function": f"{FUNCTIONS}two_of_row"}, 1.5, 2.5, 3.5, 4.5)
+    assert effects.pairs == 0
+    assert effects.outcomes == len(effects.rejected) > 20

@@ -266,6 +266,31 @@ def test_a_side_leads_by_what_it_has_sent_behind_everything_of_the_other() -> No
     assert leads(range(2), []) == {}, "a nearly empty buffer has no leads"
 
 
+COLUMNS: dict[str, Any] = {name: {"stream": {"topic": name}, "lateness": "36500d"} for name in ("one", "two")}
+TWO = {"two": COLUMNS["two"]}
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        {"join": [APART | {"lateness": "36500d"}]},
+        {"align": [{"name": "a", "grid": {"every": "1ms"}, "columns": COLUMNS}]},
+        {"align": [{"name": "a", "driver": {"topic": "one"}, "lateness": "36500d", "columns": TWO}]},
+    ],
+)
+def test_a_side_whose_lateness_is_long_leads_by_what_is_behind_the_watermark_of_the_other(operator: Any) -> None:
+    given = {"topics": {"partitions": 1}, "application": {"buffer_records_max": 20}, **operator}
+    unit = Unit(JoinerSettings.model_validate(given), 0, {"one": 0, "two": 0})
+    logs = {
+        "one": [*(record(n, "speed", BASE_MS + n) for n in range(8)), message(8, {"mark": BASE_MS + 7})],
+        "two": [record(0, "torque", BASE_MS), message(1, {"mark": BASE_MS})],
+    }
+    unit.apply({topic: batch(log) for topic, log in logs.items()}, {topic: len(log) for topic, log in logs.items()})
+    found = {lead.topic: lead.share for lead in unit.leads()}
+    assert found["one"] >= 7 / 9
+    assert found["two"] == 0
+
+
 def test_sides_that_share_a_topic_cannot_wait_for_each_other() -> None:
     unit = Unit(make_settings(application={"buffer_records_max": 10}), 0, {DATA: 0})
     apply(unit, [record(n, "speed", BASE_MS + n) for n in range(9)])
