@@ -166,10 +166,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """On Ctrl-C, SIGTERM or SIGHUP, cancel the start and stop the servers. On a second signal, exit immediately.
+    """On Ctrl-C, SIGTERM or SIGHUP, cancel start-up and stop the servers. If the same signal comes again, exit at once.
 
-    The signal handler only sets a flag. If it raised an exception while Python is in a callback, the exception would be
-    lost.
+    The signal handler only sets a flag. An exception that it raised while Python was running a callback would be lost.
     """
 
     def cancel(number: int, frame: FrameType | None) -> None:

@@ -138,7 +138,7 @@ class JoinedColumns(NamedTuple):
 
 
 def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -> StringColumn:
-    """Encode n results of one join in one unit. Return a column with one message value per result."""
+    """Encode the results of one join of a unit. Return a column with one message value per result."""
     identity = [encode(f"{join}:{unit}:")[:-1], *columns.left_position, b":", *columns.right_position]
     pieces = _pieces_of_record(columns, quantity, identity)
     if columns.sides is None:

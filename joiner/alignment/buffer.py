@@ -189,10 +189,10 @@ class AlignBuffer:
         return self._rows
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """Return a lower bound on the times of each key's rows still to come, in ns, int64 of shape (k,).
+        """Return a lower bound, in ns, on the times of each key's rows still to come, as an int64 array of shape (k,).
 
-        ``keys``: ascending. The second bound is that of all keys that were never used. A bound is the smallest int64 if
-        there is none. It never falls.
+        ``keys``: ascending. The second bound is that of all keys that were never used. If there is no bound, the
+        smallest int64 is returned in its place. A bound never falls.
         """
         return self._rows.bounds_ns(keys)
 

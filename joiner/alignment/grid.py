@@ -94,7 +94,7 @@ def check_ticks_max(value: object) -> int:
 
 
 class KeyTicks(NamedTuple):
-    """The state of each key's ticks. All arrays are int64 of shape (keys,), in ns.
+    """The state of each key's ticks. All are int64 arrays of shape (keys,), in ns.
 
     ``first``, ``last``: the smallest and the largest time among the key's records (`FOREVER` and `NEVER` if it has
     none). ``following``: the time of the key's next tick (`NEVER` while it is not certain, `FOREVER` if there is none).
@@ -218,7 +218,7 @@ def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, 
     """Count the ticks up to each key's last record that `find_ticks` has not found yet, at most `_MANY` for a key.
 
     A pause above the largest gap has no ticks, although another record may still divide it. The arguments are those of
-    `find_ticks`. Returns int64 of shape (keys,).
+    `find_ticks`. Returns an int64 array of shape (keys,).
     """
     every, phase, max_gap, _ = grid
     counts = np.zeros(len(known.last), dtype=np.int64)

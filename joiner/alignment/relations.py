@@ -34,7 +34,7 @@ class Answers(NamedTuple):
     """The driver records whose neighbour became certain in a step.
 
     ``seq``: the driver records that have a neighbour. ``ts``, ``value``: the neighbour's time in ns and value (the bits
-    of a float64). ``missing_seq``: the driver records that have none. All are int64 of shape (n,).
+    of a float64). ``missing_seq``: the driver records that have none. All are int64 arrays of shape (n,).
     """
 
     seq: Ints

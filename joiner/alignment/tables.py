@@ -44,9 +44,10 @@ def in_time_order(key: Ints, ts: Ints, row: Ints | None) -> TimeOrder:
 
 
 def previous_of(of: TimeOrder, among: TimeOrder) -> Ints:
-    """Return the index of each row's previous neighbour in another table, or `NONE`, in the order of the first table.
+    """Return, for each row of ``of``, the index of its previous neighbour in ``among``, or `NONE` if it has none.
 
-    The result is int64 of shape (n,).
+    The result is an int64 array of shape (n,). Its elements, and the indices, follow the tables' own order, not the
+    time order.
     """
     found = np.empty(len(of.row), dtype=np.int64)
     _find_previous(*of, *among, _count_keys(of, among), found)
@@ -54,7 +55,7 @@ def previous_of(of: TimeOrder, among: TimeOrder) -> Ints:
 
 
 def next_of(of: TimeOrder, among: TimeOrder) -> Ints:
-    """Return the same for the next neighbours."""
+    """Like `previous_of`, but for each row's next neighbour."""
     found = np.empty(len(of.row), dtype=np.int64)
     _find_next(*of, *among, _count_keys(of, among), found)
     return found
@@ -74,10 +75,10 @@ def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Int
 def interpolated(
     of: TimeOrder, among: TimeOrder, numbers: Floats, tolerance: np.uint64 | None, period: float | None
 ) -> Floats:
-    """Return the values at each row's time, in the order of the first table; float64, shape (n,), NaN where missing.
+    """Return the value at the time of each row of ``of``, in the order of its table, or NaN where there is none.
 
-    ``numbers``: the values of the other table's rows, NaN where missing. ``tolerance``: how far a row's two neighbours
-    may be from each other, in ns. ``period``: see `interpolation`.
+    The result is a float64 array of shape (n,). ``numbers``: the values of the other table's rows, NaN where missing.
+    ``tolerance``: how far a row's two neighbours may be from each other, in ns. ``period``: see `interpolation`.
     """
     found = np.full(len(of.row), np.nan)
     limit = np.uint64(2**64 - 1) if tolerance is None else tolerance
@@ -142,7 +143,11 @@ def _interpolate(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not 
     period: float,
     found: Floats,
 ) -> int:
-    """Write the values to ``found``, which contains NaN. The second pass does not store the previous neighbours."""
+    """Write the interpolated values to ``found``, whose elements must be NaN when this function is called.
+
+    The first pass stores each row's next neighbour. The second finds the previous neighbours and interpolates at once,
+    so it need not store them.
+    """
     after, first, other = np.empty_like(ts), np.full(keys, NONE), len(other_ts) - 1
     for at in range(len(ts) - 1, -1, -1):
         while other >= 0 and other_ts[other] >= ts[at]:

@@ -105,7 +105,7 @@ def _advance(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not obje
     Updates ``of_key``, shape (keys,), and ``of_all``, shape (1,), in place; both are int64 ns. ``key``, ``ts``,
     ``seq``: the records, int64 of shape (n,). ``watermark_key``, ``watermark_ts``, ``watermark_seq``: the watermarks,
     int64 of shape (m,). Times are in ns. Log positions increase within the records and within the watermarks. Returns
-    the indices of the late records, int64, ascending.
+    the indices of the late records, ascending, as an int64 array.
     """
     late, count, watermark = np.empty_like(ts), 0, 0
     for i in range(len(key)):

@@ -1,7 +1,8 @@
-"""The settings of an application of the joiner: its name, its joins and aligns, and the limits of its processes.
+"""A joiner application's settings: its name, its joins and aligns, its topics, and the limits of each process.
 
-Every setting that affects which results are written, or to which topic, is part of the `semantics`. Their hash, the
-fingerprint, is stored with the state. A unit that was started under a different fingerprint is not continued.
+Every setting that affects which results are written, or to which topic, is part of the `semantics`. The hash of the
+semantics, called the fingerprint, is stored with the state. A unit that was started under a different fingerprint is
+not continued.
 """
 
 from __future__ import annotations

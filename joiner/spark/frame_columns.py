@@ -204,6 +204,6 @@ def bucket_count(buckets: object, session: SparkSession) -> int:
 
 
 def nullable(field: spark.StructField, name: str) -> spark.StructField:
-    """Return a column of the result, named ``name``: nullable, and without the metadata of a watermark."""
+    """Return the result column for ``field``: renamed to ``name``, nullable, and without watermark metadata."""
     metadata = {entry: value for entry, value in (field.metadata or {}).items() if entry != WATERMARK}
     return spark.StructField(name, field.dataType, nullable=True, metadata=metadata)

@@ -96,10 +96,11 @@ def complete(table: pa.Table, side: Side) -> Bools:
 
 
 def times(table: pa.Table, side: Side) -> Ints:
-    """Return the event times of the rows, int64 of shape (n,).
+    """Return the rows' event times as an int64 array of shape (n,).
 
-    Dates and timestamps are converted to microseconds since the epoch, UTC; integers are left as they are. Raises
-    `ArgumentError` if an integer is outside the range that the buffer supports. Spark timestamps are always inside it.
+    Dates and timestamps are converted to microseconds since the epoch (UTC); integers are left as they are. Raises
+    `ArgumentError` if an integer is outside the range that the buffer supports. Dates and timestamps from Spark are
+    always within that range.
     """
     column = table.column(side.time)
     if pa.types.is_date(column.type):

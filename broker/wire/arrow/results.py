@@ -85,7 +85,7 @@ class ResultColumns(NamedTuple):
 def encode_results(
     things: Sequence[str], columns: ResultColumns, join: str, quantity: str, unit: int, *, has_rows: bool
 ) -> list[bytes]:
-    """Encode n results of one join in one unit. Return them as one or more messages.
+    """Encode the results of one join of a unit. Return them as one or more messages.
 
     ``things`` are the names that ``columns.thing`` refers to. ``has_rows`` says whether the positions of records
     include rows (see `broker.wire.records.ROW_BITS`).

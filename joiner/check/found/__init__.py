@@ -1,1 +1,1 @@
-"""The actual outputs, as read from Kafka, and the findings of a check. Start reading at `evidence`."""
+"""The data that a check reads from Kafka, and the differences that it finds. Start reading at `evidence`."""

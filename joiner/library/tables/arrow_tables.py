@@ -1,6 +1,6 @@
 """The table operations that `join` needs, for Arrow tables, and the conversion of other tables to Arrow.
 
-Needs pyarrow, which is installed with the extra ``arrow``.
+Requires pyarrow, which the ``arrow`` extra installs.
 """
 
 from __future__ import annotations

@@ -239,7 +239,10 @@ class UnitTransactions:
         return stable
 
     def _may_replace_snapshot(self) -> bool:
-        """Return whether the older snapshot may be replaced: all transactions before the newer one must have ended."""
+        """Return whether the older snapshot may be replaced.
+
+        It may be replaced once all transactions that precede the newer snapshot have ended.
+        """
         self.check_ended()
         # Note the current stable ends: a claim that replays from this snapshot will search for results from there.
         self._note_stable_ends(self._settings.output_topics.values())

@@ -1,8 +1,8 @@
-"""The runner's side of moves: the units it warms up, releases, claims and waits for. `protocol` decides the next step.
+"""A runner's part in moves: warming up, releasing, claiming and awaiting units. `protocol` decides the next step.
 
 The runner's loop calls `poll`. A unit that is being moved must not delay other units, so slow work runs in a thread
-pool. A release waits at most for the unit's in-flight commit; if that commit writes a large snapshot, the release is
-retried later.
+pool. A release may wait for the unit's in-flight commit, but not if that commit writes a large snapshot: the release is
+then retried later.
 """
 
 from __future__ import annotations

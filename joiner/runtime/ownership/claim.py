@@ -136,10 +136,10 @@ def group_offsets(settings: JoinerSettings, unit: int) -> dict[str, int]:
 
 
 def _check_never_begun(readers: Readers, unit: int) -> None:
-    """Check that the unit has never been started before. Raises `UnitStopped`.
+    """Check that the unit has never been started. Raises `UnitStopped` if it has, or if it cannot be new.
 
-    If the consumer group has committed offsets but there is no checkpoint, the state was deleted. Nor can the unit be
-    new if unit 0 was started with a different number of partitions.
+    If the consumer group has committed offsets but there is no checkpoint, the state was deleted. If unit 0 was started
+    with a different number of partitions, this unit cannot be new either.
     """
     settings = readers.settings
     other = read_checkpoint(readers, 0) if unit else None

@@ -50,8 +50,9 @@ def recover(
 ) -> Recovered:
     """Restore the state of a claimed unit.
 
-    ``readers``: the readers that the claim used. ``warm``: the unit at earlier offsets, if its state was built before
-    the claim. Raises `UnitStopped` if the state cannot be built, and `Fenced` if another runner has claimed the unit.
+    ``readers``: the readers that the claim used. ``warm``: the unit as it was built before the claim, at offsets that
+    may be earlier than the checkpoint's; None if it was not built in advance. Raises `UnitStopped` if the state cannot
+    be built, and `Fenced` if another runner has claimed the unit.
     """
     with unless_fenced(transactions):
         # The claim read the log after initialising the transactional id, so only this runner has written to it since.

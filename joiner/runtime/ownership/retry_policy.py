@@ -20,7 +20,10 @@ from joiner.runtime.ownership.eligibility import LogShort, OwnedElsewhere, Topic
 
 
 class Cause(NamedTuple):
-    """A cause of failure. It is transient if ``first_s`` is set: the first back-off, which doubles with every retry."""
+    """A cause of failure. If ``first_s`` is set, the cause is transient, and the first back-off lasts that long.
+
+    The back-off doubles with every retry.
+    """
 
     what: str
     faults: tuple[type[Exception], ...]

@@ -146,7 +146,7 @@ class ReorderedJoin:
         return arrow.beside((tables[0], tables[1]), self._rules.sides, *rows)
 
     def _evict(self, step: Step) -> None:
-        """Remove the rows that the buffer has released, and the keys that neither it nor a held row still uses."""
+        """Remove rows that the buffer has released, and keys that neither the buffer nor a held row uses any more."""
         held = self._rows.held
         for at, released in enumerate((step.left_released_seq, step.right_released_seq)):
             if len(released):
