@@ -107,7 +107,7 @@ would silently convert them to floats."""
 
 
 def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDArray[np.float64]:
-    """Call ``function`` for n pairs. Return its values as float64 of shape (n,) or (n, 2).
+    """Call ``function`` for n pairs. Return its values as a float64 array of shape (n,) or (n, 2).
 
     Raises `UnusableValuesError` if the function returns anything else. Exceptions that the function raises propagate.
     """
@@ -116,7 +116,7 @@ def call_function(function: JoinFunction, left: Columns, right: Columns) -> NDAr
 
 
 def call_row_function(function: RowFunction, rows: AlignedColumns) -> NDArray[np.float64]:
-    """Call ``function`` for n rows. Return its values as float64 of shape (n,); see `call_function`."""
+    """Call ``function`` for n rows. Return its values as a float64 array of shape (n,); see `call_function`."""
     count = len(rows.time_ns)
     return _values_of(lambda: function(rows), {(count,)}, f"{count} rows")
 

@@ -1,4 +1,4 @@
-"""Finds the ticks of a grid, which are regular times at which there are rows, in place of a driver's records."""
+"""Finds the ticks of a grid: regular times that each get a row, in place of a driver's records."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Grid:
         return self.origin_ns % self.every_ns
 
     def numbers(self, ts: Ints) -> Ints:
-        """Return the numbers of the ticks at the times ``ts`` (ns), int64, shape (n,)."""
+        """Return the numbers of the ticks at the times ``ts`` (ns) as an int64 array of shape (n,)."""
         # Every difference fits into an int64: the constructor has checked the largest ones.
         return ts // self.every_ns - self.origin_ns // self.every_ns
 
@@ -185,9 +185,9 @@ def bound_ticks(
 ) -> Ints:
     """Return a lower bound on the times of each key's ticks to come, in ns, shape (k,). It never falls.
 
-    It is the next tick, but not later than the key's last record or its lowest frontier: readers may refuse times that
-    are ahead of the clock. If the next tick is in a pause above the largest gap, it is the record that ends the pause.
-    The arguments are those of `find_ticks`.
+    The bound is the next tick, but not later than the key's last record or its lowest frontier, because readers may
+    refuse times that are ahead of the clock. If the next tick is in a pause above the largest gap, the record that ends
+    the pause takes its place. The arguments are those of `find_ticks`.
     """
     _, _, max_gap, _ = grid
     bounds = np.empty(len(keys), dtype=np.int64)

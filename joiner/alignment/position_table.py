@@ -23,7 +23,7 @@ SEQ: Final = 0
 
 
 class PositionTable:
-    """Rows with ascending positions. Finding a row takes O(log n); appending or removing one takes amortized O(1)."""
+    """Rows with ascending positions. Finding a row takes O(log n); appending or removing a row takes amortized O(1)."""
 
     def __init__(self, columns: int) -> None:
         """Create an empty table. Column `SEQ` holds the positions."""
@@ -98,7 +98,7 @@ _FLAGS: Final = types.Array(types.boolean, 1, "C")
 
 @compiled(COUNT, INTS, _FLAGS, INTS, _FLAGS)
 def _count_common(one: Ints, one_is_gone: Flags, other: Ints, other_is_gone: Flags) -> int:
-    """Count the positions, ascending in each table, that are in both and gone from neither."""
+    """Count the positions that are in both tables and have been removed from neither. Both are ascending."""
     count, at = 0, 0
     for number in range(len(one)):
         while at < len(other) and other[at] < one[number]:

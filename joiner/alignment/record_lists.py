@@ -3,8 +3,8 @@
 The records of a batch are inserted in time order. The search for the place of each key's first record starts at the end
 of its list, because most records are newer than all earlier ones. The search for the place of any other record starts
 at the record inserted before it. So a batch needs at most one step for each held record that is later than the batch's
-first one, and one for each that has the same time as a new record. Inserting does not get slower if another column is
-far ahead.
+first record, and one for each held record that has the same time as a new record. Inserting does not get slower if
+another column is far ahead.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ColumnRule:
             it), ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal), or ``"linear"``
             (interpolated between the two).
         tolerance_ns: how far the record may be from the row in time. With ``"linear"``, how far the two records may be
-            from each other. None means no limit. Beyond it, the value is missing.
+            from each other. Beyond this limit, the value is missing. None means no limit.
         period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees. Interpolation takes
             the shorter way round, and the result is at least 0 and less than the period.
         on_missing: whether a row without a value for this column has a ``"null"`` there, or is left out (``"drop"``).

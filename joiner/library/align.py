@@ -234,7 +234,7 @@ def _value_column(names: list[str], side: Side, name: str, given: str | None) ->
 
 
 def _numbers(kind: Kind, side: Side, value: str) -> Floats:
-    """Return a column as float64 of shape (n,), with NaN for missing values."""
+    """Return a column as a float64 array of shape (n,), with NaN for missing values."""
     values, _ = kind.column(side.table, value)
     there = ~kind.lacks(side.table, value)
     known = values[there]

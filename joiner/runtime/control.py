@@ -82,7 +82,7 @@ class Claiming(_Record, frozen=True, kw_only=True):
 
 
 class Stop(_Record, frozen=True, kw_only=True):
-    """Asks the instances of a Spark stage to stop; repeated until they have. ``run``: the stage. ``move`` is empty."""
+    """Asks the instances of the Spark stage ``run`` to stop. Repeated until they have stopped. ``move`` is empty."""
 
     move: str = ""
     run: str

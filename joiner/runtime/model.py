@@ -207,12 +207,12 @@ def decode_format(value: bytes) -> int:
 
 
 def decode_checkpoint(value: bytes) -> Checkpoint:
-    """Decode a checkpoint. Raises msgspec.DecodeError."""
+    """Decode a checkpoint. Raises msgspec.DecodeError if it is malformed."""
     return _progress.decode(value)
 
 
 def decode_manifest(value: bytes) -> Manifest:
-    """Decode a manifest. Raises msgspec.DecodeError."""
+    """Decode a manifest. Raises msgspec.DecodeError if it is malformed."""
     return _manifest.decode(value)
 
 
@@ -250,7 +250,10 @@ class StateLog:
     """The offset of the newest checkpoint, or -1 if there is none."""
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint, or None if the unit was never started. Raises `UnitStopped`."""
+        """Return the newest checkpoint, or None if the unit was never started.
+
+        Raises `UnitStopped` if it is unreadable or from a newer release.
+        """
         value = self.values.get(checkpoint_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
@@ -260,7 +263,10 @@ class StateLog:
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def manifests(self) -> list[Manifest]:
-        """Return the manifests of both slots, the newest first. Raises `UnitStopped`."""
+        """Return the manifests of both slots, the newest first.
+
+        Raises `UnitStopped` if one of them is unreadable or from a newer release.
+        """
         values = (self.values.get(manifest_key(self.unit, slot)) for slot in range(SLOTS))
         found = [decode_checked(self.unit, decode_manifest, value) for value in values if value is not None]
         return sorted(found, key=lambda manifest: -manifest.serial)

@@ -269,7 +269,7 @@ class Reordering:
     def load(self, data: bytes, operator: str, rules: dict[str, Any]) -> bytes:
         """Restore what `save` has returned. Return the snapshot of the buffer.
 
-        Raises `ArgumentError` if the fingerprint of the rules was another one.
+        Raises `ArgumentError` if the state was saved with a fingerprint other than ``rules``.
         """
         parts = _split(data)
         header, columns = snapshot.unpack(parts[0])

@@ -30,7 +30,7 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 class Row(NamedTuple):
     """A row in a message: the record (None if it is invalid), its time in ns, and its representation in a dead letter.
 
-    ``has_id``: whether the record has an id. A record without one is never a duplicate.
+    ``has_id``: whether the record has an id. A record without an id is never a duplicate.
     """
 
     record: Record | None

@@ -19,7 +19,7 @@ from joiner.check.verify.pairs import FoundJoined
 
 
 def results_of(value: bytes, time_unit: str) -> list[FoundJoined]:
-    """Return the results in a message, without the two joined records. Raises `Unreadable`."""
+    """Return the results in a message, without their records. Raises `Unreadable` if the message cannot be read."""
     check_limits(value)
     try:
         with pa.ipc.open_stream(with_plain_types(value)) as stream:

@@ -47,7 +47,7 @@ class _Oldest(NamedTuple):
 
 
 def without_watermarks(messages: Sequence[Message], settings: JoinerSettings, findings: Findings) -> list[Message]:
-    """Return the messages of a partition without watermarks, which are counted. Report those that are not true.
+    """Count the watermarks among a partition's messages, report those that are not true, and return the rest.
 
     Watermarks of quantities that the application does not write are not judged.
     """

@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The data of a unit that has been compared, for further checks. They must not keep it, because it is large."""
+    """The data of a unit that has been compared, for further checks. A check must not keep it, because it is large."""
 
     span: Span
     judgement: UnitJudgement

@@ -1,4 +1,4 @@
-"""Compares the points in InfluxDB with the results: each must have exactly one point, and no others may exist.
+"""Compares the points in InfluxDB with the results: there must be one point for each result, and no others.
 
 A point has the measurement ``joined`` and the tags ``join``, ``thing`` and ``quantity``, as well as ``half=1`` if the
 mean time was rounded down by half a nanosecond, and ``tie`` if the pair has one. Its fields are ``result``, or ``left``

@@ -81,8 +81,8 @@ class ExpectedRows:
     def altered_result(self, row: RowKey, found: float | None, values: Mapping[str, float | None]) -> list[str]:
         """Return the difference between the result of a row and the expected one, if there is one.
 
-        ``values``: those that were found in the row. A function is applied to them, because interpolated values may
-        differ from the expected ones by rounding, which a function may amplify.
+        ``values``: the values found in the row. A function is applied to them, because interpolated values may differ
+        from the expected ones by rounding, which a function may amplify.
         """
         if self.align.function is not None:
             (result,) = _apply(self, [row], [[values.get(name) for name in self.align.columns]])

@@ -62,7 +62,7 @@ def make_admin(kafka: KafkaSettings) -> AdminClient:
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset and the end of a partition. Raises KafkaException.
+    """Return the first offset and the end of a partition. Raises KafkaException if the request fails.
 
     For a read-committed consumer, the end is the last stable offset: if transactions are open, the offset at which the
     earliest one begins. For a read-uncommitted consumer, it is the high watermark.

@@ -36,7 +36,10 @@ class ControlLog:
         self._begin_at(OFFSET_END)
 
     def begin_now(self, clock: Clock) -> None:
-        """Wait until the end of the log is known, so that no later record is missed. Raises KafkaException."""
+        """Wait until the end of the log is known, so that no later record is missed.
+
+        Raises KafkaException if no attempt succeeds within `TIMEOUT_S`.
+        """
         deadline_s = clock.monotonic_s() + TIMEOUT_S
         while True:
             try:

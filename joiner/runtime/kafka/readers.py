@@ -58,7 +58,7 @@ class Readers:
         return make_reader(self.settings.kafka, self.settings.application.name)
 
     def connect(self, unit: int) -> None:
-        """Connect all consumers. Raises KafkaException."""
+        """Connect all consumers. Raises KafkaException if a request to Kafka fails."""
         for consumer in (self.stable, self.everything, self.log, self.input):
             for topic in (*self.settings.input_topics, self.settings.state_topic):
                 log_range(consumer, topic, unit)

@@ -102,7 +102,7 @@ class UnitTransactions:
         self._producer = UnitProducer(settings, unit, group_metadata_consumer, clock)
 
     def connect(self) -> None:
-        """Connect to Kafka without fencing the current owner. Raises KafkaException."""
+        """Connect to Kafka without fencing the current owner. Raises KafkaException if a request fails."""
         self._producer.connect(self._settings.state_topic)
 
     def init(self) -> None:
@@ -130,7 +130,8 @@ class UnitTransactions:
 
         A large snapshot takes additional transactions, and releasing the unit after that takes one more.
 
-        Raises `Fenced` or `Aborted`, after which this object must not be used again.
+        Raises `Fenced` if another runner has claimed the unit, and `Aborted` if the transaction failed or its outcome
+        is unknown. After either, this object must not be used again.
         """
         began_s, place = self._clock.monotonic_s(), None
         identities = _identities(messages)
@@ -196,7 +197,10 @@ class UnitTransactions:
             wait_s = min(2 * wait_s, LOOK_S)
 
     def check_owner(self) -> None:
-        """Ask Kafka whether this runner still owns the unit, without writing. Raises `Fenced` or `Aborted`."""
+        """Ask Kafka whether this runner still owns the unit, without writing.
+
+        Raises `Fenced` if it does not, and `Aborted` if that cannot be determined.
+        """
         try:
             self._producer.begin()
             self._producer.send_offsets({self._settings.input_topics[0]: 0})
@@ -208,7 +212,8 @@ class UnitTransactions:
         """In one transaction, write a record to the unit's partition of each topic and the group's offsets, then abort.
 
         The abort markers also end any earlier transaction of this producer that is still open in these partitions.
-        Returns the offsets of the records, by topic. Raises `Fenced` or `Aborted`.
+        Returns the offsets of the records, by topic. Raises `Fenced` if another runner has claimed the unit, and
+        `Aborted` if the transaction failed or its outcome is unknown.
         """
         try:
             self._producer.begin()
@@ -262,8 +267,8 @@ class UnitTransactions:
     def _delivered(self) -> dict[str, int]:
         """Return the offset of the last transaction's first record in each topic.
 
-        Raises `Aborted` if an offset is unknown, because Kafka does not report the offset of a record that was sent
-        twice. The next claim will find the record in the log.
+        Kafka does not report the offset of a record that was sent twice. Raises `Aborted` in that case. The next claim
+        will find the record in the log.
         """
         firsts = dict(self._producer.firsts)
         if unknown := sorted(topic for topic, at in firsts.items() if at < 0):

@@ -87,7 +87,7 @@ class Host(Protocol):
         ...
 
     def schedule_claim(self, unit: int) -> None:
-        """Schedule an ordinary claim of a unit, one that is not part of a move."""
+        """Schedule an ordinary claim of a unit, outside any move."""
         ...
 
     def why_failed(self, unit: int) -> str:
@@ -270,7 +270,7 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """Read the checkpoints of units with one consumer. Stop at the first one for which Kafka does not answer."""
+        """Read the checkpoints of units with one consumer. Stop at the first unit for which Kafka does not answer."""
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:

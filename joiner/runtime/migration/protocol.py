@@ -105,7 +105,7 @@ class _Departure:
     step: _Leaving
     since_s: float
     reclaims: int = 0
-    """Number of failed attempts to reclaim the unit. Each doubles the wait, so that the target can claim it first."""
+    """Number of failed attempts to reclaim the unit. Each doubles the wait, so that the target can claim the unit."""
 
     @property
     def reclaim_at_s(self) -> float:

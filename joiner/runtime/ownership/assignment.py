@@ -169,7 +169,7 @@ class AssignmentManager:
         self._verify_first(number, OwnershipInDoubt(), first_s=0.0)
 
     def schedule_claim(self, number: int) -> None:
-        """Schedule an ordinary claim of a unit, one that is not part of a move."""
+        """Schedule an ordinary claim of a unit, outside any move."""
         self.failed.pop(number, None)
         self._waiting[number] = _Next(self._clock.monotonic_s())
 

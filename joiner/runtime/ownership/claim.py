@@ -59,7 +59,8 @@ def claim(
 ) -> Checkpoint:
     """Claim a unit (steps 0-7). Return the checkpoint that was written.
 
-    Raises `Fenced`, `Aborted`, `UnitStopped`, and KafkaException if Kafka does not answer.
+    Raises `Fenced` if another runner claims the unit, `Aborted` if a transaction fails or its outcome is unknown,
+    `UnitStopped` if this runner cannot continue the unit, and KafkaException if Kafka does not answer.
     """
     # Request the topic ids for every claim, because a topic may have been recreated since this process started.
     topics = topic_facts(admin, settings.input_topics)

@@ -189,8 +189,9 @@ def resolve(
     """Resolve dangling transactions. Return the missing effects up to ``dangling.reached``, for the claim to write.
 
     ``checkpoint`` is the newest committed checkpoint. ``again`` replays the unit from an earlier state up to
-    ``reached``; it is called once no transaction is dangling. Raises `Fenced`, `Aborted`, `UnitStopped`, and
-    KafkaException if Kafka does not answer.
+    ``reached``; it is called once no transaction is dangling. Raises `Fenced` if another runner claims the unit,
+    `Aborted` if a transaction fails, `UnitStopped` if the unit cannot be replayed, and KafkaException if Kafka does not
+    answer.
     """
     unit, reached = dangling.unit, dangling.reached or checkpoint
     where = ", ".join(f"{topic} [{unit}] from {at}" for topic, at in dangling.open_from.items())

@@ -80,7 +80,7 @@ def check_continues(
 
 
 def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
-    """Check that the number of units has not changed since this unit was started. Raises `UnitStopped`."""
+    """Check that the number of units has not changed since this unit was started. Raises `UnitStopped` if it has."""
     if found.partitions != settings.topics.partitions:
         raise UnitStopped(
             f"unit {found.unit} of {settings.application.name!r} was started with {found.partitions} partitions, but "
@@ -90,7 +90,10 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first and the end offset of each of the unit's input logs, by topic. Raises KafkaException."""
+    """Return the first and the end offset of each of the unit's input logs, by topic.
+
+    Raises KafkaException if a request fails.
+    """
     return {topic: log_range(readers.stable, topic, unit) for topic in readers.settings.input_topics}
 
 

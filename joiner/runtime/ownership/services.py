@@ -37,7 +37,10 @@ class Services(NamedTuple):
 
 @contextmanager
 def open_services(settings: JoinerSettings, clock: Clock) -> Iterator[Services]:
-    """Open the services of a runner and close them on exit. The topics must exist. Raises KafkaException."""
+    """Open the services of a runner and close them on exit. The topics must exist.
+
+    Raises KafkaException if a Kafka client cannot be created.
+    """
     admin = make_admin(settings.kafka)
     consumer = unsubscribed_consumer(settings)
     with closing(ControlLog(settings)) as control:

@@ -74,7 +74,7 @@ class UnitReports:
 
 
 def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
-    """Return the current reports, one line per unit and runner. Raises KafkaException."""
+    """Return the current reports, one line per unit and runner. Raises KafkaException if a request to Kafka fails."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))

@@ -29,7 +29,7 @@ may remove the old one; the second attempt then finds the new one."""
 
 @dataclass
 class Warm:
-    """A unit whose state was built before its claim. Its Kafka clients are connected, but do not own it yet."""
+    """A unit whose state was built before its claim. Its Kafka clients are connected, but do not own the unit."""
 
     unit: Unit
     transactions: UnitTransactions

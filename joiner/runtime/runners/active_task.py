@@ -42,7 +42,7 @@ class ActiveTask:
     watermarks_at_s: float = -math.inf
     """The monotonic time at which watermarks were last taken."""
     watermark_offsets: dict[str, int] | None = None
-    """The offsets at which they were taken, or None if there were too many for one transaction."""
+    """The offsets at which watermarks were last taken, or None if there were too many for one transaction."""
     commit: Commit | None = None
     """The in-flight transaction."""
     first_commit_s: float = 0.0

@@ -67,7 +67,10 @@ class Lifecycle:
         return self._states.get(unit, UnitState.UNASSIGNED)
 
     def enter(self, unit: int, state: UnitState) -> None:
-        """Change the state of a unit. The new state may be the current one. Raises `IllegalTransition`."""
+        """Change the state of a unit. The new state may be the current one.
+
+        Raises `IllegalTransition` if the table does not contain the transition.
+        """
         with self._lock:
             before = self.state(unit)
             if state is not before and state not in TRANSITIONS[before]:

@@ -117,7 +117,7 @@ class ProcessLoop:
     """The loop of a plain process, once the topics exist."""
 
     def __init__(self, parts: Parts) -> None:
-        """Create the loop. Raises KafkaException."""
+        """Create the loop. Raises KafkaException if a Kafka client cannot be created."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
         self.tasks = ProcessTasks(settings, services, metrics)

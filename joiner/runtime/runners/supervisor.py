@@ -215,7 +215,7 @@ class Supervisor(Generic[_Task]):
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
-        """Schedule a claim of the unit that is not part of a move."""
+        """Schedule an ordinary claim of a unit, outside any move."""
         self._assignment.schedule_claim(unit)
 
     def why_failed(self, unit: int) -> str:

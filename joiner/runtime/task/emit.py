@@ -226,8 +226,9 @@ def evaluate(call: Call, count: int, *, with_place: bool = True) -> tuple[NDArra
 
     The values have shape (n,) or, if the function keeps both sides of a pair, (n, 2).
 
-    A function that raises on a batch is called again for each pair or row, so that a bad one does not affect the
-    others. ``with_place``: also determine where an error was raised, which takes longer than the call itself.
+    A function that raises on a batch is called again for each pair or row, so that a pair or row that fails does not
+    affect the others. ``with_place``: also determine where an error was raised, which takes longer than the call
+    itself.
     """
     try:
         values = call(None)

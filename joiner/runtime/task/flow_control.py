@@ -63,8 +63,9 @@ def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Coll
 class BatchLimit:
     """Limits the records of a batch if each of them may complete many rows of a grid.
 
-    How many rows they complete is known only once they have been joined. At first, it is assumed to be the maximum that
-    a record can add; later, what the last batches had. The limit affects the memory used, never the results.
+    How many rows they complete is known only once they have been joined. At first, this number is assumed to be the
+    maximum that a record can add; later, it is estimated from the last batches. The limit affects the memory used,
+    never the results.
     """
 
     def __init__(self, settings: JoinerSettings) -> None:
@@ -83,7 +84,7 @@ class BatchLimit:
             self._rows_per_record = max(results / records, _FORGETTING * self._rows_per_record)
 
     def records(self, most: int) -> int:
-        """Return how many records to read if, without grids, it would be ``most``."""
+        """Return how many records to read where ``most`` would be read if there were no grids."""
         if not self._has_grids or self._rows_per_record * most <= self._rows_max:
             return most
         return max(1, int(self._rows_max / self._rows_per_record))

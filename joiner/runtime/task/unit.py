@@ -124,7 +124,7 @@ class Unit:
 
     @classmethod
     def restore(cls, settings: JoinerSettings, unit: int, data: bytes) -> Unit:
-        """Restore a unit from a snapshot. Raises `UnitStopped` if it cannot be read."""
+        """Restore a unit from a snapshot. Raises `UnitStopped` if the snapshot cannot be read."""
         try:
             return cls._restored(settings, unit, decode(data))
         except NewerSnapshotError as error:

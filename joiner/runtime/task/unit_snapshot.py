@@ -76,7 +76,7 @@ def encode(saved: UnitSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> UnitSnapshot:
-    """Decode the output of `encode`. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError."""
+    """Decode a whole snapshot. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError if that fails."""
     version = msgspec.msgpack.decode(data, type=_Version).version
     if version > VERSION:
         message = f"format {version}, this one reads up to {VERSION}"
@@ -113,7 +113,7 @@ def save_rows(rows: Rows, time_unit: str) -> SavedRows:
 
 
 def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
-    """Decode the output of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError."""
+    """Decode the output of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError if that fails."""
     _, columns = snapshot.unpack(saved.columns)
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     if saved.times:
@@ -151,7 +151,7 @@ def save_short(rows: Rows, quantity: str | None) -> SavedRows:
 
 
 def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
-    """Decode the output of `save_short`. Raises `SnapshotError` or msgspec.DecodeError."""
+    """Decode the output of `save_short`. Raises `SnapshotError` or msgspec.DecodeError if that fails."""
     _, columns = snapshot.unpack(saved.columns)
     try:
         if not saved.is_short or isinstance(saved.ids, list):

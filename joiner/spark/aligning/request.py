@@ -66,7 +66,7 @@ class AlignRequest:
 
     @classmethod
     def of(cls, driver: DataFrame, columns: Mapping[str, TableColumn], options: AlignOptions) -> AlignRequest:
-        """Validate the arguments. Raises `AnalysisException`."""
+        """Validate the arguments. Raises `AnalysisException` if one of them is invalid."""
         _check_frame(_DRIVER, driver)
         _check_columns(columns)
         _check_streaming(driver, columns)

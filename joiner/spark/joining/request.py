@@ -62,7 +62,7 @@ class Request:
 
     @classmethod
     def of(cls, left: DataFrame, right: DataFrame, options: Options) -> Request:
-        """Validate the arguments against the two frames. Raises `AnalysisException`."""
+        """Validate the arguments against the two frames. Raises `AnalysisException` if one of them is invalid."""
         _check_choices(options)
         session = left.sparkSession
         frames = [Frame.of(name, frame) for name, frame in zip(_NAMES, (left, right), strict=True)]

@@ -56,9 +56,9 @@ class Outcome(NamedTuple):
 def run_instance(order: Order, number: int, attempt: int) -> Outcome:
     """Run an instance until the driver stops it. Return its outcome.
 
-    ``number``: of the task, from 0. ``attempt``: how many attempts of this task have failed. Spark repeats a task at
-    once, so the wait between attempts is here. Errors that another attempt would meet again are returned. Others are
-    raised, and Spark starts the task again.
+    ``number``: the number of the task, from 0. ``attempt``: how many attempts of this task have failed. Spark repeats a
+    task at once, so this function waits before each further attempt. Errors that another attempt would meet again are
+    returned. Others are raised, and Spark starts the task again.
     """
     set_up_logs(order.log_level)
     try:
@@ -102,7 +102,7 @@ def _run(order: Order, number: int, attempt: int) -> int:
 def settings_of(settings: JoinerSettings, number: int) -> JoinerSettings:
     """Return the settings of one instance. Its name, and the port of its metrics, are made unique by its number.
 
-    Raises `SettingsError` if there is no such port.
+    Raises `SettingsError` if the port would be above `PORT_MAX`.
     """
     application, metrics = settings.application, settings.metrics
     name = f"{application.instance}-{number}"

@@ -67,7 +67,7 @@ def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
 
 
 def _with_attempts(master: str) -> str:
-    """Return a master with the number of attempts, for a master on this machine, which ignores the setting for it."""
+    """Add the number of attempts to a local master, for which Spark ignores the setting. Return others unchanged."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     return f"local[{found[1] or 1},{_ATTEMPTS_MAX}]" if found else master
 

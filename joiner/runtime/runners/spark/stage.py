@@ -65,7 +65,8 @@ class SparkStage:
     def run(self) -> int:
         """Run the instances until all have ended. Return the exit status: 1 if an instance has failed.
 
-        Raises KafkaException or `TopicError` if no unit can be served, and `StageFailed`.
+        Raises KafkaException or `TopicError` if no unit can be served, and `StageFailed` if Spark cannot run the
+        instances.
         """
         settings = self._settings
         specs = application_topics(settings)
@@ -99,7 +100,7 @@ class SparkStage:
         return max(outcome.status for outcome in outcomes)
 
     def _wait_for(self, job: _Job) -> None:
-        """Wait until all instances have ended, and ask them to once a stop is requested."""
+        """Wait until all instances have ended. Once a stop is requested, ask them to stop."""
         while not job.wait(_LOOK_S):
             if not self._stop.is_set():
                 continue
@@ -129,7 +130,7 @@ class _Job:
         return not self._thread.is_alive()
 
     def result(self) -> list[Outcome]:
-        """Return the outcomes of the instances of a job that has ended. Raises the job's error."""
+        """Return the outcomes of the instances of a job that has ended. If the job failed, raise its error."""
         if self._error is not None:
             raise self._error
         return self._outcomes

@@ -97,7 +97,10 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def load(self, saved: UnitSnapshot) -> None:
-        """Restore what `save` has added to a snapshot. Raises `SnapshotError`, KeyError or msgspec.DecodeError."""
+        """Restore what `save` has added to a snapshot.
+
+        Raises `SnapshotError`, KeyError or msgspec.DecodeError if that fails.
+        """
 
     @abstractmethod
     def _held_by_key(self) -> tuple[Ints, Ints]:

@@ -36,7 +36,7 @@ class Ordinals:
         self._used = 0
 
     def assign(self, key: Ints, ts: Ints) -> Ints:
-        """Return the ordinals of the next records, which must be ordered by position; int64, shape (n,)."""
+        """Return the next records' ordinals, an int64 array of shape (n,). The records must be ordered by position."""
         if 2 * (self._used + len(key)) > self._slots.shape[1]:
             self._put(self._counts(), more=len(key))
         return self._add(key, ts, np.ones_like(key))
@@ -65,7 +65,7 @@ class Ordinals:
         return self._slots.compress(self._slots[_COUNT] > 0, axis=1)
 
     def _put(self, counts: Ints, more: int = 0) -> None:
-        """Replace the hash table by one that has these counts, is less than a quarter full, and has room for more."""
+        """Replace the hash table with one of these counts that is less than a quarter full and has room for more."""
         room = counts.shape[1] + more
         self._slots = np.zeros((3, max(_SLOTS_MIN, 1 << (4 * room).bit_length())), dtype=np.int64)
         self._used = 0

@@ -48,7 +48,7 @@ class OutputWatermarks:
         self._operators = {operator.output: operator for operator in operators}
         self._quantities = {output: _Quantity() for output in self._operators}
         self.has_more = False
-        """Whether the last `take` left some out, because there were too many."""
+        """Whether the last `take` left out watermarks, because there were too many."""
 
     def take(self) -> Batch:
         """Return the watermarks that have risen since they were last returned."""
@@ -102,7 +102,7 @@ class _Quantity:
         """The key with which the next watermarks begin, so that each key has its turn."""
 
     def take(self, in_use: Ints, bounds: Ints, of_unused: int, room: int) -> tuple[int | None, Ints, bool]:
-        """Return the watermark for all keys, the keys whose watermarks have risen, and whether there are more of these.
+        """Return the watermark for all keys, the keys whose watermarks have risen, and whether more such keys remain.
 
         ``in_use``: the keys in use, ascending. ``bounds``: of all keys, in ns. ``room``: the maximum number of keys.
         """

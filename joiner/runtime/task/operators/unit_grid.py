@@ -59,7 +59,7 @@ class UnitGrid(UnitOperator):
         keys: Keys,
         appended: Mapping[str, AppendTimes],
     ) -> None:
-        """See `UnitOperator`. ``grid``: that of ``align``."""
+        """See `UnitOperator`. ``grid``: the grid of ``align``."""
         super().__init__(settings, align, unit, keys, appended)
         rules = {name: rule_of(column) for name, column in align.columns.items()}
         self._ticks_max = max(1, _VALUES_MAX // len(rules))
