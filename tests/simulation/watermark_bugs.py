@@ -9,6 +9,7 @@ import numpy as np
 
 from joiner.core.frontier import NEVER
 from joiner.runtime.task.effects import Effects
+from joiner.runtime.task.operators.align_operator import AlignOperator
 from joiner.runtime.task.operators.unit_align import UnitAlign
 from joiner.runtime.task.operators.unit_join import UnitJoin
 from tests.simulation.bugs import Bug, changed
@@ -29,11 +30,14 @@ def held_records_are_ignored_in_watermarks() -> AbstractContextManager[None]:
 
 def waiting_rows_are_ignored_in_watermarks() -> AbstractContextManager[None]:
     """An align's watermark is the frontier of its driver, as if no row were waiting."""
+    bounds_ns = AlignOperator.bounds_ns
 
     def wrong(self: Any, count: int) -> tuple[Any, int]:
+        if not isinstance(self, UnitAlign):
+            return bounds_ns(self, count)
         return self._driver_frontier_ns(np.arange(count)), NEVER
 
-    return changed(UnitAlign, "bounds_ns", wrong)
+    return changed(AlignOperator, "bounds_ns", wrong)
 
 
 def watermarks_come_before_the_results() -> AbstractContextManager[None]:

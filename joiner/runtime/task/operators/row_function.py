@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+class ComputedRows(NamedTuple):
+    """The n rows for which a function has succeeded, with their things and results.
+
+    ``kept``: their indices among the rows that were passed to the function, int64 of shape (n,).
+    """
+
+    rows: AlignedRows
+    things: Things
+    results: Floats
+    kept: Ints
+
+
 class RowFunctionCaller:
     """Calls the function of one align in one unit."""
 
@@ -35,10 +47,10 @@ class RowFunctionCaller:
         self._source, self._topic = settings.application.name, settings.topics.out
         self._time_unit = settings.events.time_unit
 
-    def results(
+    def compute(
         self, found: AlignedRows, driver: Floats | None, things: Things, place: Callable[[int], str], effects: Effects
-    ) -> tuple[Floats, Ints]:
-        """Return the results of the rows for which the function succeeds, and the indices of these rows.
+    ) -> ComputedRows:
+        """Return the rows for which the function succeeds, with its results.
 
         The other rows become dead letters. ``driver``: the values of the driver's records, None with a grid. ``place``:
         returns the last part of the id of the row at an index.
@@ -69,7 +81,9 @@ class RowFunctionCaller:
             first: Reason = reasons[failed[0]]
             add_up(effects.failed_pairs, {self._align: Failures.of(len(failed), *first, of_rows=True)})
         kept = np.setdiff1d(np.arange(len(found)), list(reasons))
-        return results[kept], kept
+        if reasons:
+            found, things = _take(found, kept), things._replace(number=things.number[kept])
+        return ComputedRows(found, things, results[kept], kept)
 
     def _shown(self, found: AlignedRows, driver: Floats | None, things: Things, at: int) -> bytes:
         """Return a row without its result, as JSON."""
@@ -87,7 +101,7 @@ class RowFunctionCaller:
         return encode_lines([content]).rstrip(b"\n")
 
 
-def take(found: AlignedRows, which: Ints) -> AlignedRows:
+def _take(found: AlignedRows, which: Ints) -> AlignedRows:
     """Return the rows at these indices."""
     return replace(
         found,

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from broker.wire.bulk import RowColumns, encode_rows, position_pieces
-from broker.wire.columns import StringColumn
-from broker.wire.records import encode_lines, position_text
+from broker.wire.bulk import position_pieces
+from broker.wire.records import position_text
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
 from joiner.alignment.driver_rows import DRIVER
 from joiner.alignment.position_table import PositionTable
-from joiner.alignment.rules import ColumnRule
 from joiner.core import snapshot
-from joiner.runtime.model import AlignSummary
-from joiner.runtime.task.batch import Batch
-from joiner.runtime.task.emit import mean_times
-from joiner.runtime.task.operators.operator import UnitOperator, note_latencies
+from joiner.runtime.task.operators.align_operator import AlignOperator
+from joiner.runtime.task.operators.operator import note_latencies
 from joiner.runtime.task.operators.ordinals import Ordinals
-from joiner.runtime.task.operators.row_function import RowFunctionCaller, take
 from joiner.runtime.task.unit_snapshot import SavedAlign, UnitSnapshot
 
 if TYPE_CHECKING:
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from joiner.operators import AlignSettings, ColumnSettings
+    from joiner.operators import AlignSettings
     from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.append_times import AppendTimes
     from joiner.runtime.task.decode import Keys, SideInput
@@ -54,8 +49,8 @@ _RECORD_BYTES: Final = 120
 """Bytes of a held record of a column. Measured."""
 
 
-class UnitAlign(UnitOperator):
-    """One align of a unit."""
+class UnitAlign(AlignOperator):
+    """One align of a unit that has a driver."""
 
     def __init__(
         self,
@@ -67,11 +62,8 @@ class UnitAlign(UnitOperator):
     ) -> None:
         """See `UnitOperator`."""
         super().__init__(settings, align, unit, keys, appended)
-        rules = {name: rule_of(column) for name, column in align.columns.items()}
-        self._buffer = AlignBuffer(rules, lateness_ns=align.lateness, watermark_scope=align.watermark_scope)
-        self._row_bytes = _ROW_BYTES + _RELATION_BYTES * sum(len(rule.directions) for rule in rules.values())
-        name = align.function
-        self._function = None if name is None else RowFunctionCaller(settings, align, unit, name)
+        self._buffer = AlignBuffer(self._rules, lateness_ns=align.lateness, watermark_scope=align.watermark_scope)
+        self._row_bytes = _ROW_BYTES + _RELATION_BYTES * sum(len(rule.directions) for rule in self._rules.values())
         self._driver = PositionTable(_HELD)
         self._ordinals = Ordinals()
 
@@ -110,20 +102,11 @@ class UnitAlign(UnitOperator):
             for stream, count in self._buffer.driver_rows.entries_by_stream().items()
         }
 
-    def summary(self) -> AlignSummary:
-        """See `UnitOperator`."""
-        spans = zip(self._streams, self._spans(), strict=True)
-        return AlignSummary(self.held_by_stream(), len(self._keys), {name: span for name, span in spans if span})
-
     def known_keys(self) -> Ints:
         """See `UnitOperator`."""
         # Records with such times are still in the buffer, so the buffer knows every key that remains in use.
         self._ordinals.forget_all(self._driver_frontier_ns)
         return self._buffer.driver_rows.known_keys()
-
-    def bounds_ns(self, count: int) -> tuple[Ints, int]:
-        """See `UnitOperator`."""
-        return self._buffer.bounds_ns(np.arange(count))
 
     def _held_by_key(self) -> tuple[Ints, Ints]:
         return self._buffer.driver_rows.held_by_key()
@@ -187,42 +170,12 @@ class UnitAlign(UnitOperator):
         _, value, ordinal = self._driver.take(self._driver.find(found.seq))
         things, results = self._things_of(found.key), value.view(np.float64)
         if self._function is not None:
-            results, kept = self._function.results(found, results, things, self._places(found), effects)
-            if len(kept) < len(found):
-                found, ordinal = take(found, kept), ordinal[kept]
-                things = things._replace(number=things.number[kept])
-        columns = RowColumns(
-            things.texts(),
-            mean_times(found.ts_ns, found.ts_ns, self._settings.events.time_unit),
-            numbers(results),
-            position_pieces(found.seq, has_rows=self._has_rows),
-            {name: numbers(found.values[name], found.is_missing[name]) for name in self._streams[1:]},
-            ordinal,
-        )
-        effects.joined_parts.append(Batch(things.keys(), encode_rows(columns, self.name, self._unit)))
-        effects.pairs += len(found)
+            found, things, results, kept = self._function.compute(found, results, things, self._places(found), effects)
+            ordinal = ordinal[kept]
+        position = position_pieces(found.seq, has_rows=self._has_rows)
+        self._write_rows(found, things, results, position, ordinal, effects)
         if self._appended:
             note_latencies(effects, self._appended_ms(_OF_DRIVER, found.seq))
 
     def _places(self, found: AlignedRows) -> Callable[[int], str]:
         return lambda at: position_text(int(found.seq[at]), has_rows=self._has_rows)
-
-
-def rule_of(column: ColumnSettings) -> ColumnRule:
-    """Return the rule of a column."""
-    return ColumnRule(
-        rule=column.rule,
-        tolerance_ns=column.tolerance,
-        period=column.period,
-        on_missing=column.on_missing,
-        lateness_ns=column.lateness,
-    )
-
-
-def numbers(values: NDArray[np.float64], is_missing: NDArray[np.bool_] | None = None) -> StringColumn:
-    """Return numbers as JSON, with null for missing ones."""
-    found: list[float | None] = values.tolist()
-    if is_missing is not None:
-        for at in is_missing.nonzero()[0].tolist():
-            found[at] = None
-    return StringColumn.of_lines(encode_lines(found))

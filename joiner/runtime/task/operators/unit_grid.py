@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from broker.wire.bulk import RowColumns, encode_rows
+from broker.wire.bulk import Pieces
 from broker.wire.columns import StringColumn
 from joiner.alignment.buffer import AlignBuffer, AlignedRows
 from joiner.alignment.grid import GRID
 from joiner.core.errors import ArgumentError
-from joiner.runtime.model import AlignSummary
-from joiner.runtime.task.batch import Batch
-from joiner.runtime.task.emit import Things, mean_times
-from joiner.runtime.task.operators.operator import UnitOperator
-from joiner.runtime.task.operators.row_function import RowFunctionCaller, take
-from joiner.runtime.task.operators.unit_align import numbers, rule_of
+from joiner.runtime.task.emit import Things
+from joiner.runtime.task.operators.align_operator import AlignOperator
 from joiner.runtime.task.unit_snapshot import SavedAlign, UnitSnapshot
 
 if TYPE_CHECKING:
@@ -45,7 +41,7 @@ hundred bytes while the step is encoded."""
 _NO_LIMIT: Final = 2**63 - 1
 
 
-class UnitGrid(UnitOperator):
+class UnitGrid(AlignOperator):
     """One align of a unit that has a grid in place of a driver."""
 
     holds = "records and ticks"
@@ -61,14 +57,11 @@ class UnitGrid(UnitOperator):
     ) -> None:
         """See `UnitOperator`. ``grid``: the grid of ``align``."""
         super().__init__(settings, align, unit, keys, appended)
-        rules = {name: rule_of(column) for name, column in align.columns.items()}
-        self._ticks_max = max(1, _VALUES_MAX // len(rules))
-        self._buffer = AlignBuffer(rules, grid=grid.grid(self._ticks_max), watermark_scope=align.watermark_scope)
+        self._ticks_max = max(1, _VALUES_MAX // len(self._rules))
+        self._buffer = AlignBuffer(self._rules, grid=grid.grid(self._ticks_max), watermark_scope=align.watermark_scope)
         self._result = align.result
-        name = align.function
-        self._function = None if name is None else RowFunctionCaller(settings, align, unit, name)
-        self._ticks: Ints | None = None
-        """How many ticks of each key wait, once that has been counted."""
+        self._ticks: int | None = None
+        """How many ticks wait, once they have been counted."""
         self._times_ns: dict[int, Ints] = {}
         """By stream, the sorted times of its held records, once they have been read."""
 
@@ -91,27 +84,17 @@ class UnitGrid(UnitOperator):
 
     def held_by_stream(self) -> dict[str, int]:
         """See `UnitOperator`. ``"grid"``: the ticks that wait, which are not stored but will have a row each."""
-        return {GRID: int(self._waiting().sum()), **self._buffer.grid_rows.held_by_stream()}
+        return {GRID: self._waiting(), **self._buffer.grid_rows.held_by_stream()}
 
     def held_bytes(self) -> dict[str, int]:
         """See `UnitOperator`."""
         return {name: count * _RECORD_BYTES for name, count in self._buffer.grid_rows.held_by_stream().items()}
 
-    def summary(self) -> AlignSummary:
-        """See `UnitOperator`."""
-        spans = zip(self._streams, self._spans(), strict=True)
-        return AlignSummary(self.held_by_stream(), len(self._keys), {name: span for name, span in spans if span})
-
     def known_keys(self) -> Ints:
         """See `UnitOperator`. A thing that has had a record stays known: its next record adds the ticks since then."""
         return self._buffer.grid_rows.known_keys()
 
-    def bounds_ns(self, count: int) -> tuple[Ints, int]:
-        """See `UnitOperator`."""
-        return self._buffer.bounds_ns(np.arange(count))
-
     def _held_by_key(self) -> tuple[Ints, Ints]:
-        # The count that is kept may be older than a key without records.
         held = self._buffer.grid_rows.held_by_key() + self._buffer.grid_rows.waiting_by_key()
         keys = held.nonzero()[0]
         return keys, held[keys]
@@ -142,10 +125,10 @@ class UnitGrid(UnitOperator):
             times = self._times_ns[stream] = np.sort(self._buffer.grid_rows.held_ts(self._streams[stream]))
         return times
 
-    def _waiting(self) -> Ints:
-        """Return how many ticks of each key wait."""
+    def _waiting(self) -> int:
+        """Return how many ticks wait."""
         if self._ticks is None:
-            self._ticks = self._buffer.grid_rows.waiting_by_key()
+            self._ticks = int(self._buffer.grid_rows.waiting_by_key().sum())
         return self._ticks
 
     def _forget_counts(self) -> None:
@@ -201,19 +184,9 @@ class UnitGrid(UnitOperator):
             results = self._results(found)
         else:
             places = _places(found, things)
-            results, kept = self._function.results(found, None, things, places, effects)
-            if len(kept) < len(found):
-                found, things = take(found, kept), things._replace(number=things.number[kept])
-        columns = RowColumns(
-            things.texts(),
-            mean_times(found.ts_ns, found.ts_ns, self._settings.events.time_unit),
-            numbers(results),
-            [_unquoted(things), b":", found.seq],
-            {name: numbers(found.values[name], found.is_missing[name]) for name in self._streams},
-            np.zeros(len(found), dtype=np.int64),
-        )
-        effects.joined_parts.append(Batch(things.keys(), encode_rows(columns, self.name, self._unit)))
-        effects.pairs += len(found)
+            found, things, results, _ = self._function.compute(found, None, things, places, effects)
+        position: Pieces = [_unquoted(things), b":", found.seq]
+        self._write_rows(found, things, results, position, np.zeros(len(found), dtype=np.int64), effects)
 
     def _results(self, found: AlignedRows) -> Floats:
         """Return the result of each row: the value of a column, or the number of columns that have one."""
