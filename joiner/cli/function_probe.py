@@ -10,7 +10,7 @@ name, or does not return a column of numbers. Any other exception only causes a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -49,27 +49,31 @@ def probe_functions(names: Mapping[str, str], functions: Mapping[str, JoinFuncti
     ``names``: maps each join to the name of its function in the settings. ``functions``: maps each join to its
     function. Raises `SettingsError` listing every function that cannot work.
     """
-    mistakes, warnings = [], []
     # A function that several joins share is probed only once.
-    for name in dict.fromkeys(names.values()):
-        if name in BUILT_IN:
-            continue
-        join = next(join for join, its_name in names.items() if its_name == name)
-        call = partial(_call_with_pairs, functions[join])
-        mistake, warning = _probe(f"join {join!r}: the joining function {name!r}", "pair", call)
-        mistakes += mistake
-        warnings += warning
-    if mistakes:
-        raise SettingsError("\n".join(mistakes))
-    return warnings
+    first_joins: dict[str, str] = {}
+    for join, name in names.items():
+        if name not in BUILT_IN:
+            first_joins.setdefault(name, join)
+    return _warnings_of(
+        _probe(f"join {join!r}: the joining function {name!r}", "pair", partial(_call_with_pairs, functions[join]))
+        for name, join in first_joins.items()
+    )
 
 
 def probe_row_functions(functions: Sequence[tuple[AlignSettings, RowFunction]]) -> list[str]:
     """Call the function of each align with made-up rows that have all values; see `probe_functions`."""
+    return _warnings_of(
+        _probe(
+            f"align {align.name!r}: the function {align.function!r}", "row", partial(_call_with_rows, function, align)
+        )
+        for align, function in functions
+    )
+
+
+def _warnings_of(probes: Iterable[tuple[list[str], list[str]]]) -> list[str]:
+    """Return the warnings of all probes. Raises `SettingsError` listing their mistakes if there are any."""
     mistakes, warnings = [], []
-    for align, function in functions:
-        call = partial(_call_with_rows, function, align)
-        mistake, warning = _probe(f"align {align.name!r}: the function {align.function!r}", "row", call)
+    for mistake, warning in probes:
         mistakes += mistake
         warnings += warning
     if mistakes:
