@@ -26,7 +26,7 @@ with imports_of("joiner"):
     from joiner.cli.reset import reset
     from joiner.cli.status import show_status
     from joiner.functions import load_all
-    from joiner.runtime.clock import Clock, SystemClock
+    from joiner.runtime.clock import SystemClock
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
     from joiner.runtime.model import UnitStopped
@@ -105,7 +105,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     if options.command == "move":
         return move(settings, options.to, options.units, options.timeout, clock)
     if options.command == "spark":
-        return _run_in_spark(options, settings, clock)
+        return _run_in_spark(options, settings)
     application = settings.application
     claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, force=options.force_claim)
     process = JoinerProcess(settings, claimant, clock, standby=options.standby)
@@ -113,12 +113,12 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     return process.run()
 
 
-def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
+def _run_in_spark(options: argparse.Namespace, settings: JoinerSettings) -> int:
     with imports_of("joiner", "spark"):
         # Imported here because only this command needs PySpark.
         from joiner.runtime.runners.spark.stage import SparkStage, StageFailed  # noqa: PLC0415 - see above
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=options.force_claim)
-    running = SparkStage(settings, claimant, clock, standby=options.standby)
+    running = SparkStage(settings, claimant, standby=options.standby)
     end_on_signals(running.stop)
     try:
         return running.run()

@@ -22,7 +22,6 @@ from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
 from broker.kafka.topics import wait_for_topics
-from joiner.runtime.clock import Clock
 from joiner.runtime.control import Stop
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.control_log import ControlLog
@@ -52,9 +51,9 @@ class StageFailed(Exception):
 class SparkStage:
     """Serves the units of an application in Spark until it is stopped."""
 
-    def __init__(self, settings: JoinerSettings, claimant: Claimant, clock: Clock, *, standby: bool = False) -> None:
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
         """``standby``: whether to wait for units that belong to other sites, instead of treating them as an error."""
-        self._settings, self._clock = settings, clock
+        self._settings = settings
         self._order = Order(settings, claimant.run, _log_level(), claimant.force, standby)
         self._stop = threading.Event()
 

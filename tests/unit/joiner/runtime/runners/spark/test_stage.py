@@ -12,7 +12,6 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.kafka.topics import TopicError
 from broker.settings import SettingsError
 from joiner.runtime import shutdown
-from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Claiming, Record, Stop
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark import instance, stage
@@ -143,7 +142,7 @@ def test_a_stage_asks_its_instances_to_stop_until_all_have(monkeypatch: pytest.M
         def close(self) -> None: ...
 
     monkeypatch.setattr(stage, "ControlLog", Control)
-    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"), SystemClock())
+    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"))
 
     class Job:
         def wait(self, _seconds: float) -> bool:
@@ -168,7 +167,7 @@ def test_a_stage_gives_its_instances_time_for_their_last_snapshots(
     monkeypatch.setattr(stage, "end_on_signals", end)
     monkeypatch.setattr(stage, "make_session", lambda *_: session)
     monkeypatch.setattr(stage, "_Job", lambda *_: job)
-    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"), SystemClock())
+    running = stage.SparkStage(make_settings(), Claimant("mine", "one", "spark"))
     assert running._run_in(tmp_path) == 1  # noqa: SLF001 - without Spark
     assert [grace_s > shutdown.GRACE_S for grace_s in graces] == [True]
 
