@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from hypothesis import strategies as st
+
 from joiner.check.model import aligned, oracle
 from joiner.check.model.oracle import ALL_KEYS, Rec, Watermark
 
@@ -23,6 +25,39 @@ class Row(NamedTuple):
     ts: int | None
     first: int
     number: int
+
+
+class Cut(NamedTuple):
+    """A micro-batch: the rows of each side, and the watermark after them."""
+
+    sides: list[list[Row]]
+    watermark: int
+
+
+@st.composite
+def cuts(draw: st.DrawFn, sides: int, cuts_max: int, rows_max: int) -> list[Cut]:
+    """Generate micro-batches with few distinct keys and times (hence ties), in any order.
+
+    Watermarks sometimes advance. Row numbers decrease, so that the order by content differs from the order of arrival.
+    ``cuts_max``: the number of micro-batches; ``rows_max``: the number of rows of a side in each; both at most.
+    """
+    found: list[Cut] = []
+    watermark, number = NOT_YET, 1_000
+    key = st.sampled_from((*range(KEYS), *range(KEYS), None))
+    # Narrower ranges give more ties.
+    width = draw(st.sampled_from((1, 3, 13)))
+    ts = st.sampled_from((*range(width), *range(width), None))
+    for base in range(draw(st.integers(1, cuts_max))):
+        drawn: list[list[Row]] = []
+        for _ in range(sides):
+            rows = draw(st.lists(st.tuples(key, ts, st.integers(0, 1)), max_size=rows_max))
+            drawn.append(
+                [Row(k, None if t is None else t + base * 3, a, number - i) for i, (k, t, a) in enumerate(rows)]
+            )
+            number -= len(rows)
+        watermark = max(watermark, draw(st.sampled_from((NOT_YET, NOT_YET, 0, 3, 5, 7, 12, 20, 40))))
+        found.append(Cut(drawn, watermark))
+    return found
 
 
 Numbered = tuple[int | None, int | None]

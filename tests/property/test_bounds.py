@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 
 from joiner import ALL_KEYS, AlignBuffer, ColumnRule, LocalStreamBuffer
+from joiner.alignment.buffer import AlignedRows
 from joiner.check.model import oracle
 from joiner.check.model.oracle import Rec, Watermark
 from joiner.core.frontier import NEVER
@@ -108,38 +111,32 @@ def test_some_continuation_of_the_streams_attains_the_bound() -> None:
     assert attained > 30
 
 
+def check_rows(buffer: AlignBuffer, case: Any, begin: list[int], push_rows: Callable[..., AlignedRows]) -> None:
+    """Check the rows of a case of `of_driver` or `of_grid`. ``begin``: a zero for each stream."""
+    bounds = bounds_of(buffer)
+    for end, restores in case.cuts:
+        found = push_rows(buffer, case, begin, end)
+        assert all(ts >= bounds[key] for key, ts in zip(found.key.tolist(), found.ts_ns.tolist(), strict=True))
+        now, begin = bounds_of(buffer), end
+        check_rise(bounds, now)
+        bounds = now
+        if restores:
+            buffer = AlignBuffer.restore(buffer.snapshot())
+            assert bounds_of(buffer) == bounds
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_no_row_of_a_driver_is_older_than_the_bound_of_its_key(block: int) -> None:
     for seed in range(25 * block, 25 * (block + 1)):
         case = of_driver.seeded_case(seed)
-        buffer, begin = of_driver.buffer_of(case), [0] * (1 + len(case.columns))
-        bounds = bounds_of(buffer)
-        for end, restores in case.cuts:
-            found = of_driver.push(buffer, case, begin, end)
-            assert all(ts >= bounds[key] for key, ts in zip(found.key.tolist(), found.ts_ns.tolist(), strict=True))
-            now, begin = bounds_of(buffer), end
-            check_rise(bounds, now)
-            bounds = now
-            if restores:
-                buffer = AlignBuffer.restore(buffer.snapshot())
-                assert bounds_of(buffer) == bounds
+        check_rows(of_driver.buffer_of(case), case, [0] * (1 + len(case.columns)), of_driver.push)
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_no_row_of_a_grid_is_older_than_the_bound_of_its_key(block: int) -> None:
     for seed in range(50 * block, 50 * (block + 1)):
         case = of_grid.seeded_case(seed)
-        buffer, begin = of_grid.buffer_of(case), [0] * len(case.columns)
-        bounds = bounds_of(buffer)
-        for end, restores in case.cuts:
-            found = of_grid.push(buffer, case, begin, end)
-            assert all(ts >= bounds[key] for key, ts in zip(found.key.tolist(), found.ts_ns.tolist(), strict=True))
-            now, begin = bounds_of(buffer), end
-            check_rise(bounds, now)
-            bounds = now
-            if restores:
-                buffer = AlignBuffer.restore(buffer.snapshot())
-                assert bounds_of(buffer) == bounds
+        check_rows(of_grid.buffer_of(case), case, [0] * len(case.columns), of_grid.push)
 
 
 def test_the_bound_of_an_align_is_its_oldest_waiting_row_or_the_frontier_of_its_driver() -> None:

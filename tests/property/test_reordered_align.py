@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,7 @@ from joiner import ArgumentError, ColumnRule, column
 from joiner.spark.aligning.reordered_align import ReorderedAlign
 from joiner.spark.aligning.rules import AlignedColumn, AlignRules
 from joiner.spark.rows import Side
-from tests.property.final_rows import KEYS, NOT_YET, Expected, Row, certain_rows
+from tests.property.final_rows import NOT_YET, Cut, Expected, Row, certain_rows, cuts
 
 SCHEMA = pa.schema(
     [("c0", pa.string()), ("c1", pa.int64()), ("c2", pa.int64()), ("c3", pa.int64()), ("c4", pa.float64())]
@@ -32,13 +32,6 @@ LATENESS = st.none() | st.integers(0, 8)
 
 Found = dict[int, tuple[Any, ...]]
 """Aligned rows: the values of the columns, by the number of the driver's row."""
-
-
-class Cut(NamedTuple):
-    """A micro-batch: the rows of the driver and of the two columns' frames, and the watermark after them."""
-
-    sides: list[list[Row]]
-    watermark: int
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
@@ -86,31 +79,6 @@ def all_rules(draw: st.DrawFn) -> AlignRules:
     )
 
 
-@st.composite
-def cuts(draw: st.DrawFn) -> list[Cut]:
-    """Generate micro-batches with few distinct keys and times (hence ties), in any order.
-
-    Watermarks sometimes advance. Row numbers decrease, so that the order by content differs from the order of arrival.
-    """
-    found: list[Cut] = []
-    watermark, number = NOT_YET, 1_000
-    key = st.sampled_from((*range(KEYS), *range(KEYS), None))
-    # Narrower ranges give more ties.
-    width = draw(st.sampled_from((1, 3, 13)))
-    ts = st.sampled_from((*range(width), *range(width), None))
-    for base in range(draw(st.integers(1, 5))):
-        sides: list[list[Row]] = []
-        for _ in range(SIDES):
-            drawn = draw(st.lists(st.tuples(key, ts, st.integers(0, 1)), max_size=5))
-            sides.append(
-                [Row(k, None if t is None else t + base * 3, a, number - i) for i, (k, t, a) in enumerate(drawn)]
-            )
-            number -= len(drawn)
-        watermark = max(watermark, draw(st.sampled_from((NOT_YET, NOT_YET, 0, 3, 5, 7, 12, 20, 40))))
-        found.append(Cut(sides, watermark))
-    return found
-
-
 def plain(found: pa.Table) -> Found:
     """Return the rows of a result by number. A row must not be there twice."""
     rows = list(zip(*(one.to_pylist() for one in found.columns[NUMBER:]), strict=True))
@@ -147,7 +115,7 @@ def whole(how: AlignRules, sides: Sequence[Sequence[Row]]) -> Found:
 
 
 @settings(max_examples=300)
-@given(feed=cuts(), how=all_rules())
+@given(feed=cuts(SIDES, 5, 5), how=all_rules())
 def test_after_every_micro_batch_the_certain_rows_have_come_out_and_nothing_else(
     feed: list[Cut], how: AlignRules
 ) -> None:
@@ -174,7 +142,7 @@ def test_after_every_micro_batch_the_certain_rows_have_come_out_and_nothing_else
     assert found == {number: expected[number] for number in found}
 
 
-@given(feed=cuts(), how=all_rules())
+@given(feed=cuts(SIDES, 5, 5), how=all_rules())
 def test_a_snapshot_and_restore_after_any_micro_batch_changes_no_row(feed: list[Cut], how: AlignRules) -> None:
     entire, parted = ReorderedAlign(how), ReorderedAlign(how)
     for cut in feed:
@@ -185,7 +153,7 @@ def test_a_snapshot_and_restore_after_any_micro_batch_changes_no_row(feed: list[
         parted = ReorderedAlign.restore(how, parted.snapshot())
 
 
-@given(feed=cuts(), how=all_rules(), data=st.data())
+@given(feed=cuts(SIDES, 5, 5), how=all_rules(), data=st.data())
 def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_rows_of_the_whole_tables(
     feed: list[Cut], how: AlignRules, data: st.DataObject
 ) -> None:
@@ -209,7 +177,7 @@ def test_any_cut_and_order_of_rows_within_the_lateness_gives_the_rows_of_the_who
 
 
 @settings(max_examples=120)
-@given(feed=cuts(), how=all_rules())
+@given(feed=cuts(SIDES, 5, 5), how=all_rules())
 def test_no_watermark_makes_a_row_certain_before_the_time_that_was_announced(feed: list[Cut], how: AlignRules) -> None:
     operator = ReorderedAlign(how)
     for cut in feed:

@@ -88,6 +88,17 @@ def test_a_removed_row_is_missing_and_a_copy_is_doubled(pipeline: Pipeline) -> N
     assert report.endswith("WRONG: 1 doubled.")
 
 
+def check_altered(pipeline: Pipeline, field: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Check that a row that has been changed is found, and that its example names the field."""
+    rows = ((at, json.loads(pipeline.outputs[at].value or b"")) for at in row_places(pipeline))
+    at, content = next((at, row) for at, row in rows if None not in row["values"].values())
+    change(content)
+    pipeline.outputs[at] = pipeline.outputs[at]._replace(value=json.dumps(content).encode())
+    findings = check(pipeline)
+    assert render_findings(findings).endswith("WRONG: 1 altered.")
+    assert field in findings.examples["altered aligned rows"][0]
+
+
 @pytest.mark.parametrize(
     ("field", "change"),
     [
@@ -107,13 +118,7 @@ def test_a_removed_row_is_missing_and_a_copy_is_doubled(pipeline: Pipeline) -> N
 def test_an_altered_row_names_the_field(
     pipeline: Pipeline, field: str, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    rows = ((at, json.loads(pipeline.outputs[at].value or b"")) for at in row_places(pipeline))
-    at, content = next((at, row) for at, row in rows if None not in row["values"].values())
-    change(content)
-    pipeline.outputs[at] = pipeline.outputs[at]._replace(value=json.dumps(content).encode())
-    findings = check(pipeline)
-    assert render_findings(findings).endswith("WRONG: 1 altered.")
-    assert field in findings.examples["altered aligned rows"][0]
+    check_altered(pipeline, field, change)
 
 
 def test_rounding_of_interpolated_values_and_the_seam_of_a_period_are_no_difference(pipeline: Pipeline) -> None:
@@ -229,13 +234,7 @@ def test_the_rows_of_a_grid_are_right_or_missing_doubled_and_unexpected(on_grid:
 def test_an_altered_row_of_a_grid_names_the_field(
     on_grid: Pipeline, field: str, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    rows = ((at, json.loads(on_grid.outputs[at].value or b"")) for at in row_places(on_grid))
-    at, content = next((at, row) for at, row in rows if None not in row["values"].values())
-    change(content)
-    on_grid.outputs[at] = on_grid.outputs[at]._replace(value=json.dumps(content).encode())
-    findings = check(on_grid)
-    assert render_findings(findings).endswith("WRONG: 1 altered.")
-    assert field in findings.examples["altered aligned rows"][0]
+    check_altered(on_grid, field, change)
 
 
 def test_rows_of_a_grid_that_became_due_later_are_neither_missing_nor_unexpected(on_grid: Pipeline) -> None:

@@ -22,7 +22,13 @@ from tests.unit.joiner.runtime.joiner_inputs import (
     message,
     record,
 )
-from tests.unit.joiner.runtime.task.test_unit_align import Definition, rows_of, seeded_messages, settings_of
+from tests.unit.joiner.runtime.task.test_unit_align import (
+    Definition,
+    check_every_cut,
+    rows_of,
+    seeded_messages,
+    settings_of,
+)
 
 TABLE: dict[str, Any] = {
     "name": "table",
@@ -93,23 +99,7 @@ def test_the_seeds_bring_nulls_and_negative_ticks() -> None:
 
 @pytest.mark.parametrize("align", VARIANTS)
 def test_restore_or_silent_replay_at_any_point_changes_nothing(align: dict[str, Any]) -> None:
-    settings, sent = settings_of(align, join=[POWER]), seeded_messages(7)
-    whole = Unit(settings, 0, {DATA: 0})
-    expected = lines(settings, apply(whole, sent))
-    assert {topic for topic, _, _ in expected} == {"machine.out", "machine.late", "machine.rejected"}
-    for cut in range(len(sent) + 1):
-        before = Unit(settings, 0, {DATA: 0})
-        first = apply(before, sent[:cut])
-        restored = Unit.restore(settings, 0, before.snapshot())
-        assert restored.snapshot() == before.snapshot()
-        assert restored.align_summaries() == before.align_summaries()
-        assert restored.held_bytes() == before.held_bytes()
-        assert lines(settings, first, apply(restored, sent[cut:])) == expected
-        replayed = Unit(settings, 0, {DATA: 0})
-        assert not apply(replayed, sent[:cut], silent=True).messages(settings.topics)
-        assert lines(settings, first, apply(replayed, sent[cut:])) == expected
-        assert replayed.counts == restored.counts == whole.counts
-        assert replayed.align_summaries() == restored.align_summaries() == whole.align_summaries()
+    check_every_cut(settings_of(align, join=[POWER]), seeded_messages(7))
 
 
 @pytest.mark.parametrize("align", VARIANTS)
