@@ -335,10 +335,9 @@ class Application:
 
     def ends(self) -> dict[int, dict[str, int]]:
         """Return the last stable offsets of the input topics, by unit."""
-        topics = self.settings().input_topics
         with closing(topic_reader(self.bootstrap, f"{self.name}-watch")) as consumer:
-            found = {topic: ends_of(consumer, topic, self.partitions) for topic in topics}
-        return {unit: {topic: found[topic][unit] for topic in topics} for unit in range(self.partitions)}
+            found = {topic: ends_of(consumer, topic, self.partitions) for topic in self.settings().input_topics}
+        return {unit: {topic: by_unit[unit] for topic, by_unit in found.items()} for unit in range(self.partitions)}
 
     def wait_until_through(self, deadline_s: float = DEADLINE_S) -> None:
         """Wait until every unit has committed all input that is there now."""
