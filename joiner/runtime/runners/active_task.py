@@ -92,7 +92,7 @@ class ActiveTask:
 
     def to_pause(self) -> set[str]:
         """Return the topics that should be paused."""
-        if self._is_held_up:
+        if self.is_held_up:
             return set(self.unit.offsets)
         latest_s = self.clock.monotonic_s() - SILENT_S
         silent = {topic for topic, since_s in self.quiet_since_s.items() if since_s < latest_s}
@@ -101,10 +101,11 @@ class ActiveTask:
     @property
     def why_paused(self) -> str:
         """The reason why topics of the unit are paused, for log messages."""
-        return "a large snapshot is being written" if self._is_held_up else "its records fill the buffer"
+        return "a large snapshot is being written" if self.is_held_up else "its records fill the buffer"
 
     @property
-    def _is_held_up(self) -> bool:
+    def is_held_up(self) -> bool:
+        """Whether a batch waits for a commit that may take too long to wait for. Then no other batch may be joined."""
         return self.waiting is not None and self.is_writing_long
 
     def add_waiting(self, effects: Effects) -> None:

@@ -105,7 +105,8 @@ class ProcessTasks:
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)
-        for number in self._pending.begin_turn(self.tasks):
+        # Messages that were read before their topics were paused stay pending until the large snapshot is written.
+        for number in self._pending.begin_turn([number for number, task in self.tasks.items() if not task.is_held_up]):
             task = self.tasks[number]
             self._turn(number, task)
             if self.tasks.get(number) is task:
@@ -116,9 +117,6 @@ class ProcessTasks:
         batches, met = self._pending.take(number)
         ends = task.ends(batches, met)
         if task.commit is not None and task.commit.written.done() and not self._commits.finish(number, task):
-            return
-        # Messages that were read before their topics were paused wait here.
-        if task.is_writing_long and task.waiting is not None and ends and not self._commits.begin_waiting(number, task):
             return
         if ends or (task.commit is None and task.has_due(self._settings.application)):
             task.has_uncommitted = True
