@@ -1,4 +1,4 @@
-"""Accepts settings of the previous release that were renamed or removed since, and logs a warning for each."""
+"""Accepts settings of the previous release that have since been renamed or removed, with a warning for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str | Non
     """Return the values of a settings section, with former names of settings replaced by the current ones.
 
     ``renamed`` maps each former name to the current one, both as ``section.field``, or to None if the setting no longer
-    exists. If a section contains both names, the value under the current name is used.
+    exists; its value is then left out. If a section contains both names, the value under the current name is used. A
+    warning is logged for each former name.
     """
     values = dict(given)
     for former, present in renamed.items():
@@ -22,7 +23,7 @@ def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str | Non
             continue
         value = values.pop(old)
         if present is None:
-            log.warning("%s no longer has a meaning: remove it, because the next release will not accept it", former)
+            log.warning("%s no longer has any effect: remove it, because the next release will not accept it", former)
             continue
         new = present.rpartition(".")[2]
         if new in values:

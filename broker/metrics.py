@@ -42,7 +42,7 @@ _REQUEST_TIMEOUT_S: Final = 10.0
 """Timeout for reading an HTTP request. Without it, a client that sends nothing would tie up a thread forever."""
 
 _LOOK_EVERY_S: Final = 1.0
-"""How often the main loop refreshes the metrics that no other thread is allowed to read."""
+"""How often the main loop refreshes the metrics that no other thread may read."""
 
 _POLL_S: Final = 0.1
 """How often the server's thread checks whether it has to shut down."""
@@ -184,9 +184,9 @@ class TelemetryServer:
         self._heartbeat_s = self._clock()
 
     def is_look_due(self) -> bool:
-        """Return whether the main loop should now refresh the metrics that no other thread is allowed to read.
+        """Return whether the main loop should now refresh the metrics that no other thread may read.
 
-        Always false if the server is off.
+        True at most once a second, and never if the server is off.
         """
         if not self.is_on or self._clock() - self._looked_s < _LOOK_EVERY_S:
             return False
@@ -215,10 +215,12 @@ class TelemetryServer:
             host, _, port = self._settings.listen.rpartition(":")
             try:
                 self._server = _Server(host.strip("[]"), int(port), self)
-            except OSError as error:
+            except (OSError, TypeError) as error:  # TypeError: the host name cannot be encoded
+                reason = getattr(error, "strerror", None) or error
                 raise SettingsError(
-                    f"metrics.listen: {self._settings.listen} cannot be used: {error.strerror or error}; give each "
-                    "process its own address (LSB_METRICS__LISTEN), or use port 0 to choose any free port"
+                    f"metrics.listen: {self._settings.listen} cannot be used: {reason}; set it (or "
+                    "LSB_METRICS__LISTEN) to an address of this machine and a port that no other process uses, or to "
+                    "port 0 for any free port"
                 ) from error
             threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True).start()
             log.info("metrics at http://%s:%s/metrics", host, self.port)
@@ -269,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
             why = telemetry.unhealthy() if path == "/healthz" else telemetry.unready()
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK, f"{why or 'ok'}\n".encode())
         else:
-            self._answer(HTTPStatus.NOT_FOUND, b"try /metrics, /healthz and /readyz\n")
+            self._answer(HTTPStatus.NOT_FOUND, b"try /metrics, /healthz or /readyz\n")
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

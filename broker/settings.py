@@ -63,13 +63,13 @@ SECTIONS: Final = frozenset(
 """The names of all sections that a settings file may contain. Any other section is an error."""
 
 TOPIC_BYTES_MAX: Final = 65_535
-"""Maximum length of an MQTT topic."""
+"""The maximum length of an MQTT topic in bytes."""
 TOPIC_NAME_LENGTH_MAX: Final = 200
-"""Kafka itself accepts 249 characters."""
+"""Kafka's own limit is 249 characters; the rest is for suffixes."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
 """The maximum length of a secret in bytes, which is MQTT's limit for passwords."""
-_NAME_ANOTHER: Final = "name a text file that has the secret on its first line and is readable by this user"
+_FILE_NEEDED: Final = "specify a text file that this user can read and that has the secret on its first line"
 
 
 class SettingsError(Exception):
@@ -86,14 +86,15 @@ def read_secret(file: Path) -> str:
         _check_regular(file)
         with file.open("rb") as opened:
             line = opened.readline(SECRET_BYTES_MAX + 1)
-        secret = line.decode().strip()
+        # A line that is too long may have been cut within a character.
+        secret = line.decode(errors="ignore" if len(line) > SECRET_BYTES_MAX else "strict").strip()
     except OSError as error:
-        raise SettingsError(f"{_unreadable('secret file', file, error)}; {_NAME_ANOTHER}") from error
+        raise SettingsError(f"{_unreadable('secret file', file, error)}; {_FILE_NEEDED}") from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"the secret file {file} is not UTF-8 text; {_NAME_ANOTHER}") from error
+        raise SettingsError(f"the first line of the secret file {file} is not UTF-8; {_FILE_NEEDED}") from error
     if not secret or len(line) > SECRET_BYTES_MAX:
         fault = "empty" if not secret else f"longer than {SECRET_BYTES_MAX} bytes"
-        raise SettingsError(f"the first line of the secret file {file} is {fault}; {_NAME_ANOTHER}")
+        raise SettingsError(f"the first line of the secret file {file} is {fault}; {_FILE_NEEDED}")
     return secret
 
 
@@ -114,9 +115,9 @@ def _load_certificates(file: Path) -> None:
         _check_regular(file)
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     except ssl.SSLError as error:
-        raise SettingsError(f"there are no usable certificates in {file}; name a PEM file") from error
+        raise SettingsError(f"the file {file} contains no usable certificates; specify a PEM file") from error
     except OSError as error:
-        raise SettingsError(f"{_unreadable('file', file, error)}; name a PEM file that this user may read") from error
+        raise SettingsError(f"{_unreadable('file', file, error)}; specify a readable PEM file") from error
 
 
 def _check_regular(file: Path) -> None:
@@ -132,7 +133,7 @@ def _unreadable(what: str, file: Path, error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Marks a setting that names a file needed by a service. ``attempt`` raises `SettingsError` if it is unusable."""
+    """Marks a setting that names a file. ``attempt`` raises `SettingsError` if a service cannot use the file."""
 
     attempt: Callable[[Path], object]
 
@@ -147,12 +148,7 @@ CertificateFile = Annotated[Path | None, _Read(_load_certificates)]
 """A PEM file with the certificates to trust."""
 
 
-def _duration(given: object) -> int:
-    # parse_duration expects text or a number, but a TOML value can also be, for example, an array.
-    return parse_duration(given if isinstance(given, str | int | float) else str(given))
-
-
-Duration = Annotated[int, BeforeValidator(_duration)]
+Duration = Annotated[int, BeforeValidator(parse_duration)]
 """A duration as int64 nanoseconds. In the settings it is written with a unit: ``"250ms"``, ``"2s"``, ``"1d"``."""
 
 
@@ -208,7 +204,10 @@ def _topic_filter(text: str) -> str:
     # Python turns bytes that are not UTF-8 in an environment variable into lone surrogates.
     is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
     if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
-        raise ValueError("must be an MQTT topic filter: not empty, + only as an entire level, # only as the last level")
+        raise ValueError(
+            f"must be an MQTT topic filter: 1 to {TOPIC_BYTES_MAX} bytes of UTF-8 without NUL, + only as an entire "
+            "level, # only as the last level"
+        )
     return text
 
 
@@ -271,7 +270,7 @@ class KafkaSettings(Section):
 
 
 class MqttSettings(Section):
-    """The connection to the MQTT broker, and the topic on which it receives events."""
+    """The connection to the MQTT broker, and the topic filter for events."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=1883, ge=1, le=PORT_MAX)
@@ -282,7 +281,7 @@ class MqttSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str | None:
-        """Return the password from the environment or a file, or None if none is set."""
+        """Return the password, or None if none is set. A password file takes precedence over ``password``."""
         if self.password_file is not None:
             return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password else None
@@ -299,7 +298,7 @@ class InfluxdbSettings(Section):
     tls_ca_file: CertificateFile = None
 
     def secret(self) -> str:
-        """Return the token from the environment or a file, or ``:`` (no user name, no password) if none is set."""
+        """Return the token, or ``:`` (no user name, no password) if none is set. A token file takes precedence."""
         if self.token_file is not None:
             return read_secret(self.token_file)
         return self.token.get_secret_value() if self.token else ":"
@@ -325,7 +324,7 @@ class TopicSettings(Section):
 
 
 class EventSettings(Section):
-    """The format of times, and the size of events."""
+    """The unit of times given as numbers, and the maximum size of an event."""
 
     time_unit: Literal["s", "ms", "us", "ns"] = "ms"
     event_bytes_max: int = Field(default=256 * 1024, ge=1024, le=16 * 1024 * 1024)
@@ -355,10 +354,11 @@ class ServiceSettings(BaseSettings):
     )
 
     @classmethod
-    def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - of one service
+    def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - for overrides
         """Return additional errors in settings that failed validation, so that all errors are reported at once.
 
-        ``given``: the merged values of all sources, of any type. ``parts_are_right``: each section is valid by itself.
+        ``given``: the merged values of all sources, of any type. ``parts_are_right``: whether each section is valid by
+        itself.
         """
         return []
 
@@ -375,8 +375,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
     Raises `SettingsError`, which lists all errors.
     """
     if file is not None and not file.is_file():
-        message = f"the settings file {file} does not exist; use --config to name an existing file"
-        raise SettingsError(message)
+        raise SettingsError(f"the settings file {file} does not exist; use --config to specify an existing file")
     path = file or DEFAULT_FILE
     merged: dict[str, Any] = {}
     errors = (_unknown_sections(path) if path.is_file() else []) + unknown_variables(SECTIONS)
@@ -427,7 +426,7 @@ class _Environment(EnvSettingsSource):
 def _unknown_sections(path: Path) -> list[str]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:  # TOML, UTF-8, or a number of thousands of digits
+    except (ValueError, RecursionError, OSError) as error:  # invalid TOML or UTF-8, or thousands of digits
         message = f"{path}: cannot be read as TOML: {error}"
         raise SettingsError(message) from error
     return [f"{path}: {no_section(name, SECTIONS)}" for name in content if name not in SECTIONS]

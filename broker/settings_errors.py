@@ -48,8 +48,8 @@ def error_line(found: Any, path: Path) -> str:
 def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
     """Return text that says where to correct the setting ``named`` (section, field).
 
-    This is the environment variable that sets it. If no variable does, it is the settings file or, if there is no such
-    setting (``may_be_set`` is false), the text is empty.
+    The text names the environment variable that sets it. If no variable does, the text refers to the settings file and
+    to the variable that could set it; it is empty if there is no such setting (``may_be_set`` is false).
     """
     variable = "LSB_" + "__".join(named).upper()
     whole_section = f"LSB_{named[0].upper()}"
@@ -62,8 +62,8 @@ def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
 def unknown_variables(sections: Collection[str]) -> list[str]:
     """Return an error line for each environment variable that sets a field of an unknown section.
 
-    Variables without a double underscore are skipped: they either are not settings (``LSB_CACHE``) or set a whole
-    section (``LSB_JOIN``).
+    Variables without a double underscore are skipped: they set a whole section (``LSB_JOIN``), or are not settings
+    (``LSB_CACHE``).
     """
     errors = []
     for variable in _variables():
@@ -79,14 +79,15 @@ def no_section(name: str, sections: Collection[str]) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the names of the project's environment variables that are set, in upper case, as case does not matter."""
+    """Return the names of the project's environment variables that are not empty, in upper case and sorted."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 
 def _shown(found: Any) -> str:
-    """Return the rejected value as text to append to a message, or an empty string if it may be secret.
+    """Return the rejected value as text to append to a message.
 
-    A whole table, or the value of an unknown setting, may contain a secret.
+    Return an empty string if it is not a string or a number, or if it may be secret: a whole section, or the value of
+    an unknown setting, may contain a secret.
     """
     place, value = found["loc"], found["input"]
     secret = len(place) == 1 or _SECRETS & set(place) or found["type"] in {"missing", "extra_forbidden"}

@@ -62,20 +62,25 @@ def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
     """Convert a JSON number to an exact fraction (numerator, denominator).
 
     Raises ValueError if ``text`` is not a number, with a message that consists of "time … is" and ``otherwise``. Also
-    raises ValueError for a huge number, before expanding it to an integer.
+    raises ValueError if the text is too long, or if the exponent is so large or so small that the number cannot be a
+    time. It is then not expanded to an integer.
     """
     if len(text) > TIME_LENGTH_MAX:
-        message = f"time {_shown(text)} has too many digits"
+        message = f"time {_shown(text)} has {len(text)} characters, more than {TIME_LENGTH_MAX}"
         raise ValueError(message)
     try:
         number = Decimal(text.decode("ascii"))
     except (InvalidOperation, UnicodeDecodeError) as error:
         message = f"time {_shown(text)} is {otherwise}"
         raise ValueError(message) from error
-    if not number.is_finite() or abs(number.adjusted()) > TIME_LENGTH_MAX:
-        message = f"time {_shown(text)} is outside the years 1678-2261"
+    if not number.is_finite():
+        message = f"time {_shown(text)} is {otherwise}"
         raise ValueError(message)
-    return number.as_integer_ratio()
+    if number and abs(number.adjusted()) > TIME_LENGTH_MAX:
+        fault = "outside the years 1678-2261" if number.adjusted() > 0 else "finer than a nanosecond"
+        message = f"time {_shown(text)} is {fault}"
+        raise ValueError(message)
+    return number.as_integer_ratio() if number else (0, 1)
 
 
 def _from_number_text(text: bytes, unit_ns: int) -> int:
@@ -153,7 +158,7 @@ def parse_duration(value: object) -> int:
 
     Raises ValueError for anything else, including other numbers without a unit, because the unit would be a guess.
     """
-    if value in {0, "0"} and not isinstance(value, bool):
+    if type(value) in {int, float, str} and value in {0, "0"}:
         return 0
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:

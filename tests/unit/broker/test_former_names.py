@@ -74,7 +74,7 @@ def test_a_setting_that_no_longer_exists_is_ignored_with_a_warning(
     else:
         file.write_text(f"{FORMER}\n[spark]\n{name} = 7\n", encoding="utf-8")
     assert load_settings(JoinerSettings, file).spark == SparkSettings()
-    assert caplog.text.count(f"spark.{name} no longer has a meaning") == 1
+    assert caplog.text.count(f"spark.{name} no longer has any effect") == 1
 
 
 def test_a_running_application_keeps_its_fingerprint(file: Path, tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_an_address_in_use_is_an_error_that_names_it_and_the_remedy() -> None:
         TelemetryServer(settings(first.port)).__enter__()
 
 
+@pytest.mark.parametrize(("host", "why"), [("192.0.2.1", "Cannot assign"), ("é" * 70, "encoding of hostname failed")])
+def test_an_address_of_no_interface_is_an_error_with_a_remedy_that_fits(host: str, why: str) -> None:
+    remedy = "an address of this machine and a port that no other process uses"
+    with pytest.raises(SettingsError, match=rf"metrics\.listen: {host}:0 cannot be used: {why}.*{remedy}"):
+        TelemetryServer(settings(f"{host}:0")).__enter__()
+
+
 def test_what_has_ended_listens_no_more_and_its_port_is_free_at_once() -> None:
     with TelemetryServer(settings()) as telemetry:
         port = telemetry.port

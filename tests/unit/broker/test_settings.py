@@ -238,8 +238,9 @@ def test_a_secret_is_the_first_line_of_its_file(tmp_path: Path, content: str) ->
         (b"", "is empty"),
         (b"\nsecond", "is empty"),
         (b" \t\r\n", "is empty"),
-        (b"\xff", "is not UTF-8 text"),
+        (b"\xff", "is not UTF-8"),
         (b"x" * (SECRET_BYTES_MAX + 1), "is longer than 65535 bytes"),
+        (b"x" + "ä".encode() * (SECRET_BYTES_MAX // 2 + 1), "is longer than 65535 bytes"),
     ],
 )
 def test_a_secret_that_cannot_be_read_is_a_mistake_with_a_way_out(
@@ -252,7 +253,7 @@ def test_a_secret_that_cannot_be_read_is_a_mistake_with_a_way_out(
         read_secret(file)
     assert fault in str(refused.value)
     assert str(file) in str(refused.value)
-    assert "name a text file" in str(refused.value)
+    assert "specify a text file" in str(refused.value)
 
 
 def test_only_a_regular_file_can_hold_a_secret(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_a_topic_filter_of_mqtt_is_accepted(topic: str) -> None:
     "topic", ["", "a/#/b", "#/", "a#", "a/b+", "++", "+a/b", "##", "a\0b", "\udcff", "ä" * (TOPIC_BYTES_MAX // 2 + 1)]
 )
 def test_what_is_no_topic_filter_of_mqtt_is_refused(topic: str) -> None:
-    with pytest.raises(ValueError, match="must be an MQTT topic filter"):
+    with pytest.raises(ValueError, match="must be an MQTT topic filter: 1 to 65535 bytes of UTF-8 without NUL"):
         MqttSettings(topic=topic)
 
 
