@@ -2,7 +2,7 @@
 
 Each password is random and written to its own file, which is mounted into the containers that need it. Passwords never
 appear on a command line, in the environment or in an image; ``.env`` contains only the path of the folder with these
-files. Files that already exist are kept.
+files. Passwords that already exist are kept.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(root: Path | None = None) -> int:
 
 
 def mosquitto_hash(password: str, salt: bytes) -> str:
-    """Return the hash of ``password`` in the format of a mosquitto_passwd 2 password file: PBKDF2 with SHA-512."""
+    """Return the hash of ``password`` in the format of mosquitto 2's password files: PBKDF2 with SHA-512."""
     rounds = 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

@@ -22,16 +22,16 @@ examples:
   python -m broker.stack up kafka           only Kafka
   python -m broker.stack up --fresh         with empty data folders
   python -m broker.stack status             which servers are running, and where
-  eval "$(python -m broker.stack env)"      configure the programs of this shell for it
+  eval "$(python -m broker.stack env)"      set the servers' addresses in this shell
   python -m broker.stack logs kafka -n 50   the end of a log
   python -m broker.stack down               stop; the data is kept
 
 environment:
-  LSB_CACHE         folder of downloaded programs (default: parts in --dir)
+  LSB_CACHE         folder for downloaded programs (default: parts in --dir)
   LSB_INFLUXD       an influxd 1.8 to use (default: the one on the path, otherwise built with Go)
   JAVA_HOME         the Java to run Kafka and the MQTT broker with (default: java on the path)
 
-exit status: 0 success, 1 failed (status: a server is not running), 2 invalid arguments
+exit status: 0 success, 1 failure (status: a server is not running or does not answer), 2 invalid arguments
 """
 
 _NAMES: Final = ("kafka", "mqtt", "influxdb")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Check the names here: argparse's ``choices`` would reject an empty list, which means all servers.
     wrong = [name for name in options.servers if name not in _NAMES]
     if wrong:
-        parser.error(f"no such server: {', '.join(wrong)} (there are: {', '.join(_NAMES)})")
+        parser.error(f"unknown server: {', '.join(wrong)} (choose from {', '.join(_NAMES)})")
     if options.command == "keep":
         return _keep(options.dir)
     stack = LocalStack(options.dir, say=lambda line: print(line, flush=True))
@@ -97,7 +97,7 @@ def _env(stack: LocalStack, chosen: Sequence[Server], options: argparse.Namespac
     del chosen, options
     variables = stack.environment()
     if not variables:
-        raise StackError("no server is running; to start the servers: python -m broker.stack up")
+        raise StackError("no server is running; start the servers with: python -m broker.stack up")
     for name, value in variables.items():
         print(f"export {name}='{value}'")
     return 0
@@ -145,18 +145,18 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=DEFAULT_FOLDER,
         metavar="FOLDER",
-        help="data, logs and programs (default: .lsb)",
+        help="folder for data, logs and programs (default: .lsb)",
     )
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("servers", nargs="*", metavar="server", help=f"{', '.join(_NAMES)} (default: all)")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     up = commands.add_parser("up", parents=[common, chosen], help="start the servers, and wait until they are ready")
-    up.add_argument("--fresh", action="store_true", help="stop everything and remove its data first")
-    commands.add_parser("down", parents=[common, chosen], help="stop; the data is kept")
-    commands.add_parser("status", parents=[common, chosen], help="which servers are running, and where")
-    env = commands.add_parser("env", parents=[common], help="settings of the running servers, for a shell")
+    up.add_argument("--fresh", action="store_true", help="first stop all servers and remove their data")
+    commands.add_parser("down", parents=[common, chosen], help="stop the servers; their data is kept")
+    commands.add_parser("status", parents=[common, chosen], help="show which servers are running, and where")
+    env = commands.add_parser("env", parents=[common], help="print the settings for the running servers, for a shell")
     env.set_defaults(servers=[])
-    logs = commands.add_parser("logs", parents=[common, chosen], help="the end of each log")
+    logs = commands.add_parser("logs", parents=[common, chosen], help="show the end of each log")
     logs.add_argument("-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})")
     keep = commands.add_parser(
         "keep", parents=[common], help="(for tests) stop and remove the stack when standard input ends"
@@ -166,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """On Ctrl-C, SIGTERM or SIGHUP, cancel start-up and stop the servers. If the same signal comes again, exit at once.
+    """On Ctrl-C, SIGTERM or SIGHUP, cancel `LocalStack.up`. If the same signal comes again, exit at once.
 
     The signal handler only sets a flag. An exception that it raised while Python was running a callback would be lost.
     """

@@ -66,7 +66,10 @@ class Child:
         return pid is not None and _state(pid) == "T"
 
     def start(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
-        """Start ``command`` and append its output to the log. Raises OSError if it cannot be run."""
+        """Start ``command`` and append its output to the log.
+
+        Raises OSError if the command cannot be run, and RuntimeError if the process is already running.
+        """
         if self.pid is not None:
             raise RuntimeError(f"{self._pid_file}: already running as process {self.pid}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +96,7 @@ class Child:
     def stop(self, deadline_s: float) -> bool:
         """Send SIGTERM and, if the process is still running after ``deadline_s``, SIGKILL.
 
-        Return whether the process ended without SIGKILL.
+        Return whether the process ended without SIGKILL, or was not running. Raises TimeoutError as `kill` does.
         """
         if self.pid is None:
             self._forget()
@@ -175,7 +178,11 @@ def _state(pid: int) -> str:
 
 
 def _start_moment(pid: int) -> str:
-    """Return a string that identifies when a process started: the boot id, and the clock ticks since the boot."""
+    """Return a string that identifies when a process started, or an empty string if there is no such process.
+
+    The string consists of the boot id and the clock ticks since the boot or, without /proc, of the time that ``ps``
+    prints.
+    """
     fields = _stat_fields(pid)
     if not fields:
         return _ask_ps(pid, "lstart")
@@ -184,7 +191,7 @@ def _start_moment(pid: int) -> str:
 
 
 def _ask_ps(pid: int, column: str) -> str:
-    """Return a column of the output of ``ps`` for a process. This is used on systems without /proc."""
+    """Return a column of the output of ``ps`` for a process, or an empty string if there is no such process."""
     answer = subprocess.run(
         ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - the path of ps differs
         capture_output=True,

@@ -1,6 +1,6 @@
 """The exceptions raised by the local stack. Their messages are shown to the user.
 
-Callers only need to catch ``StackError``. Each message says what happened, where, and what to do about it.
+``StackError`` is the base class. Each message says what happened, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 
 class StackError(Exception):
-    """A command of the local stack failed."""
+    """Raised if an operation of the local stack fails."""
 
 
 class MissingPartsError(StackError):
-    """Raised if programs that the stack needs are missing. The message lists them and says how to install each."""
+    """Raised if programs that the stack needs are missing or unusable. The message says how to fix each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -22,4 +22,4 @@ class MissingPartsError(StackError):
 
 
 class CancelledError(StackError):
-    """The user cancelled a download or a start."""
+    """Raised if a download or the start of a server is cancelled."""

@@ -36,9 +36,9 @@ def _say_nothing(line: str) -> None:
 class LocalStack:
     """Kafka, an MQTT broker and InfluxDB, with all of their files in ``folder``.
 
-    ``parts`` is the folder for downloaded programs. ``usual_ports``: use the ports 9092, 1883 and 8086 if they are
-    free, otherwise any free ports. ``say`` is called with one line of text for each step. As a context manager, the
-    stack starts all servers on entry and stops them on exit.
+    ``parts`` is the folder for downloaded programs (default: see `parts_folder`). ``usual_ports``: whether to use the
+    ports 9092, 1883 and 8086 if they are free. Otherwise, any free ports are used. ``say`` is called with one line of
+    text for each step. As a context manager, the stack starts all servers on entry and stops them on exit.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class LocalStack:
     def up(self, servers: Sequence[Server] = ()) -> None:
         """Start the given servers (default: all) in parallel, and wait until they are ready.
 
-        Before it starts anything, it checks that all required programs are available, and raises ``MissingPartsError``
-        with the full list if some are missing. If a server fails to start, or on `cancel` or KeyboardInterrupt, the
-        servers that this call has started are stopped again.
+        Raises ``MissingPartsError`` with the full list, before it starts anything, if required programs are missing. If
+        a server fails to start, or on `cancel` or KeyboardInterrupt, the servers that this call has started are stopped
+        again, and the error propagates.
         """
         chosen = tuple(servers) or self.servers
         to_start = [server for server in chosen if server.pid is None]
@@ -163,8 +163,8 @@ class LocalStack:
 def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> Iterator[LocalStack]:
     """Yield a stack that uses a temporary folder and free ports. Stop and remove it at the end.
 
-    The stack is not started yet. Its programs come from the persistent stack's download folder. A separate keeper
-    process stops the servers even if this process is killed.
+    The stack is not started yet. Its programs come from ``parts`` (default: the download folder of the persistent
+    stack). A separate keeper process stops the servers even if this process is killed.
     """
     folder = Path(tempfile.mkdtemp(prefix="lsb-"))
     stack = LocalStack(folder, parts=parts or parts_folder(DEFAULT_FOLDER), usual_ports=False, say=say)

@@ -48,8 +48,8 @@ _HIVEMQ_DEPENDENCIES: Final = (
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
-    # The newest version of each jar on mirrors of Maven Central; they work with the installed Spark. All dependencies
-    # are listed explicitly, because the connector itself asks for a token provider of the connector's own version.
+    # The newest version of each jar that mirrors of Maven Central serve; they work with the installed Spark. All
+    # dependencies are listed explicitly, because the connector itself asks for a token provider of its own version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
@@ -60,8 +60,8 @@ INFLUXDB_VERSION: Final = "1.8.10"
 _JAVA_MIN: Final = 17
 """Kafka 4 requires it; HiveMQ requires 11."""
 
-_FETCH_DEADLINE_S: Final = 900.0
-"""Deadline for a download, which can take minutes. A download that takes longer is assumed to hang and is aborted."""
+_COMMAND_DEADLINE_S: Final = 900.0
+"""Deadline for a command, such as a download, which can take minutes. One that takes longer is assumed to hang."""
 
 Say = Callable[[str], None]
 
@@ -73,7 +73,7 @@ class Parts:
         self.folder = folder
         self._say = say
         self.cancel = threading.Event()
-        """Set this event to cancel every running download."""
+        """Set this event to cancel every running command, and every server that is starting."""
 
     def java(self) -> str | None:
         """Return the path of the java command, from ``$JAVA_HOME`` or else from the path, or None if there is none."""
@@ -96,7 +96,8 @@ class Parts:
         """Return why InfluxDB cannot start on this machine and how to fix that, or None if it can start."""
         named = os.environ.get("LSB_INFLUXD")
         if named and not (Path(named).is_file() and os.access(named, os.X_OK)):
-            return f"LSB_INFLUXD={named} is not an executable file; name an influxd {INFLUXDB_VERSION}, or unset it"
+            remedy = f"set it to the path of an influxd {INFLUXDB_VERSION}, or unset it"
+            return f"LSB_INFLUXD={named} is not an executable file; {remedy}"
         if named or _find_influxd() is not None:
             return None
         return self._problem_go("influxd", f"set LSB_INFLUXD to the path of an influxd {INFLUXDB_VERSION}")
@@ -117,9 +118,10 @@ class Parts:
         return self.jars("spark-kafka", _SPARK_KAFKA_DEPENDENCIES, _sums("spark-kafka"), notice)
 
     def jars(self, name: str, dependencies: Sequence[Sequence[str]], sums: Path, notice: str) -> Path:
-        """Return the folder ``name`` with exactly the jars listed in ``dependencies``. Download them if missing.
+        """Return the folder with exactly the jars listed in ``dependencies``. Download them if they are missing.
 
-        Downloaded jars are verified against the hashes in ``sums``. ``notice`` is shown before a download.
+        ``name`` identifies the download. Downloaded jars are verified against the hashes in ``sums``. ``notice`` is
+        shown before a download.
         """
         return self._jars(self.folder / name, dependencies, sums, notice, "-notransitive")
 
@@ -154,7 +156,7 @@ class Parts:
         if version is not None and version < _JAVA_MIN:
             return f"{java} is Java {version}, but Kafka and the MQTT broker need Java {_JAVA_MIN} or newer; {remedy}"
         if not jars.is_dir() and _find_ivy() is None:
-            return f"{describe_missing('pyspark', 'spark')}; it includes Ivy, which downloads Kafka and the MQTT broker"
+            return f"{describe_missing('pyspark', 'spark')}; its Ivy downloads Kafka and the MQTT broker"
         return None
 
     def _problem_go(self, program: str, other: str) -> str | None:
@@ -171,7 +173,7 @@ class Parts:
         return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
-        """Download the jars of a part and its dependencies with Ivy into ``jars`` in the folder ``draft``."""
+        """Download the jars of ``dependencies`` with Ivy into the folder ``jars`` in ``draft``."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
@@ -248,15 +250,27 @@ class Parts:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not is_reported:
-                    self._say(f"{place.name}: another process is downloading it; waiting")
+                    self._say(f"{place.name}: another process is downloading or building it; waiting")
                 is_reported = True
                 if self.cancel.wait(POLL_S):
-                    raise CancelledError(f"{place.name}: stopped while waiting") from None
+                    raise CancelledError(f"{place.name}: cancelled while waiting") from None
             else:
                 return
 
-    def run(self, server: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Run a command until it ends. Raises `StackError` with the end of its output if it fails."""
+    def run(
+        self,
+        server: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        is_download: bool = True,
+    ) -> None:
+        """Run a command until it ends. ``is_download``: whether the command may need the network.
+
+        Raises `StackError`, with the end of the command's output, if the command fails or takes too long, and
+        `CancelledError` if it is cancelled.
+        """
+        hint = " Is the network available, and is the tool configured for your registry?" if is_download else ""
         with tempfile.TemporaryFile() as out:
             tool = subprocess.Popen(
                 command,
@@ -267,7 +281,7 @@ class Parts:
                 start_new_session=True,
             )
             try:
-                self._wait(server, tool)
+                self._wait(server, command, tool)
             finally:
                 if tool.poll() is None:
                     os.killpg(tool.pid, signal.SIGKILL)
@@ -276,20 +290,17 @@ class Parts:
                 out.seek(0)
                 output = out.read().decode(errors="replace").strip().splitlines()[-15:]
                 raise StackError(
-                    f"{server}: '{' '.join(command[:3])} …' failed with status {tool.returncode}. Is the "
-                    "network available, and is the tool configured for your registry? Output:\n    "
+                    f"{server}: {_shown(command)} failed with status {tool.returncode}.{hint} Output:\n    "
                     + "\n    ".join(output)
                 )
 
-    def _wait(self, server: str, tool: subprocess.Popen[bytes]) -> None:
-        end = time.monotonic() + _FETCH_DEADLINE_S
+    def _wait(self, server: str, command: Sequence[str], tool: subprocess.Popen[bytes]) -> None:
+        end = time.monotonic() + _COMMAND_DEADLINE_S
         while tool.poll() is None:
             if self.cancel.wait(POLL_S):
-                raise CancelledError(f"{server}: stopped while downloading")
+                raise CancelledError(f"{server}: cancelled while {_shown(command)} was running")
             if time.monotonic() > end:
-                raise StackError(
-                    f"{server}: the download took more than {_FETCH_DEADLINE_S:.0f} s; is the network slow?"
-                )
+                raise StackError(f"{server}: {_shown(command)} took more than {_COMMAND_DEADLINE_S:.0f} s")
 
 
 _INFLUXDB_MODULE: Final = f"github.com/influxdata/influxdb/cmd/influxd@v{INFLUXDB_VERSION}"
@@ -300,6 +311,10 @@ def parts_folder(base: Path) -> Path:
     """Return the folder for downloaded programs: ``$LSB_CACHE`` if it is set, else ``parts`` in ``base``."""
     named = os.environ.get("LSB_CACHE")
     return (Path(named) if named else base / "parts").absolute()
+
+
+def _shown(command: Sequence[str]) -> str:
+    return f"'{' '.join(command[:3])} …'"
 
 
 def _sums(name: str) -> Path:

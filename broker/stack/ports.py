@@ -38,7 +38,10 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(usual: int | None = None) -> int:
-    """Return the usual port if it is free, otherwise another free port. Never return the same port twice."""
+    """Return the usual port if it is free, otherwise another free port. Never return the same port twice.
+
+    Raises OSError if no port is free.
+    """
     with _lock:
         port = _search(usual)
         _given.add(port)

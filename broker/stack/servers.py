@@ -84,7 +84,7 @@ class Server(ABC):
 
     @property
     def port(self) -> int:
-        """The port on which the server accepts clients. It is chosen the first time the server starts."""
+        """The port on which the server accepts clients. Raises ``StackError`` if the server was never started."""
         return self._ports()["port"]
 
     @property
@@ -123,25 +123,29 @@ class Server(ABC):
         self._child.start(command, folder=self.folder, environment=self._environment())
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
-        """Wait until the server is ready. Raises ``StackError``, with the end of the server's log, if it fails."""
+        """Wait until the server is ready.
+
+        Raises ``StackError``, with the end of the server's log, if the server exits or is not ready in time, and
+        ``CancelledError`` on `LocalStack.cancel`.
+        """
 
         def is_decided() -> bool:
             return self._parts.cancel.is_set() or self.pid is None or self.is_ready()
 
         in_time = wait_until(is_decided, deadline_s)
         if self._parts.cancel.is_set():
-            raise CancelledError(f"{self.name}: stopped while starting")
+            raise CancelledError(f"{self.name}: cancelled while starting")
         if self.pid is None:
-            raise StackError(f"{self.name} ended during its start. {self._end_of_log()}")
+            raise StackError(f"{self.name} exited while it was starting. {self._end_of_log()}")
         if not in_time:
             raise StackError(
-                f"{self.name} does not answer at {self.address} after {deadline_s:.0f} s. {self._end_of_log()}"
+                f"{self.name} did not answer at {self.address} within {deadline_s:.0f} s. {self._end_of_log()}"
             )
 
     def stop(self, deadline_s: float = STOP_DEADLINE_S) -> bool:
         """Send SIGTERM to the server and, if it is still running after ``deadline_s``, SIGKILL.
 
-        Return whether the server exited before the deadline.
+        Return whether the server exited before the deadline, or was not running.
         """
         return self._child.stop(deadline_s)
 
@@ -158,7 +162,7 @@ class Server(ABC):
         self._child.resume()
 
     def wipe(self) -> None:
-        """Remove the data of a stopped server."""
+        """Remove the data of a stopped server. Raises ``StackError`` if the server is running."""
         if self.pid is not None:
             raise StackError(f"{self.name} is running as process {self.pid}; stop it before removing its data")
         shutil.rmtree(self.data, ignore_errors=True)
@@ -173,7 +177,7 @@ class Server(ABC):
         except FileNotFoundError:
             raise StackError(f"{self.name} was never started in {self.folder}; start it first") from None
         except (ValueError, TypeError, AttributeError):
-            raise StackError(f"{self.folder / _PORTS} is truncated; start {self.name} to rewrite it") from None
+            raise StackError(f"{self.folder / _PORTS} is damaged; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
         """Return the ports of the previous start if they are still free. Otherwise choose new ports and save them."""
@@ -250,7 +254,8 @@ class Kafka(Server):
         run = [java, *self.java_options, f"-Dlog4j2.configurationFile={log_config}", "-cp", f"{jars}/*"]
         if not (self.data / "meta.properties").exists():
             identity = uuid.uuid4().hex[:22]
-            self._parts.run("kafka", [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)])
+            command = [*run, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(config)]
+            self._parts.run("kafka", command, is_download=False)
         return [*run, "kafka.Kafka", str(config)]
 
 

@@ -255,7 +255,7 @@ def test_a_server_that_cannot_start_fails_with_the_end_of_its_log() -> None:
         own.up([own.influxdb])
         own.influxdb.stop()
         (own.influxdb.data / "meta" / "meta.db").write_bytes(b"nonsense")
-        with pytest.raises(StackError, match=r"influxdb ended during its start(?s:.)*create server"):
+        with pytest.raises(StackError, match=r"influxdb exited while it was starting(?s:.)*create server"):
             own.up([own.influxdb])
 
 

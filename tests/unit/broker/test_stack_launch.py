@@ -104,8 +104,21 @@ def test_a_failed_download_leaves_no_part_and_shows_the_tools_output(tmp_path: P
 def test_a_fetch_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     fetched = Parts(tmp_path, print)
     threading.Timer(0.1, fetched.cancel.set).start()
-    with pytest.raises(StackError, match="stopped while downloading"):
+    with pytest.raises(StackError, match="cancelled while 'sleep 60 …' was running"):
         fetched.run("kafka", ["sleep", "60"])
+
+
+def test_only_a_download_that_fails_raises_the_question_of_the_network(tmp_path: Path) -> None:
+    for is_download in (True, False):
+        with pytest.raises(StackError) as refused:
+            Parts(tmp_path, print).run("kafka", ["sh", "-c", "exit 3"], is_download=is_download)
+        assert ("network" in str(refused.value)) == is_download
+
+
+def test_a_command_that_takes_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_COMMAND_DEADLINE_S", 0.0)
+    with pytest.raises(StackError, match="kafka: 'sleep 60 …' took more than 0 s"):
+        Parts(tmp_path, print).run("kafka", ["sleep", "60"], is_download=False)
 
 
 def test_an_altered_jar_is_refused(tmp_path: Path) -> None:
@@ -178,7 +191,7 @@ def test_ports_whose_file_was_truncated_by_a_kill_are_chosen_again(tmp_path: Pat
     mqtt = LocalStack(tmp_path).mqtt
     mqtt.folder.mkdir(parents=True)
     (mqtt.folder / "ports.json").write_text(left)
-    with pytest.raises(StackError, match="truncated"):
+    with pytest.raises(StackError, match="is damaged"):
         _ = mqtt.port
     chosen = mqtt._choose_ports()  # noqa: SLF001 - the first step of a start
     assert mqtt.port == chosen["port"]
