@@ -1,9 +1,9 @@
 """The log of the Kafka client library, with repeated lines suppressed.
 
-While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs only
+While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs at most
 two lines per outage: one when it begins, with the reason given by the client, and one when a client hears from Kafka
 again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of every other
-kind (librdkafka's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds.
+kind (librdkafka's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds for each kind.
 """
 
 from __future__ import annotations

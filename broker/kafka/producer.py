@@ -89,7 +89,7 @@ class LastingProducer(Generic[T]):
         return len(self._unconfirmed)
 
     def send(self, topic: str, records: Sequence[Outgoing[T]]) -> None:
-        """Queue the records in order. Blocks only if the queue is full. Raises `DeliveryError`."""
+        """Queue the records in order. Block only while the queue is full. Raises `DeliveryError`."""
         first = self._count
         self._count += len(records)
         numbered = dict(zip(range(first, self._count), ((topic, record) for record in records), strict=True))
@@ -141,7 +141,7 @@ class LastingProducer(Generic[T]):
             old.purge()
             old.flush(_LAST_FLUSH_S)
             self._log.warning(
-                "Kafka has not accepted any record for %g s; reconnecting and resending %d records",
+                "a record has waited for Kafka for more than %g s; reconnecting and resending %d records",
                 self._patience_s,
                 len(self._unconfirmed),
             )

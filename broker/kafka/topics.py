@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
 _REPORT_S: Final = (2.0, 10.0)
-"""How long to wait for Kafka before logging it for the first time, and the interval between later log lines."""
+"""How long to wait for the topics before logging this for the first time, and the interval between later log lines."""
 
 
 class TopicError(Exception):
@@ -128,7 +128,9 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, T
         time.sleep(0 if len(facts) == len(set(names)) else _POLL_S)
     missing = [name for name in names if name not in facts]
     if missing:
-        raise TopicError(f"topics have been created but are not visible yet: {', '.join(missing)}; start again")
+        raise TopicError(
+            f"topics have been created but are not visible yet: {', '.join(missing)}; start the service again"
+        )
     faults = _faults(admin, specs, facts)
     if faults:
         raise TopicError("\n".join(faults))
@@ -158,7 +160,10 @@ def wait_for_topics(
         thread.join(_POLL_S)
         request.poll()
         if time.monotonic() >= report_s:
-            log.warning("Kafka at %s does not answer yet; waiting for it", kafka.bootstrap_servers)
+            log.warning(
+                "Kafka at %s does not answer yet, or is still creating the topics; waiting for it",
+                kafka.bootstrap_servers,
+            )
             report_s += _REPORT_S[1]
     if request.failed is not None:
         raise request.failed
@@ -245,7 +250,7 @@ def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFact
 def _remedy(spec: TopicSpec, found: int) -> str:
     if spec.is_disposable:
         return "delete it; it will be recreated"
-    return f"set topics.partitions to {found}, or delete the topic and start again"
+    return f"set topics.partitions to {found}, or delete the topic and start the service again"
 
 
 def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:

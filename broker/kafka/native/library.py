@@ -77,7 +77,10 @@ def library() -> ctypes.CDLL:
 def path_of_library() -> str:
     """Return the path of the librdkafka library that confluent_kafka has loaded. Raises `Unavailable`."""
     if sys.platform != "linux" or sys.implementation.name != "cpython" or sys.byteorder != "little":
-        raise Unavailable(f"they are not supported on {sys.implementation.name} on {sys.platform}")
+        raise Unavailable(
+            "they require CPython on little-endian Linux, but this is "
+            f"{sys.implementation.name} on {sys.byteorder}-endian {sys.platform}"
+        )
     mapped = (line.split(maxsplit=5) for line in _mappings())
     paths = {columns[5] for columns in mapped if len(columns) > _PATH and "librdkafka" in Path(columns[_PATH]).name}
     if len(paths) != 1:
@@ -94,7 +97,9 @@ def handle_of(client: Consumer | Producer) -> int:
         raise Unavailable(f"{type(client).__name__} is not a client of confluent_kafka")
     loaded = library()
     handle = current_handle(client)
-    if handle is None or not _is_mapped(handle) or loaded.rd_kafka_opaque(handle) != id(client):
+    if handle is None:
+        raise Unavailable("the client is closed")
+    if not _is_mapped(handle) or loaded.rd_kafka_opaque(handle) != id(client):
         raise Unavailable(f"confluent_kafka {confluent_kafka.__version__} has an unsupported object layout")
     return handle
 

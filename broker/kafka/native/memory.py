@@ -1,6 +1,6 @@
-"""Compiled loops that read and write librdkafka's message structures in memory.
+"""The layout of librdkafka's messages in memory, and compiled loops that read and destroy messages.
 
-A message is an ``rd_kafka_message_t`` (rdkafka.h). Its fields are at the offsets below on every 64-bit platform.
+A message is an ``rd_kafka_message_t`` (rdkafka.h). Its members are at the offsets below on every 64-bit platform.
 """
 
 from __future__ import annotations

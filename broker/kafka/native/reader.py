@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event, which is not a message: an error in a partition, or the end of its log at ``offset``."""
+    """What librdkafka delivers for a partition other than a message: an error, or the end of the log at ``offset``."""
 
     error: KafkaError
     topic: str
@@ -92,7 +92,7 @@ class NativeReader:
         _forward(self._handle, topic, partition, self._queue)
 
     def remove(self, topic: str, partition: int) -> None:
-        """Stop reading a partition. Call this when the partition is no longer assigned to the consumer."""
+        """Stop redirecting a partition to this reader. Call this when it is no longer assigned to the consumer."""
         self._fresh.discard((topic, partition))
 
     def read(self, count_max: int, wait_s: float) -> tuple[list[Fetched], list[Event]]:
