@@ -2,9 +2,9 @@
 
 **Reading** handles only *plain* records. A plain record contains each of the five fields exactly once and no others, in
 any order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
-braces, and its event time consists of digits. The connector and most other producers write such records. Other records
-are not necessarily invalid: they are read by `records`, which alone decides what is valid. For plain records, both
-modules return the same values.
+braces, its event time is an integer, and it has at most 4,096 bytes. The connector and most other producers write such
+records. Other records are not necessarily invalid: they are read by `records`, which alone decides what is valid. For
+plain records, both modules return the same values.
 
 **Writing** produces the same bytes as `broker.wire.records.encode`.
 """
@@ -148,7 +148,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
         pieces += [b'","left":', left, b',"right":', right]
     tied = (columns.left_ordinal != 0) | (columns.right_ordinal != 0)
     if tied.any():
-        # It distinguishes pairs with equal times.
+        # The tie distinguishes pairs with equal times.
         pieces.append(glue(b',"tie":"', columns.left_ordinal, b"-", columns.right_ordinal, b'"').where(tied))
     return glue(*pieces, b"}")
 
@@ -156,7 +156,7 @@ def encode_joined(columns: JoinedColumns, quantity: str, join: str, unit: int) -
 class RowColumns(NamedTuple):
     """n aligned rows (see `records.AlignedRow`): their members as JSON, and the ordinals (int64).
 
-    ``time``, ``position``: columns to be concatenated (see `glue`). ``values``: by column.
+    ``time``, ``position``: columns to be concatenated (see `glue`). ``values``: the values of each column, by its name.
     """
 
     thing: StringColumn
@@ -175,13 +175,13 @@ def encode_rows(columns: RowColumns, align: str, unit: int) -> StringColumn:
         pieces += [(b"," if number else b"") + encode(name) + b":", values]
     pieces.append(b"}")
     if columns.ordinal.any():
-        # It distinguishes rows with equal times.
+        # The tie distinguishes rows with equal times.
         pieces.append(glue(b',"tie":"', columns.ordinal, b'"').where(columns.ordinal != 0))
     return glue(*pieces, b"}")
 
 
 def _pieces_of_record(columns: JoinedColumns | RowColumns, quantity: str, identity: Pieces) -> Pieces:
-    """Return the start of n records, which a result and an aligned row share, up to the open string of the id."""
+    """Return the first pieces of n results or aligned rows, up to and including the id without its closing quote."""
     return [
         b'{"thing":',
         columns.thing,
@@ -233,7 +233,7 @@ def _text_end(data: Bytes, at: int, stop: int) -> int:
 
 @compiled()
 def _number_end(data: Bytes, at: int, stop: int) -> int:
-    """Return the end of the characters, from ``at``, that can occur in numbers. A later check parses the number."""
+    """Return the position after the characters at ``at`` that can occur in numbers. The number is parsed later."""
     while at < stop and (_ZERO <= data[at] <= _NINE or data[at] in (_POINT, _MINUS, _PLUS, _EXPONENT, _EXPONENT_TOO)):
         at += 1
     return at

@@ -89,8 +89,13 @@ class StringColumn:
         Raises ValueError if a length is negative, or if the lengths do not add up to the size of ``data``.
         """
         end = lengths.cumsum()
-        if (lengths < 0).any() or (int(end[-1]) if len(end) else 0) != len(data):
-            message = f"cannot split {len(data)} bytes: the {len(lengths)} lengths do not add up to that size"
+        fault = ""
+        if (lengths < 0).any():
+            fault = f"the length {lengths.min()} is negative"
+        elif (int(end[-1]) if len(end) else 0) != len(data):
+            fault = f"the {len(lengths)} lengths do not add up to that size"
+        if fault:
+            message = f"cannot split {len(data)} bytes: {fault}"
             raise ValueError(message)
         return cls(np.frombuffer(data, dtype=np.uint8), end - lengths, end)
 
@@ -105,7 +110,7 @@ class StringColumn:
 
     @classmethod
     def concat(cls, parts: Sequence[StringColumn]) -> Self:
-        """Return the strings of all parts, in order."""
+        """Return a column of the strings of all parts, in order. There must be at least one part."""
         packed = [part.packed() for part in parts]
         sizes = np.array([0, *(len(part.data) for part in packed)]).cumsum()
         return cls(
@@ -156,11 +161,12 @@ def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
     """Concatenate columns row by row. Return a column with one string per row.
 
     A ``bytes`` argument is repeated in every row, and integers are written as decimal digits. Raises ValueError if the
-    columns have different numbers of rows.
+    columns have different numbers of rows, or if all arguments are ``bytes``.
     """
     counts = {len(column) for column in columns if not isinstance(column, bytes)}
     if len(counts) != 1:
-        message = f"columns have different numbers of rows: {sorted(counts)}"
+        fault = f"columns have different numbers of rows: {sorted(counts)}"
+        message = fault if counts else "the number of rows is unknown, because all arguments are bytes"
         raise ValueError(message)
     (count,) = counts
     pieces = np.empty((len(columns), 4), dtype=np.int64)
@@ -186,7 +192,7 @@ _CONSTANT, _STRINGS, _INTEGERS = range(3)
 """The kinds of pieces."""
 
 _DIGITS_MAX: Final = 20
-"""Maximum number of characters in an int64."""
+"""The maximum number of characters of an int64 in decimal."""
 
 _WORD: Final = 8
 

@@ -52,8 +52,8 @@ half_word_at: Any = _reading(32, types.int32)
 
 
 # numba recompiles a loop if the loop's own file has changed, but not if it calls a loop in another file that has
-# changed. This hash of all files becomes part of each loop's name, so that every change recompiles. The same code is in
-# joiner/core/compiled.py, which must work without this package.
+# changed. This hash of all files becomes part of each loop's name, so that every change leads to a recompilation. The
+# same code is in joiner/core/compiled.py, which must work without this package.
 _STAMP: Final = hashlib.sha256(
     b"".join(
         file.read_bytes()

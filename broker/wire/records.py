@@ -166,8 +166,8 @@ class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``id`` depends on what was rejected:
 
     - a message from Kafka: ``topic:partition:offset``, or ``topic:partition:offset.row`` for a single row of it;
-    - a pair, because the joining function failed or the database refused the point: the pair's id;
-    - a payload from MQTT: ``mqtt:<hash>``.
+    - a pair or an aligned row, because its function failed or the database refused the point: the result's id;
+    - a payload from MQTT: ``mqtt:<hash>``, or ``mqtt:<hash>:<quantity>`` for a single quantity of it.
 
     ``value`` has the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and ``sha256``
     describe the whole input.
@@ -329,7 +329,8 @@ def decode_sides(lines: bytes) -> list[Side]:
 def decode_joined(value: bytes) -> _JoinedIn:
     """Decode a message of the out topic. ``phenomenonTime`` is kept as the text of a number.
 
-    Only aligned rows have ``values``. Raises msgspec.DecodeError.
+    Only aligned rows have ``values``. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if the message
+    is not a result.
     """
     return _joined.decode(value)
 
@@ -346,7 +347,10 @@ def is_watermark(value: bytes | None) -> bool:
 
 
 def decode_rejected(value: bytes) -> Rejected:
-    """Decode a message of the dead-letter topic. Raises msgspec.DecodeError if it is not a dead letter."""
+    """Decode a message of the dead-letter topic.
+
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if the message is not a dead letter.
+    """
     return _rejected.decode(value)
 
 
@@ -371,7 +375,7 @@ def row_id(align: str, unit: int, position: int | str) -> str:
 
 
 def join_of(identity: str) -> str:
-    """Return the name of the join or align from a result's id. It is unique within a topic, in all applications."""
+    """Return the name of the join or align from a result's id. The name is unique in a topic, across applications."""
     return identity.partition(":")[0]
 
 
@@ -389,6 +393,8 @@ def reject(
     """Create the dead letter for ``value``, with the reason and with the position where the input comes from.
 
     The reason may quote any input, so invalid UTF-8 in it is escaped. It is truncated to `REASON_LENGTH_MAX`.
+    ``identity`` is the id; by default, it is made from the position, or from the hash of ``value`` if there is no
+    partition (see `Rejected`).
     """
     reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]
     whole = value or b""

@@ -70,7 +70,7 @@ class _Metadata:
         return self.number("<q", at) if at else 0
 
     def pairs(self, at: int, count: int) -> Iterator[tuple[int, int]]:
-        """Return ``count`` pairs of int64 numbers, which begin at position ``at``."""
+        """Return an iterator over ``count`` pairs of int64 numbers, which begin at position ``at``."""
         end = at + _PAIR_BYTES * count
         if not 0 <= at <= end <= len(self._data):
             raise Unreadable(_BROKEN)
@@ -91,7 +91,7 @@ def check_limits(value: bytes | memoryview) -> int:
     Raises `Unreadable` if ``value`` is not an Arrow IPC stream or exceeds one of the limits of this module.
     """
     whole, at, rows, size = memoryview(value), 0, 0, 0
-    for _ in range(_MESSAGES_MAX):
+    for _ in range(_MESSAGES_MAX + 1):
         if len(whole) - at < _HEADER_BYTES:
             # The end-of-stream marker is optional.
             if at == 0 or at != len(whole):
@@ -104,12 +104,12 @@ def check_limits(value: bytes | memoryview) -> int:
         if length == 0:
             return rows
         if not 0 < length <= len(whole) - at:
-            raise Unreadable("not an Arrow IPC stream: it is cut off")
+            raise Unreadable("not an Arrow IPC stream: it is cut off or corrupt")
         metadata = _Metadata(whole[at : at + length])
         at += length
         body_length = metadata.long(metadata.root, 3)
         if not 0 <= body_length <= len(whole) - at:
-            raise Unreadable("not an Arrow IPC stream: it is cut off")
+            raise Unreadable("not an Arrow IPC stream: it is cut off or corrupt")
         more_rows, more_size = _described(metadata, whole[at : at + body_length])
         at, rows, size = at + body_length, rows + more_rows, size + more_size
         if rows > ROWS_MAX:
@@ -118,7 +118,7 @@ def check_limits(value: bytes | memoryview) -> int:
         if size > EXPANDED_BYTES_MAX:
             reason = f"the message is larger than {EXPANDED_BYTES_MAX} bytes when decompressed"
             raise Unreadable(reason)
-    reason = f"the stream contains more than {_MESSAGES_MAX} dictionaries and record batches"
+    reason = f"the stream contains more than {_MESSAGES_MAX} Arrow messages (schema, dictionaries and record batches)"
     raise Unreadable(reason)
 
 
@@ -148,7 +148,9 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
             raise Unreadable("the message contains a delta dictionary; write each dictionary as a whole")
         batch = metadata.target(batch, 1)
     rows = metadata.long(batch, 0)
-    if not 0 <= rows <= ROWS_MAX:
+    if rows < 0:
+        raise Unreadable(_BROKEN)
+    if rows > ROWS_MAX:
         what = "values in a dictionary" if kind == _DICTIONARY else "rows"
         reason = f"the message has more than {ROWS_MAX} {what}"
         raise Unreadable(reason)

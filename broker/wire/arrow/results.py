@@ -249,14 +249,17 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         table.validate(full=True)
         check_names(table)
         table = table.slice(0, count)
-        unit = int((table.schema.metadata or {})[_UNIT])
         names = table.schema.names
         is_both = "result" not in names
         # Compare with the schema of an arbitrary unit: `equals` ignores the metadata, which contain the unit. `_schema`
         # caches its results, and using the message's unit would let messages fill the cache with any number of units.
         wanted = _schema(0, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
         if not table.schema.equals(wanted):
-            raise Unreadable("its columns are not those of results")
+            raise Unreadable("the message's columns are not those of results")
+        metadata = table.schema.metadata or {}
+        if _UNIT not in metadata:
+            raise Unreadable("the metadata of the message's schema do not contain the unit")
+        unit = int(metadata[_UNIT])
         columns = {name: table.column(name) for name in table.schema.names}
         columns["phenomenonTime"] = columns["phenomenonTime"].cast(pa.int64())
         lists = {name: column.to_pylist() for name, column in columns.items()}
@@ -265,7 +268,7 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         message = reason if isinstance(error, Unreadable) else f"not a message of results: {reason}"
         raise Unreadable(message) from error
     if any(None in column for column in lists.values()):
-        raise Unreadable("a result has an empty field")
+        raise Unreadable("a field of a result is null")
     nothing = [0] * len(lists["join"])
     ties = zip(lists.get("left_tie", nothing), lists.get("right_tie", nothing), strict=True)
     values = [*zip(lists["left"], lists["right"], strict=True)] if is_both else lists["result"]

@@ -1,7 +1,7 @@
 """Reads records from Arrow IPC streams as columns, and writes such streams.
 
 A message that is not an Arrow IPC stream, or that lacks a column, is rejected as a whole. A row that is not a valid
-record is only marked as invalid, so that the other rows of the message can be used; `ArrowRows.reason` returns what is
+record is only marked as invalid, so that the other rows of the message can be used; `ArrowRows.reason` says what is
 wrong with it.
 """
 
@@ -39,9 +39,10 @@ _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class Labels(NamedTuple):
-    """A column of n strings. ``names`` contains each distinct string once; ``number`` is each row's index into it.
+    """A column of n strings: a dictionary, and each row's index into it.
 
-    The index of a null is -1.
+    ``names`` is the dictionary, which may contain None. ``number`` (int64, shape (n,)) has the indices; the index of a
+    null is -1.
     """
 
     names: list[str | None]
@@ -197,7 +198,7 @@ def _labels(column: Any, sizes: NameSizes) -> Labels:
 
 
 def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
-    """Return the values of a numeric column, and which of them are not null (None if no value is null)."""
+    """Return the values of a numeric column, with 0 for nulls, and which are not null (None if no value is null)."""
     _, data = column.buffers()
     if data is None or not len(column):
         values = np.zeros(len(column), dtype=kind)

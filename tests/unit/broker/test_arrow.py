@@ -171,6 +171,21 @@ def test_the_number_of_rows_is_limited() -> None:
         list(read_rows(stream(batch(ROWS_MAX + 1)), "ms"))
 
 
+def test_the_number_of_arrow_messages_is_limited() -> None:
+    # A schema and a thousand batches are one message too many.
+    one = batch(1)
+    assert len(list(read_rows(stream(*[one] * 999), "ms"))) == 999
+    with pytest.raises(Unreadable, match="more than 1000 Arrow messages"):
+        check_limits(stream(*[one] * 1_000))
+
+
+def test_a_number_of_rows_below_zero_is_a_corrupt_message() -> None:
+    value, rows = stream(batch(12_345)), struct.pack("<q", 12_345)
+    assert rows in value
+    with pytest.raises(Unreadable, match="metadata are corrupt"):
+        check_limits(value.replace(rows, struct.pack("<q", -1)))
+
+
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_a_message_that_would_expand_too_far_is_refused_before_it_does(compression: str | None) -> None:
     large = pa.array([" " * (EXPANDED_BYTES_MAX // 2), " " * (EXPANDED_BYTES_MAX // 2)])
@@ -261,6 +276,23 @@ def test_results_of_any_number_of_units_leave_nothing_behind() -> None:
     for unit in range(10_001, 10_011):
         assert decode_results(value.replace(b"10000", str(unit).encode())).unit == unit
     assert results._schema.cache_info().currsize == before  # noqa: SLF001
+
+
+def test_a_message_that_holds_no_results_is_refused_with_the_reason() -> None:
+    zeros = np.zeros(1, dtype=np.int64)
+    found = ResultColumns(zeros, np.ones(1), zeros, zeros, zeros, zeros, zeros, zeros)
+    (value,) = encode_results(["a"], found, "power", "watts", 0, has_rows=False)
+    with pa.ipc.open_stream(value) as reader:
+        whole = reader.read_next_batch()
+    at = whole.schema.names.index("half")
+    nulls = [pa.nulls(1, pa.bool_()) if number == at else kept for number, kept in enumerate(whole.columns)]
+    for other, reason in (
+        (batch(), "the message's columns are not those of results"),
+        (whole.replace_schema_metadata(None), "schema do not contain the unit"),
+        (pa.RecordBatch.from_arrays(nulls, schema=whole.schema), "a field of a result is null"),
+    ):
+        with pytest.raises(Unreadable, match=reason):
+            decode_results(stream(other))
 
 
 def test_batches_that_share_a_large_dictionary_hold_only_the_names_they_use() -> None:

@@ -53,6 +53,19 @@ def test_texts_come_back_as_they_were_put_in() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "reason"),
+    [
+        ([4, -1], "cannot split 3 bytes: the length -1 is negative"),
+        ([1, 1], "cannot split 3 bytes: the 2 lengths do not add up to that size"),
+        ([], "cannot split 3 bytes: the 0 lengths do not add up to that size"),
+    ],
+)
+def test_lengths_that_do_not_divide_the_bytes_are_refused_with_the_reason(lengths: list[int], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        StringColumn.of_lengths(b"abc", np.array(lengths, dtype=np.int64))
+
+
 def test_texts_with_nothing_between_them_are_packed_as_they_are_and_others_moved_together() -> None:
     whole = _texts(["a", "", "bc"])
     assert whole.packed() is whole
@@ -67,6 +80,13 @@ def test_columns_are_glued_row_by_row() -> None:
     assert glue(b"<", left, b":", right, b"", b">").each() == [b"<a:>", b"<:22>", b"<ccc:1>"]
     assert glue(left.where(np.array([False, True, True]))).each() == [b"", b"", b"ccc"]
     assert len(glue(b"x", StringColumn.of([]))) == 0
+
+
+def test_columns_that_have_no_common_number_of_rows_are_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match=r"different numbers of rows: \[1, 2\]"):
+        glue(_texts(["a"]), _texts(["b", "c"]))
+    with pytest.raises(ValueError, match="all arguments are bytes"):
+        glue(b"a", b"b")
 
 
 def test_texts_that_differ_are_numbered_as_they_come() -> None:
