@@ -46,9 +46,9 @@ class _Flux(Dataquery, Builder[Dataquery]):
 
 
 def _points(quantities: str) -> str:
-    """Return the start of a query for a machine's points. It ignores points without a ``join`` tag, written by 0.1.0.
+    """Return the start of a query for a machine's points. ``quantities``: the Flux condition on the tag ``quantity``.
 
-    ``quantities``: the Flux condition on the tag ``quantity``.
+    The query skips points without a ``join`` tag, which release 0.1.0 wrote.
     """
     return (
         f'from(bucket: "{BUCKET}")\n'
@@ -136,8 +136,8 @@ def _points_panel(title: str, what: str, query: str) -> timeseries.Panel:
 def _aligned_panel() -> timeseries.Panel:
     panel = timeseries.Panel().title("Aligned rows").datasource(_INFLUXDB)
     panel = panel.description(
-        "The driver's records are dots, on the right axis; the columns at their times are lines. Each interval shows "
-        "its last row."
+        "The lines are the columns. The dots, on the right axis, are the results of the rows; with a driver, these are "
+        "the values of its records. Each interval shows its last row."
     )
     panel = panel.span(_WHOLE).height(_TALL).line_width(1).fill_opacity(0).show_points(common.VisibilityMode.NEVER)
     dots = [
@@ -174,7 +174,7 @@ def machine_data() -> dashboard.Dashboard:
     board = _new_dashboard("Machine data", "lsb-machine", "Join results: one panel for each quantity of a machine.")
     board = board.with_variable(_variable("thing", "Machine", "thing"))
     quantities = _variable("quantity", "Quantity", "quantity", ' and r.thing == "${thing}"')
-    quantities = quantities.multi(True).include_all(True)  # noqa: FBT003 - the library's
+    quantities = quantities.multi(True).include_all(True)  # noqa: FBT003 - the library's signature
     board = board.with_variable(quantities.current(VariableOption(text=["All"], value=["$__all"])))
     panel = _points_panel(
         "$quantity",
@@ -214,7 +214,7 @@ def _flow() -> list[_Panel]:
     shares = (0.5, 0.99, 0.999)
     return [
         _lines(
-            "Throughput", "At each stage of the pipeline.", "cps",
+            "Throughput", "Of each part of the pipeline.", "cps",
             ("sum(rate(lsb_connector_records_total[1m]))", "connector: records"),
             ("sum(rate(lsb_joiner_records_total[1m]))", "joiner: records in"),
             ("sum(rate(lsb_joiner_pairs_total[1m]))", "joiner: pairs out"),
@@ -234,7 +234,7 @@ def _flow() -> list[_Panel]:
             "Late, rejected, unmatched, duplicates", "Records that are not joined.", "cps",
             ("sum(rate(lsb_joiner_late_total[1m]))", "late"),
             (f"sum({_rejected('rate', '1m')})", "rejected"),
-            ("sum(rate(lsb_joiner_function_failures_total[1m]))", "of these, joining function failed"),
+            ("sum(rate(lsb_joiner_function_failures_total[1m]))", "rejected because the joining function failed"),
             ("sum(rate(lsb_joiner_unmatched_total[1m]))", "unmatched"),
             ("sum(rate(lsb_joiner_duplicates_total[1m]))", "duplicates"),
         ),
