@@ -1,7 +1,7 @@
 """Decides which MQTT messages may be acknowledged: those whose records are all in Kafka, in order of arrival.
 
-This module is pure. MQTT requires messages to be acknowledged in the order in which they arrived (MQTT 5, section 4.6),
-but Kafka may confirm records in a different order, because they go to several partitions. A message is therefore
+This module is pure. Messages must be acknowledged in the order in which they arrived (MQTT 3.1.1, section 4.6), but
+Kafka may confirm records in a different order, because they go to several partitions. A message is therefore
 acknowledged only once all of its records, and the records of all earlier messages, have been confirmed.
 
 The ledger also limits the messages in flight. It is full when too many messages or bytes are unconfirmed; the service
@@ -14,7 +14,8 @@ from collections import deque
 from typing import Final
 
 NO_PACKET: Final = 0
-"""The packet id of a message that cannot be acknowledged, because it was sent at QoS 0 or its connection was lost."""
+"""The packet id of a message that cannot be acknowledged: it was sent at QoS 0, its connection was lost, or it is a
+watermark, which does not come from MQTT."""
 
 
 class Ticket:
@@ -52,7 +53,7 @@ class Ledger:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit on messages or bytes is reached. Add no more messages until Kafka has confirmed some."""
+        """Whether the limit on messages or bytes has been reached. Add no more until Kafka has confirmed some."""
         return len(self._tickets) >= self._messages_max or self._bytes >= self._bytes_max
 
     def add(self, packet_id: int, size_bytes: int, records: int) -> Ticket:
@@ -66,7 +67,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Note that Kafka has confirmed one more record of a message. Raises ValueError if all had been confirmed."""
+        """Note that Kafka has confirmed one more record of a message. Raises ValueError if none was unconfirmed."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)

@@ -2,7 +2,7 @@
 
 The service is a single loop in a single thread, so it needs no locks and works in a fixed order: read a block of
 messages, parse them, queue their records, process Kafka's confirmations, and acknowledge messages. A message is
-acknowledged once all of its records and dead letters are in Kafka and all earlier messages have been acknowledged.
+acknowledged once its records and dead letters, and those of all earlier messages, are in Kafka.
 
 Failures:
 
@@ -33,7 +33,7 @@ from connector.metrics import PublishTimes, register_metrics
 from connector.progress import Progress
 from connector.session import Message, MqttSession, SessionLostError
 from connector.settings import Settings
-from connector.watermarks import SilenceWatch
+from connector.watermarks import SCOPES_MAX, SilenceWatch
 
 if TYPE_CHECKING:
     from connector.batches import RecordBatches
@@ -88,8 +88,8 @@ class Bridge:
         """Run the service until it is stopped.
 
         Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
-        `connector.session.SessionRefusedError`, SettingsError if the metrics cannot be served, and KafkaException if
-        Kafka rejects the client.
+        `connector.session.SessionRefusedError`, SettingsError if the metrics cannot be served or a secret cannot be
+        read, and KafkaException for any other error of Kafka that waiting cannot fix.
         """
         with self._telemetry:
             self._run()
@@ -145,7 +145,10 @@ class Bridge:
         self._ledger.detach()
         self._progress.losses += 1
         logger.warning(
-            "no MQTT connection to %s: %s; next attempt in %.1f s", self._session.address, error, self._back_off_s
+            "no MQTT connection to %s: %s; next attempt in %.1f s, but not before Kafka has all records in flight",
+            self._session.address,
+            error,
+            self._back_off_s,
         )
         self._retry_s = time.monotonic() + self._back_off_s
         self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S[1])
@@ -234,7 +237,10 @@ class Bridge:
         except SessionLostError as error:
             logger.warning("the MQTT connection was lost while stopping: %s", error)
         if len(self._ledger):
-            logger.warning("stopping with %d messages unacknowledged; they will be redelivered", len(self._ledger))
+            logger.warning(
+                "stopping with %d messages unacknowledged; the broker will redeliver those sent at QoS 1 or 2",
+                len(self._ledger),
+            )
 
 
 def _record_batches(settings: Settings) -> RecordBatches:
@@ -264,13 +270,14 @@ class _WatermarkWriter:
         self.is_holding = False
 
     def observe(self, thing: str, quantity: str, time_ns: int) -> None:
-        """Record the arrival of a record."""
+        """Note that a record of a quantity has arrived, with the event time ``time_ns``."""
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:
         """Return the key and value of each watermark that is due after another ``listening_ns`` spent reading.
 
-        ``is_confirmed`` states that no records are in flight. If it is false, due watermarks are held back.
+        ``is_confirmed``: whether Kafka has confirmed all records. If not, due watermarks are held back. The result is
+        also empty until the next check is due (`_WATERMARK_CHECKS`).
         """
         self._listened_ns += listening_ns
         if self._listened_ns < self._next_check_ns and not self.is_holding:
@@ -281,7 +288,10 @@ class _WatermarkWriter:
             return []
         self._next_check_ns = self._listened_ns + self._check_every_ns
         if self._watch.is_full and not self._was_full:
-            logger.warning("the limit on watched quantities is reached: new things and quantities get no watermarks")
+            logger.warning(
+                "the limit of %d watched quantities has been reached: new things and quantities get no watermarks",
+                SCOPES_MAX,
+            )
             self._was_full = True
         for watermark in due:
             self._watch.written(watermark)

@@ -5,10 +5,11 @@ dropped silently: each quantity becomes a record or a refusal, and a payload tha
 refusal.
 
 An event is one JSON object: ``{"Thing": "R0815", "Timestamp": 1554096460415, "id": "...", "actSpeed": 288.2}``. Every
-other member is a quantity. An invalid quantity does not affect the valid ones of its event.
+member except the first three is a quantity. An invalid quantity does not affect the valid ones of its event.
 
 The fast path decodes an event in one pass into plain values. Anything unusual falls back to the slow path, which parses
-each member from its exact text. Only the slow path refuses anything, so it alone determines the reasons.
+each member from its exact text. The fast path refuses nothing. Apart from the limits of `Parser`, which are checked
+first, the slow path alone determines what is refused and why.
 
 The size of the output is linear in the size of the event. Names and times are limited in length, and so is the total
 size of the copies of ``Thing`` and ``id`` in the records (`COPIES_MAX`). If more than `REFUSED_MAX` quantities are
@@ -45,7 +46,7 @@ REASON_LENGTH_MAX: Final = 500
 """Maximum length, in characters, of the reason for a refusal. A reason may quote a payload that is very long."""
 
 _EXACT_INT_MAX: Final = 2**53
-"""Larger integers take the slow path, which forwards them as float64; every reader would convert them anyway."""
+"""Larger integers take the slow path, which forwards them as float64. Every reader would convert them anyway."""
 
 _COPY_BYTES_MAX: Final = 10
 """Maximum number of bytes that one character of ``Thing`` adds to a Kafka message: up to six in the value, as a JSON
@@ -94,7 +95,7 @@ _strings = msgspec.json.Decoder(str)
 class Parser:
     """Parses MQTT payloads. Numeric ``Timestamp`` values are in ``time_unit`` (a key of `broker.times.UNIT_NS`).
 
-    A payload of more than ``event_bytes_max`` bytes or `BRACKETS_MAX` brackets is refused without parsing.
+    A payload with more than ``event_bytes_max`` bytes or `BRACKETS_MAX` opening brackets is refused without parsing.
     """
 
     def __init__(self, time_unit: str, event_bytes_max: int) -> None:
@@ -112,7 +113,7 @@ class Parser:
         if len(payload) > BRACKETS_MAX and payload.count(b"[") + payload.count(b"{") > BRACKETS_MAX:
             # How deep the decoder can recurse depends on the stack of its caller. A fixed limit makes the result the
             # same for every caller.
-            reason = f"not a JSON object of at most {BRACKETS_MAX} brackets"
+            reason = f"the payload has more than {BRACKETS_MAX} brackets"
             return Parsed("", 0, [], [Refusal(payload, reason)])
         return self._parse_plain(payload) or self._parse_members(payload)
 
@@ -172,9 +173,9 @@ class Parser:
         return Parsed(thing, time_ns, records, _refusals_of_parts(payload, texts, reasons))
 
     def _time(self, texts: dict[str, bytes]) -> tuple[Any, int]:
-        """Return the event's time in two forms: exactly as given, for forwarding, and in ns.
+        """Return the event's time in two forms: exactly as given, for forwarding, and in ns. Raises `UnusableError`.
 
-        The time as given is an int, a str or, for a decimal number, its text as `msgspec.Raw`.
+        The time as given is an int, a str or, for a number that is not an integer, its text as `msgspec.Raw`.
         """
         text = texts.get(TIME)
         if text is None:
@@ -251,9 +252,9 @@ def _members(payload: bytes) -> dict[str, bytes]:
 
 
 def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
-    """Raise `UnusableError` if a name is repeated.
+    """Raise `UnusableError` if a name is repeated, or if the json module cannot parse the payload.
 
-    This needs the json module, which returns all occurrences of a name; msgspec silently keeps only the last.
+    The json module returns all occurrences of a name, whereas msgspec silently keeps only the last.
     """
     try:
         pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
@@ -298,7 +299,10 @@ def _measured(name: str, what: str) -> str:
 
 
 def _number(name: str, text: bytes) -> float:
-    """Return the value of a JSON number. Integers that float64 holds exactly stay ints, so their text is unchanged."""
+    """Return a JSON number as a float, or as an int if it is an integer below `_EXACT_INT_MAX` in magnitude.
+
+    Raises `UnusableError` if ``text`` is not a number, or if the number is beyond the range of float64.
+    """
     other = _OTHER_TYPES.get(text[0])
     if other is not None:
         message = f"quantity {_shown(name)} is {other}, not a number"

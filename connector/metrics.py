@@ -30,23 +30,31 @@ def register_metrics(telemetry: TelemetryServer, progress: Progress, ledger: Led
         lambda: progress.watermarks,
         formerly="lsb_connector_marks",
     )
-    counter("lsb_connector_mqtt_losses", "Connections to MQTT that were lost or failed.", lambda: progress.losses)
-    gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT.", lambda: session.is_accepted)
-    gauge("lsb_connector_unacknowledged_events", "Events not acknowledged to MQTT.", lambda: len(ledger))
-    gauge("lsb_connector_unacknowledged_bytes", "Memory of the records of these events.", lambda: ledger.size_bytes)
+    counter(
+        "lsb_connector_mqtt_losses",
+        "Connections to MQTT that were lost or could not be established.",
+        lambda: progress.losses,
+    )
+    gauge("lsb_connector_mqtt_connected", "1 while there is a connection to MQTT, else 0.", lambda: session.is_accepted)
+    gauge("lsb_connector_unacknowledged_events", "Events not yet acknowledged to MQTT.", lambda: len(ledger))
+    gauge(
+        "lsb_connector_unacknowledged_bytes",
+        "Memory used by the records of unacknowledged events.",
+        lambda: ledger.size_bytes,
+    )
     unready = f"there is no connection to MQTT at {session.address}"
     telemetry.why_unready = lambda: "" if session.is_accepted else unready
 
 
 class PublishTimes:
-    """Measures the time from an event's arrival until Kafka has all of its records.
+    """Measures the time from an event's arrival until Kafka has its records and those of all earlier events.
 
     Events leave the ledger in order of arrival, and events that are read together share an arrival time. One time per
-    block of events is therefore enough.
+    block of events is therefore enough. A watermark counts as an event that arrives when the watermark is sent.
     """
 
     def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:
-        meaning = "Time from an event's arrival until Kafka had all of its records."
+        meaning = "Time from an event's arrival until Kafka had its records and those of all earlier events."
         self._seconds = Distribution(telemetry.registry, "lsb_connector_publish_duration_seconds", meaning, DURATIONS_S)
         self._clock = clock
         self._is_on = telemetry.is_on
@@ -58,7 +66,7 @@ class PublishTimes:
             self._begun.append((count, self._clock()))
 
     def ended(self, count: int) -> None:
-        """Record the durations of the oldest ``count`` events, all of which are now in Kafka."""
+        """Record the durations of the oldest ``count`` events, whose records are now all in Kafka."""
         if not self._is_on or not count:
             return
         now_s, took_s, counts = self._clock(), [], []

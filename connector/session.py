@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 2.5
 """Timeout for connecting, including the wait for CONNACK. A shutdown, which must finish within five seconds, may have
-to wait that long."""
+to wait this long."""
 
 _TURN_MESSAGES_MAX: Final = 500
 """Maximum number of messages to read per iteration of the service's loop: enough to amortise its fixed cost, but few
@@ -53,15 +53,15 @@ _PERMANENT: Final = {
     "Not authorized": "not authorised (mqtt.username, mqtt.password)",
     "Granted QoS 0": "the broker grants only QoS 0, at which messages could be lost",
 }
-"""Refusals that a retry cannot fix. Maps paho's name of each (MQTT 3.1.1, sections 3.2.2.3 and 3.9.3) to the reason and
-the settings to check. After any other refusal, the service reconnects."""
+"""Refusals that a retry cannot fix. Maps paho's name for each (MQTT 3.1.1, sections 3.2.2.3 and 3.9.3) to the reason
+and the settings to check. After any other refusal, the service reconnects."""
 
 _MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
 """The exceptions that paho raises on malformed packets."""
 
 
 class SessionLostError(Exception):
-    """Raised if the MQTT broker cannot be reached or the connection is lost; a retry may help."""
+    """Raised if the MQTT broker cannot be reached, the connection is lost, or a refusal may pass; a retry may help."""
 
 
 class SessionRefusedError(Exception):
@@ -107,9 +107,10 @@ class MqttSession:
         return self._client is not None and self._connack is not None and not self._connack[1].is_failure
 
     def connect(self) -> None:
-        """Connect, resume the session and subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
+        """Connect, resume the session if the broker has it, and subscribe. Blocks for up to `CONNECT_TIMEOUT_S`.
 
-        Raises `SessionLostError` or `SessionRefusedError`.
+        Raises `SessionLostError` or `SessionRefusedError`. If the broker refuses the subscription, a later `receive`
+        raises the error.
         """
         self._arrived.clear()
         self._refusal = None
@@ -125,7 +126,11 @@ class MqttSession:
         client.subscribe(self._mqtt.topic, 1)
 
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
-        """Wait up to ``timeout_s`` for the socket to become ready; return whether there is something to `receive`."""
+        """Wait up to ``timeout_s`` until packets can be received or sent; return whether to call `receive`.
+
+        This is also true if the connection has been lost; `receive` then raises the error. Unless ``reading``, incoming
+        packets are not waited for.
+        """
         connection: Any = self._client.socket() if self._client is not None else None
         if self._client is None or connection is None:
             return self._client is not None
@@ -242,14 +247,14 @@ class MqttSession:
             self._lose(f"the connection ended before the broker answered: {error_string(code)}")
         # Some brokers (mosquitto 2.0) let a new client take over the session without notifying the old one.
         name = self._connector.client_id
-        self._lose(f"{error_string(code)} (if this repeats: is there another {name!r}?)")
+        self._lose(f"{error_string(code)} (if this repeats: is another connector using the client id {name!r}?)")
 
     def _report_connection(self, *, session_present: bool) -> None:
         if self._was_connected and not session_present:
             logger.warning("the MQTT broker has lost the session: messages may have been lost with it")
         self._was_connected = True
         state = "resumed" if session_present else "new"
-        logger.info("connected to MQTT at %s, session %s, topic %s", self.address, state, self._mqtt.topic)
+        logger.info("connected to MQTT at %s with a %s session, topic %s", self.address, state, self._mqtt.topic)
 
     def _on_connect(self, _client: Client, _data: object, flags: Any, reason: ReasonCode, _properties: object) -> None:
         self._connack = (flags.session_present, reason)
@@ -271,7 +276,7 @@ class MqttSession:
         self._drop()
         remedy = _PERMANENT.get(reason.getName())
         if remedy is None:
-            message = f"the broker ended {what}: {reason.getName()}"
+            message = f"the broker refused {what}: {reason.getName()}"
             raise SessionLostError(message)
         message = f"the MQTT broker at {self.address} refuses {what}: {remedy}"
         raise SessionRefusedError(message)

@@ -32,13 +32,13 @@ class ConnectorSettings(Section):
     time."""
 
     keep_alive: Annotated[Duration, duration_between("1s", "65535s")] = parse_duration("30s")
-    """Interval between keep-alives on a quiet connection, in whole seconds: 1 s to 18 h, default 30 s. A dead
-    connection is detected after one and a half intervals."""
+    """Interval between keep-alives on a quiet connection, rounded down to whole seconds: 1 s to 18 h, default 30 s. If
+    a connection is dead, the broker notices after one and a half intervals, and the connector after at most two."""
 
     in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
     """Maximum number of messages in flight (received but not acknowledged): 1 to 65,535, default 5,000. At the limit
     the connector stops reading. The limit also bounds how many messages are redelivered after a crash. It must be at
-    least the message rate times the time that Kafka takes to confirm a record (10,000/s * 0.1 s = 1,000)."""
+    least the message rate times the time that Kafka takes to confirm a record (such as 10,000/s * 0.1 s = 1,000)."""
 
     in_flight_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=4 * 1024**3)
     """Maximum memory for messages in flight, counted as the size of their records plus 1 KiB per record: 1 MiB to 4

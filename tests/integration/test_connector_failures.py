@@ -157,7 +157,7 @@ def test_killing_the_connector_and_then_the_mqtt_broker_loses_nothing(pipeline: 
 def test_two_connectors_of_one_name_report_it_and_lose_nothing(pipeline: Pipeline) -> None:
     first = pipeline.start()
     second = pipeline.start()
-    pipeline.wait_until_logged(f"is there another '{pipeline.name}'?")
+    pipeline.wait_until_logged(f"is another connector using the client id '{pipeline.name}'?")
     pipeline.publish(events(500))
     pipeline.wait_for_all(500)
     assert stop(first) == 0

@@ -143,6 +143,18 @@ def test_what_may_pass_with_time_is_a_loss(broker: ScriptedBroker, answer: bytes
     assert not session.is_connected
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"\x20\x02\x00\x03", "the broker refused the connection: "),
+        (ACCEPTED + b"\x90\x03\x00\x01\x80", "the broker refused the subscription to 'machine/states' at QoS 1: "),
+    ],
+)
+def test_a_refusal_that_may_pass_says_what_was_refused(broker: ScriptedBroker, answer: bytes, reason: str) -> None:
+    with pytest.raises(SessionLostError, match=reason):
+        connect_and_read(session_to(broker, answer))
+
+
 def connect_and_read(session: MqttSession) -> None:
     session.connect()
     receive_all(session, 1)
@@ -151,7 +163,7 @@ def connect_and_read(session: MqttSession) -> None:
 def test_a_broker_that_is_silent_for_too_long_is_lost(broker: ScriptedBroker) -> None:
     session = session_to(broker, ACCEPTED + SUBSCRIBED, keep_alive="1s")
     session.connect()
-    with pytest.raises(SessionLostError, match="is there another"):
+    with pytest.raises(SessionLostError, match="is another connector using the client id"):
         maintain_until_lost(session)
     assert not session.is_connected
     assert broker.ended.wait(WAIT_S)
