@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 _EPILOG: Final = """\
 examples:
-  db_connector                                    with the settings of ./lsb.toml
-  db_connector --config /etc/lsb/lsb.toml
-  LSB_INFLUXDB__URL=http://127.0.0.1:8087 db_connector
-  db_connector --journal acknowledged.tsv         and write when each record was acknowledged
+  db_connector                                           settings from ./lsb.toml and the environment
+  db_connector --config /etc/lsb/lsb.toml                with a different settings file
+  LSB_INFLUXDB__URL=http://127.0.0.1:8087 db_connector   with one setting from the environment
+  db_connector --journal acknowledged.tsv                also log when each record was acknowledged
 
 Ctrl-C or SIGTERM stops it within 5 s; the next start reads again what the database has not acknowledged.
-Start it several times to share the partitions. Settings: docs/db_connector.md.
+Several processes in the same consumer group share the partitions. Settings: docs/configuration.md.
 exit status: 0 stopped by a signal, 1 failed, 2 invalid arguments or settings
 """
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     options = _parser().parse_args(arguments)
     set_up_logs("info")
-    # The writer reports an unavailable database once; urllib3 would log every attempt.
+    # The writer reports an unavailable database every ten seconds; urllib3 would log every attempt.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="db_connector",
-        description="Writes the joined pairs of Kafka's out topic to InfluxDB, each as one point.",
+        description="Writes the joined pairs and aligned rows in topics.out to InfluxDB, each as one point.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "--journal",
         type=Path,
         metavar="FILE",
-        help="for measurements: append 'ack_wall_ns<TAB>partition<TAB>first_offset<TAB>last_offset' to FILE"
+        help="for measurements: append 'acknowledged_ns<TAB>partition<TAB>first offset<TAB>last offset' to FILE"
         " for each partition of each acknowledged write",
     )
     return parser
@@ -121,7 +121,7 @@ def _serve(
         dead_letters = DeadLetterWriter(settings.kafka, settings.topics.rejected)
         service = Service(settings, writer, dead_letters, stop, journal, telemetry)
         log.info(
-            "%s of %s -> %s, bucket %s, measurement %s",
+            "writing topic %s of %s to InfluxDB at %s, bucket %s, measurement %s",
             settings.topics.out, settings.kafka.bootstrap_servers,
             settings.influxdb.url, settings.influxdb.bucket, own.measurement,
         )  # fmt: skip

@@ -34,6 +34,7 @@ _TOO_LARGE: Final = 413
 _TRANSIENT: Final = frozenset({0, 408, 429})
 """Statuses after which a write is retried: no response (such as a failed TLS handshake), timeout, too many requests."""
 _SERVER_ERRORS: Final = 500
+"""A write is also retried after any status from this one up."""
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
 """Headers that only InfluxDB sends. Both 1.8 and 2.x send the first; 2.x adds the second to every error response."""
 
@@ -43,7 +44,7 @@ _REASON_LENGTH_MAX: Final = 2_000
 
 _REMEDIES: Final = {
     401: "check influxdb.token (or token_file) in the settings",
-    403: "the user or token may not write there: grant it, or check influxdb.token and influxdb.bucket",
+    403: "the user or token may not write there: grant the permission, or check influxdb.token and influxdb.bucket",
     404: "create the database, or check influxdb.url and influxdb.bucket",
 }
 
@@ -150,7 +151,7 @@ def _interpret(error: ApiException, bucket: str, url: str) -> WriteError:
 
 
 def _message(error: ApiException) -> str:
-    """Return the error message: ``message`` or ``error`` from InfluxDB's JSON, otherwise the body."""
+    """Return ``message`` or ``error`` from InfluxDB's JSON, otherwise the body, or the HTTP reason if that is empty."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         answer = json.loads(body)
@@ -176,5 +177,5 @@ def _retry_after_s(error: ApiException) -> float | None:
 
 
 def _whole(text: str) -> int | None:
-    """Parse a non-negative integer. Return None unless ``text`` is all ASCII digits and short enough for `int`."""
+    """Parse a non-negative integer. Return None unless ``text`` consists of 1 to `_DIGITS_MAX` ASCII digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

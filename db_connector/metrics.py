@@ -23,25 +23,25 @@ class WriteTimes(Distribution):
 def register_metrics(
     telemetry: TelemetryServer, progress: Progress, thread: WriterThread[Any], lags: Callable[[], Mapping[int, int]]
 ) -> None:
-    """Register the metrics, which read the service's counters. ``lags``: returns each partition's lag, in records."""
+    """Register the metrics, which read the service's counters. ``lags`` returns each partition's lag in offsets."""
     counter, gauge = telemetry.readings.counter, telemetry.readings.gauge
     counter("lsb_db_connector_results", "Results read, including those read again.", lambda: progress.results)
     counter("lsb_db_connector_points", "Points acknowledged by the database.", lambda: progress.points)
     counter("lsb_db_connector_rejected", "Results that became dead letters.", lambda: progress.dead_letters)
     counter(
         "lsb_db_connector_failed_writes",
-        "Failed requests; each is retried.",
+        "Requests to the database that failed or got no valid answer; each is retried.",
         lambda: thread.writer.failures,
     )
-    gauge("lsb_db_connector_batches_in_flight", "Batches with the writer.", lambda: thread.in_flight)
+    gauge("lsb_db_connector_batches_in_flight", "Batches passed to the writer.", lambda: thread.in_flight)
     gauge(
         "lsb_db_connector_database_up",
-        "0 while it accepts no points.",
+        "0 while the database accepts no points, else 1.",
         lambda: not thread.writer.is_unavailable,
     )
     gauge(
         "lsb_db_connector_lag_records",
-        "Results that the database has not acknowledged, as a range of offsets.",
+        "Offsets in the result topic that the database has not acknowledged.",
         lambda: {(str(partition),): lag for partition, lag in lags().items()},
         ("partition",),
     )

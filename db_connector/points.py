@@ -1,6 +1,6 @@
 r"""Converts a pair or an aligned row to a line of line protocol, or raises an error if none can represent it.
 
-Pure: no clock, no socket. The client library's ``Point`` is not used, because it is ten times slower and can map two
+This module is pure. The client library's ``Point`` is not used, because it is ten times slower and can map two
 different names to the same text: it writes a newline as the two characters ``\n``.
 
 The rules for tags follow InfluxDB's parser. They were verified against a server with every name of up to five
@@ -33,7 +33,7 @@ _CACHED_LENGTH_MAX: Final = 256
 """Maximum length of a name whose escaped form is cached: the longest name that the connector accepts."""
 
 _TIME_LENGTH_MAX: Final = 32
-"""Maximum number of characters in a valid mean time: 20 digits, a point and 10 decimals."""
+"""Maximum number of characters in a valid mean time: a sign, 20 digits, a point and 10 decimals."""
 
 _TAG_ESCAPES: Final = str.maketrans({",": "\\,", "=": "\\=", " ": "\\ "})
 
@@ -72,11 +72,11 @@ class Pair(Protocol):
 def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
     """Return the line for ``pair``, without a trailing newline.
 
-    ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``, or ``left=…,right=…`` instead of
-    ``result``; for a row, ``result=…`` and a field for each column that has a value. All fields are numeric, because a
-    string field would break every aggregating query. Tags are sorted by name, as in the database. ``phenomenonTime`` is
-    in ``time_unit``, a key of `UNIT_NS`. The timestamp in the line is in nanoseconds, rounded down. Raises
-    `UnrepresentableError`.
+    The line is ``measurement[,half=1],join=…,quantity=…,thing=…[,tie=…] result=… time``. If the join keeps both values,
+    ``left=…,right=…`` replace ``result``. A row also has a field for each column with a value. All fields are numeric,
+    because a string field would break every aggregating query. Tags are sorted by name, as in the database.
+    ``phenomenonTime`` is in ``time_unit``, a key of `UNIT_NS`. The timestamp in the line is in nanoseconds, rounded
+    down. Raises `UnrepresentableError`.
     """
     time = pair.phenomenonTime
     # bytes(n) of an int would be n zeros.
@@ -119,11 +119,11 @@ def _why_unrepresentable(value: str) -> str:
     if value.endswith("\\"):
         return "ends with a backslash"
     if _ODD_BACKSLASHES_BEFORE_SPACE.search(value):
-        return "has a backslash before a space"
-    # Also reject names that end with a prefix of the separator, because the storage engine appends the separator to
-    # them.
+        return "has an odd number of backslashes before a space"
+    # Also reject names that end with all but the last character of the separator: the storage engine appends the
+    # separator, and would then find it too early.
     if (value + _KEY_END).find(_KEY_END) < len(value):
-        return f"contains {_KEY_END} or ends with a prefix of it"
+        return f"contains {_KEY_END} or ends with {_KEY_END[:-1]}"
     return ""
 
 
@@ -170,7 +170,7 @@ def _columns(values: dict[str, float | None] | None) -> str:
 def _number(value: Any) -> str:
     number = float(value)
     if not math.isfinite(number):
-        message = f"result {value} is not a finite number"
+        message = f"the value {value} is not a finite number"
         raise UnrepresentableError(message)
     # The shortest text that parses back to the same double. It always contains a point or an exponent.
     return repr(number)

@@ -34,7 +34,7 @@ class RateLimit:
 
 
 class Progress:
-    """Counts points and dead letters, and logs the counts."""
+    """Counts results, points and dead letters, and logs the counts periodically."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class Progress:
         self.dead_letters += dead_letters
 
     def report_when_due(self, lag: Callable[[], int]) -> None:
-        """Log a line every `PROGRESS_S` seconds."""
+        """Log the counts and the lag if they were last logged at least `PROGRESS_S` seconds ago."""
         now_s = self._clock()
         if now_s - self._last_s < PROGRESS_S:
             return
@@ -60,7 +60,7 @@ class Progress:
         log.info("%d points, %.0f/s, %d dead letters, lag %d records", self.points, rate, self.dead_letters, lag())
 
     def report_end(self) -> None:
-        """Log the last line."""
+        """Log the totals."""
         took_s = max(self._clock() - self._began_s, 1e-9)
         log.info(
             "ended: %d points in %.1f s, %.0f/s, %d dead letters",
@@ -81,7 +81,10 @@ class Journal:
         self._is_broken = False
 
     def write(self, acknowledged_ns: int, spans: list[tuple[int, int, int]]) -> None:
-        """Append an acknowledged write. Each span is (partition, first offset, last offset)."""
+        """Append an acknowledged write. Each span is (partition, first offset, last offset).
+
+        If the file cannot be written, a warning is logged, and this and all later calls have no effect.
+        """
         if self._is_broken:
             return
         try:

@@ -3,14 +3,14 @@
 Each batch goes through these steps, in order:
 
 1. read a batch of committed results with `ResultReader.read`;
-2. convert its records to lines, and keep the reason for each record that has no line;
+2. convert its results to lines, and keep the reason for each result that cannot be converted;
 3. write the lines in the writer's thread until every point is acknowledged or rejected;
 4. deliver the dead letters;
 5. commit the offsets.
 
-If the process is killed between two steps, the records are read again, and points that are written again overwrite
-themselves. The next batch is read while the current one is being written. Once `IN_FLIGHT_MAX` batches have been passed
-to the writer, the partitions are paused; Kafka is still polled, so that this member stays in its group.
+If the process is killed between two steps, the results are read again, and points that are written again overwrite
+themselves. The next batch is read while the current one is being written. While `IN_FLIGHT_MAX` batches are with the
+writer, the partitions are paused; Kafka is still polled, so that this member stays in its group.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Service:
         self._reader.keep_alive()
 
     def _report_readiness(self) -> None:
-        """Report the service as ready while the database accepts points, once partitions have been assigned."""
+        """From now on, report the service as ready while the database accepts points. Called on each assignment."""
         self._telemetry.why_unready = lambda: (
             "the database does not accept points" if self._writer.writer.is_unavailable else ""
         )

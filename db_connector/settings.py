@@ -39,7 +39,8 @@ class ConnectorSettings(Section):
     bounds). If a named process is down for longer, other processes take over its partitions until it is back."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """The measurement of all points. Only letters, digits and ``_.-``, so that queries never have to escape it."""
+    """The measurement of all points: at most 100 letters, digits and ``_.-``, of which the first is a letter or a
+    digit. Queries never have to escape such a name."""
 
     batch_records: int = Field(default=5_000, ge=1, le=100_000)
     """Maximum number of records in one write. InfluxDB recommends about 5,000 points. Larger batches gain little, and
@@ -58,7 +59,8 @@ class ConnectorSettings(Section):
     itself aborts a write after 10 s."""
 
     backoff_min: Annotated[Duration, duration_between("10ms", "1min")] = parse_duration("200ms")
-    """Wait before the first retry of a failed write, 10 ms to 1 min. It doubles with each further failure."""
+    """Wait before the first retry of a failed write, 10 ms to 1 min. The wait doubles with each further failure, up to
+    ``backoff_max``."""
 
     backoff_max: Annotated[Duration, duration_between("10ms", "10min")] = parse_duration("10s")
     """Longest wait between two attempts, 10 ms to 10 min, unless the database requests a longer one. After an outage,

@@ -107,7 +107,7 @@ class Writer:
     def probe(self) -> float | None:
         """Send an empty write, to check whether the database accepts points. Failures are logged like other failures.
 
-        Returns None if the database responded, otherwise the number of seconds until the next probe.
+        Returns None if the database accepts requests, otherwise the number of seconds until the next probe.
         """
         try:
             self._database.write(NO_POINTS)

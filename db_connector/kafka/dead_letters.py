@@ -1,7 +1,7 @@
 """Writes dead letters: results that the database cannot represent or has rejected, each with the reason.
 
 A dead letter is delivered before its record's offset is committed. If the process is killed in between, the dead letter
-is written again after the restart. So a failed record produces one or more identical dead letters, but never none.
+is written again after the restart. So each rejected result has one or more dead letters, which are identical.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class DeadLetterWriter:
         )
 
     def send(self, message: Message | ResultRow, reason: str, identity: str | None) -> None:
-        """Queue a dead letter for a record. ``identity``: the result's id, or None if it could not be read."""
+        """Queue a dead letter for a result. ``identity``: the result's id, or None if it could not be read.
+
+        Raises `broker.kafka.producer.DeliveryError`.
+        """
         dead_letter = reject(
             message.value(),
             reason,

@@ -1,6 +1,6 @@
-"""Computes the consumer lag: the number of records between the acknowledged offset and the end of the log.
+"""Computes the consumer lag: the number of offsets between the acknowledged offset and the end of the log.
 
-Until a write is acknowledged, the lag is counted from the start offset.
+Until a write is acknowledged, the lag is counted from the offset at which reading started.
 
 The client learns where a partition ends when it fetches from it, so the end is unknown before the first fetch and
 outdated while the partition is paused. In these cases Kafka is queried instead. The queries are rare and have a short
@@ -28,7 +28,7 @@ _ASK_S: Final = 0.5
 
 
 class Lag:
-    """Counts, per partition, the records in ``topic`` that the database has not yet acknowledged."""
+    """Counts, per partition, the offsets in ``topic`` that the database has not yet acknowledged."""
 
     def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._topic = topic
@@ -48,7 +48,10 @@ class Lag:
             self._begins.pop(partition, None)
 
     def of(self, consumer: Consumer, acknowledged: Mapping[int, int], *, paused: bool) -> dict[int, int]:
-        """Return the lag of each partition whose end is known. ``acknowledged`` offsets override start offsets."""
+        """Return the lag of each partition whose start and end are known.
+
+        It is counted from the offset in ``acknowledged`` if there is one. ``paused``: whether they are all paused.
+        """
         may_ask: bool | None = None
         lags: dict[int, int] = {}
         for partition, begin in self._begins.items():

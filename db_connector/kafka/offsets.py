@@ -66,7 +66,7 @@ class OffsetCommits:
             if error is not None or partition.error is not None:
                 self._requested.pop(partition.partition, None)
         if error is not None and self._warnings.allows():
-            log.warning("offsets not committed, retrying: %s", error.str())
+            log.warning("the offsets could not be committed; retrying: %s", error.str())
 
     def drop(self, partitions: Iterable[int]) -> None:
         """Forget these partitions, because this member no longer owns them."""

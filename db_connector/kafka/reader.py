@@ -141,7 +141,7 @@ class ResultReader:
         self.commits.commit(self._consumer)
 
     def lags(self) -> dict[int, int]:
-        """Return the number of unacknowledged records per partition."""
+        """Return the lag of each partition for which it is known; see `Lag.of`."""
         return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
 
     def close(self) -> None:
@@ -184,7 +184,10 @@ class ResultReader:
         return results
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:
-        """Schedule a retry of the partition that failed, or raise `KafkaFailureError` if a retry cannot help."""
+        """Schedule a retry of the partition that failed, or raise `KafkaFailureError` if a retry cannot help.
+
+        An error that concerns no partition of this member is only logged.
+        """
         if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
@@ -223,7 +226,8 @@ class ResultReader:
         """Rejoin the consumer group after this member has been fenced.
 
         Either another process uses the same instance name, or the client fenced itself: its session expired, and it
-        rejoined under the same name while a commit from its previous session was still in flight.
+        rejoined under the same name while a commit from its previous session was still in flight. Raises
+        `KafkaFailureError` if this member is fenced twice within `_FENCED_AGAIN_SESSIONS` session timeouts.
         """
         now_s, before_s = time.monotonic(), self._fenced_s
         if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
@@ -282,7 +286,7 @@ class ResultReader:
         if committed.offset >= 0:
             log.warning(
                 "%s partition %s: the offset %s of group %s %s, so it is ignored: all results are written again from"
-                " the beginning of the log, over the same points",
+                " the beginning of the log, which changes no existing point",
                 self._topic,
                 committed.partition,
                 committed.offset,

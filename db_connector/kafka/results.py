@@ -1,6 +1,7 @@
-"""Converts a consumed batch to lines to write, results that cannot be written, and the range of offsets consumed.
+"""Collects a consumed batch: the lines to write, the results that cannot be written, and the offsets consumed.
 
-Uses neither a Kafka client nor a database: messages go in; lines, and reasons for unwritable results, come out.
+This module uses neither a Kafka client nor a database: it turns messages into lines, and into reasons for results that
+cannot be written.
 """
 
 from __future__ import annotations
@@ -78,23 +79,23 @@ class Results:
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[Message | ResultRow] = field(default_factory=list)
-    """The record from which each line was made, or a `ResultRow` if the record holds many results."""
+    """The message from which each line was made, or a `ResultRow` if the message holds many results."""
     ids: list[str] = field(default_factory=list)
-    """The pair id of each line."""
+    """The id of each line's result."""
     unrepresentable: list[tuple[Message | ResultRow, str, str | None]] = field(default_factory=list)
-    """Records that cannot be written, each with the reason and, if it could be read, the result's id."""
+    """Results that cannot be written, each with the reason and, if it could be read, the result's id."""
     spans: dict[int, Span] = field(default_factory=dict)
     message_count: int = 0
 
     @property
     def records(self) -> int:
-        """The number of results in the batch; a message may hold many."""
+        """The number of results in the batch. A message may hold many; one that cannot be read counts as one."""
         return len(self.lines) + len(self.unrepresentable)
 
     def add(self, message: Message, measurement: str, time_unit: str) -> None:
-        """Convert a record to a line, or store the reason why it cannot be converted; see `point_line`.
+        """Convert each result in a message to a line, or store the reason why it cannot be converted; see `point_line`.
 
-        A watermark is not a result, and is left out.
+        Watermarks are skipped, because they are not results.
         """
         self.message_count += 1
         value, identity = message.value(), None
@@ -117,7 +118,7 @@ class Results:
             self.ids.append(identity)
 
     def _add_many(self, message: Message, value: bytes, measurement: str, time_unit: str) -> None:
-        """Convert an Arrow message, which holds many results."""
+        """Convert the results in an Arrow message, or store the reason why the message cannot be read."""
         try:
             from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
 

@@ -93,10 +93,10 @@ def test_half_a_nanosecond_before_the_epoch_is_rounded_down() -> None:
         ("a\nb", "newline"),
         ("a\\", "ends with a backslash"),
         ("a\\\\", "ends with a backslash"),
-        ("a\\ b", "backslash before a space"),
-        ("a\\\\\\ b", "backslash before a space"),
-        ("a#!~#b", "#!~#"),
-        ("a#!~", "#!~#"),
+        ("a\\ b", "an odd number of backslashes before a space"),
+        ("a\\\\\\ b", "an odd number of backslashes before a space"),
+        ("a#!~#b", "contains #!~#"),
+        ("a#!~", "ends with #!~, "),
     ],
 )
 def test_a_name_that_no_tag_can_hold_is_refused_with_its_reason(name: str, reason: str) -> None:
