@@ -95,7 +95,10 @@ class Connection:
         self._client = self._make_client()
 
     def open(self) -> None:
-        """Open the connection and send CONNECT to start a session. The CONNACK is received in a later `turn`."""
+        """Open the connection and send CONNECT to start a session. The CONNACK is received in a later `turn`.
+
+        If the connection cannot be opened, a later `turn` tries again.
+        """
         host, port = self._link.host, self._link.port
         if self._link.version == "5":
             # A clean start is never requested, not even for the first connection: mosquitto 2.0.11 does not persist
@@ -107,7 +110,7 @@ class Connection:
         self._attempt(connect)
 
     def publish(self, payload: bytes) -> int:
-        """Queue a message and return its id."""
+        """Queue a message and return its packet id."""
         info = self._client.publish(self._link.topic, payload, self._link.qos)
         if info.rc not in {MQTTErrorCode.MQTT_ERR_SUCCESS, MQTTErrorCode.MQTT_ERR_NO_CONN}:
             msg = f"paho refused a message inside the window: {info.rc!r}"

@@ -3,7 +3,8 @@
 The machines are spindles that run, change speed and pause. Quantities are sampled by different clocks, so speed and
 torque are usually in different events, and sometimes in the same one. There are also late events, repeated events,
 events with equal timestamps, and gaps in which a quantity is not sampled; the share of each can be set, down to 0.
-There are no invalid lines, and no physics other than that power is proportional to speed times torque.
+There are no invalid lines. Power is computed from speed and torque, and load and current are proportional to torque;
+there is no other physics.
 
 The same arguments, including the seed, produce the same bytes on every machine. The only random functions used are
 `random.Random.random` and `getrandbits`, whose sequences Python guarantees, and all arithmetic is plain, without a
@@ -59,7 +60,7 @@ QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
 class Plan:
     """Describes the data set to generate. Shares are fractions of all events, from 0 to 0.9. Times are in ms.
 
-    Raises ValueError, naming every argument that is out of range.
+    Raises ValueError if any arguments are out of range. The message names each of them.
     """
 
     events: int = field(default=100_000, metadata={"help": "lines to write"})
@@ -67,7 +68,7 @@ class Plan:
     machines: int = field(default=3, metadata={"help": "number of machines"})
     disorder: float = field(default=0.01, metadata={"help": "share of late events"})
     lag_ms: int = field(default=5_000, metadata={"help": "maximum lateness, in event time"})
-    repeats: float = field(default=0.001, metadata={"help": "share of repeated events, same id"})
+    repeats: float = field(default=0.001, metadata={"help": "share of events that are repeated with the same id"})
     equal: float = field(
         default=0.001, metadata={"help": "share of events with the same time as the previous event, but a new id"}
     )
@@ -133,7 +134,7 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0, or 1 if the file could not be written. Invalid settings exit with status 2."""
+    """Run the command. Return 0, or 1 if the file was not written. Invalid settings exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m simulator.generate",
         description="Generate a reproducible data set in the format of events.json.",
@@ -239,7 +240,7 @@ class _Machine:
         return now_ms, self.values()
 
     def values(self) -> str:
-        """Sample the quantities of the last event again. Return them as JSON text."""
+        """Sample the quantities of the current event. Return them as JSON text; each call returns new values."""
         return ", ".join([f'"{name}": {self._spindle.sample(name)!r}' for name in self._names])
 
     def _is_sampled(self, name: str, now_ms: int) -> bool:

@@ -43,13 +43,14 @@ class Pacer(Protocol):
 class SteadyPacer:
     """Sends at a constant rate, on an absolute schedule that starts at the first call.
 
-    `rate_per_s` is the number of messages per second. Raises ValueError if it is less than one millionth.
+    `rate_per_s` is the number of messages per second. It is rounded to millionths. Raises ValueError if the result is 0
+    or less.
     """
 
     def __init__(self, rate_per_s: float) -> None:
         self._rate_micro = round(rate_per_s * _MICRO)
         if self._rate_micro < 1:
-            msg = f"the rate must be above 0 messages/s, not {rate_per_s}"
+            msg = f"the rate must be at least one millionth of a message per second, not {rate_per_s}"
             raise ValueError(msg)
         self._capacity = max(_TOKEN, self._rate_micro * BURST_NS)
         self._tokens = self._capacity

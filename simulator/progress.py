@@ -43,13 +43,13 @@ class Progress:
         self._stream.flush()
 
     def write_line(self, text: str) -> None:
-        """Write a line, below the bar if there is one."""
+        """Write a line. It replaces the bar, if there is one."""
         self.end()
         self._stream.write(f"simulator: {text}\n")
         self._stream.flush()
 
     def end(self) -> None:
-        """Remove the bar."""
+        """Remove the bar, if there is one."""
         if self._bar_shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -41,7 +41,7 @@ class Tally:
     """The number of messages for each outcome, and the number of reconnections.
 
     `refused`: messages that the broker refused with an error, or that are larger than it accepts. `resent`: messages
-    that were sent again because the broker had lost the session.
+    that were sent again because the broker no longer had the session.
     """
 
     sent: int = 0
@@ -100,7 +100,7 @@ class Publisher:
         return self.window - len(self._in_flight)
 
     def connect(self, timeout_s: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Connect for the first time, retrying for up to `timeout_s`. Return early if `stopped()` becomes true.
+        """Connect for the first time, retrying for up to `timeout_s`. Give up early if `stopped()` becomes true.
 
         Raises BrokerUnavailableError, either at once if the broker refuses the connection, or after `timeout_s`.
         """
@@ -147,7 +147,7 @@ class Publisher:
         self.tally.resent += len(self._in_flight)
         if self._in_flight and self._link.qos:
             self._notice(
-                f"the broker has lost the session: resending {len(self._in_flight)} messages, "
+                f"the broker no longer has the session: resending {len(self._in_flight)} messages, "
                 "some of which may arrive twice"
             )
         self._in_flight.clear()

@@ -73,7 +73,8 @@ class Survey:
         """Return how far each round's times are shifted relative to the previous round, in ns.
 
         This is the range of event times plus the mean distance between them, in whole `time_unit`s. Each round thus
-        starts at least one unit after the previous one has ended, and integer times stay integers.
+        starts at least one unit after the previous one has ended, and integer times stay integers. Returns 0 if there
+        are no events.
         """
         if self.first_ns is None or self.last_ns is None:
             return 0
@@ -119,7 +120,7 @@ _encode = msgspec.json.encode
 
 
 def read_head(line: bytes, time_unit: str = "ms") -> Head:
-    """Return the time and the id of an event. A time without a unit is in `time_unit`. Raises InvalidLineError."""
+    """Return the time and the id of an event. A numeric time is in `time_unit`. Raises InvalidLineError."""
     try:
         head = _decode_head(line)
         text = bytes(head.time)
@@ -146,7 +147,7 @@ class StreamedRecording:
         self._unit = time_unit
 
     def survey(self) -> Survey:
-        """Read the selection once. Raises OSError."""
+        """Read the selected lines once and return their summary. Raises OSError."""
         found = Survey()
         for line in self:
             try:
@@ -176,7 +177,7 @@ class SortedRecording:
         self._order: list[int] | None = None
 
     def survey(self) -> Survey:
-        """Read the selected lines once, and determine their order. Raises OSError."""
+        """Read the selected lines once, determine their order, and return their summary. Raises OSError."""
         self._survey, self._starts = Survey(), array("q")
         times_ns = array("q")
         place_ns = TIME_MIN_NS - 1
@@ -240,9 +241,9 @@ def replay_messages(
 
 
 def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "ms") -> Message:
-    """Return the message for a line. Its time is shifted by `shift_ns`.
+    """Return the message for a line. Its time is shifted by `shift_ns`. An invalid line is returned unchanged.
 
-    In every round except the first (`round_number` 0), the event gets a new id.
+    In every round except the first (`round_number` 0), an event that has an id gets a new one.
     """
     try:
         head = read_head(line, time_unit)

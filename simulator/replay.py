@@ -56,7 +56,7 @@ class Stop:
         self.requested = True
 
     def is_requested(self) -> bool:
-        """Return `requested`."""
+        """Return whether a signal has arrived."""
         return self.requested
 
 
@@ -76,8 +76,8 @@ class Journal:
 class Replay:
     """A single replay over a connection that is already open.
 
-    `invalid` is the number of invalid lines that were sent. `elapsed_ns` is the time from the start of the replay to
-    the last acknowledgement.
+    `invalid` is the number of invalid lines that were sent. `elapsed_ns` is the duration of the replay, including the
+    wait for the last acknowledgements.
     """
 
     def __init__(

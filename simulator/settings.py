@@ -37,7 +37,7 @@ NO_EVENTS = 3
 IN_FLIGHT_MAX = 65_535
 """Maximum number of messages in flight at a time, because MQTT packet ids have 16 bits."""
 PASSWORD_BYTES_MAX = 65_535
-"""Maximum length of an MQTT password."""
+"""Maximum length of an MQTT password in bytes."""
 
 
 class SettingsError(Exception):
@@ -104,10 +104,11 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.
     """Read the settings from the command-line arguments and the environment.
 
     `arguments` does not include the program's name. Raises SettingsError with all errors. Raises SystemExit for
-    `--help` and for unknown flags.
+    `--help` and `--version`, and if argparse cannot parse the arguments.
     """
     given = _parser().parse_args(arguments)
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     errors: list[str] = []
     for option in _OPTIONS:
         name = option.flag.removeprefix("--").replace("-", "_")
@@ -116,11 +117,12 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.
             text, source = environment[option.variable], option.variable
         if text is None:
             text, source = option.default, f"{option.flag} (default)"
+        sources[name] = source
         try:
             values[name] = None if text is None else option.parse(text)
         except ValueError as error:
             errors.append(f"{source}: {error}")
-    password = _password(values.get("password_file"), environment, errors)
+    password = _password(values.get("password_file"), sources["password_file"], environment, errors)
     if password is not None and values.get("username") is None:
         errors.append("a password was given without a user name: set --username or MQTT_USERNAME")
     if errors:
@@ -178,8 +180,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _password(file: Path | None, environment: Mapping[str, str], errors: list[str]) -> str | None:
-    """Return the password from MQTT_PASSWORD, or from the first line of the password file. Setting both is an error."""
+def _password(file: Path | None, source: str, environment: Mapping[str, str], errors: list[str]) -> str | None:
+    """Return the password from MQTT_PASSWORD, or from the first line of the password file. Setting both is an error.
+
+    `source` is the flag or the variable that gives the file, for error messages.
+    """
     direct = environment.get("MQTT_PASSWORD") or None
     if file is None:
         return direct
@@ -189,10 +194,10 @@ def _password(file: Path | None, environment: Mapping[str, str], errors: list[st
         with file.open("rb") as opened:
             line = opened.readline(PASSWORD_BYTES_MAX + 1).rstrip(b"\r\n").decode()
     except (OSError, UnicodeDecodeError) as error:
-        errors.append(f"--password-file: {file} cannot be read: {error}")
+        errors.append(f"{source}: {file} cannot be read: {error}")
         return None
     if not line:
-        errors.append(f"--password-file: the first line of {file} is empty")
+        errors.append(f"{source}: the first line of {file} is empty")
     return line
 
 
@@ -277,7 +282,7 @@ def _file(text: str) -> Path:
         msg = f"{path} {kind} (current folder: {Path.cwd()}); to generate one, run `python -m simulator.generate`"
         raise ValueError(msg)
     if not os.access(path, os.R_OK):
-        msg = f"{path} may not be read by this user"
+        msg = f"this user has no permission to read {path}"
         raise ValueError(msg)
     return path
 
@@ -305,13 +310,13 @@ def _new_file(text: str) -> Path:
 
 
 _OPTIONS = (
-    _Option("--host", "BROKER_HOST", "localhost", _text, "the MQTT broker"),
-    _Option("--port", "BROKER_PORT", "1883", _whole(1, 65_535), "its port"),
+    _Option("--host", "BROKER_HOST", "localhost", _text, "host of the MQTT broker"),
+    _Option("--port", "BROKER_PORT", "1883", _whole(1, 65_535), "port of the MQTT broker"),
     _Option("--events", "EVENT_FILE", "events.json", _file, "the events file: one JSON object per line", "FILE"),
     _Option("--topic", "TOPIC_NAME", "machine/states", _topic, "the MQTT topic"),
     _Option("--qos", "QOS", "2", _whole(0, 2), "quality of service", "0|1|2"),
     _Option("--rate", "SAMPLE_RATE", "1000", _rate, "messages per second, or max", "RATE"),
-    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "use only N lines", "N"),
+    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "replay only N lines, after those skipped", "N"),
     _Option("--skip-first", "SKIP_FIRST_N", "0", _whole(0), "skip the first N lines", "N"),
     _Option(
         "--loop",
@@ -327,7 +332,7 @@ _OPTIONS = (
         "AS_RECORDED",
         "0",
         _truth,
-        "file order instead of event-time order",
+        "replay in file order instead of event-time order",
         "1|0",
         const="1",
     ),
@@ -347,7 +352,14 @@ _OPTIONS = (
         "shift all times so that the first (now) or the last (end) event is at the start of the replay",
         "now|end",
     ),
-    _Option("--journal", "JOURNAL_FILE", None, _new_file, "write id, tab, time of publishing in ns", "FILE"),
+    _Option(
+        "--journal",
+        "JOURNAL_FILE",
+        None,
+        _new_file,
+        "append a line for each event: its id, a tab, and the time of publishing in ns",
+        "FILE",
+    ),
     _Option(
         "--in-flight",
         "MAX_IN_FLIGHT",

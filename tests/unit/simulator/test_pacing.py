@@ -82,8 +82,8 @@ def test_late_wake_ups_do_not_lower_the_rate() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1, 1e-9])
-def test_a_rate_that_is_not_above_zero_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="above 0"):
+def test_a_rate_below_one_millionth_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="at least one millionth of a message per second"):
         SteadyPacer(rate)
 
 

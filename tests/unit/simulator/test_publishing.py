@@ -261,7 +261,7 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
     assert lines[-1].published() == [b"a", b"b", b"c", b"d"]
     assert publisher.tally.acknowledged == publisher.tally.sent == 4
     assert publisher.tally.resent == 3
-    assert any("lost the session" in notice for notice in notices)
+    assert any("no longer has the session" in notice for notice in notices)
 
 
 def test_a_session_left_by_an_earlier_process_is_ended_first() -> None:

@@ -152,6 +152,8 @@ def test_an_unusable_password_file_is_a_fault(events: str, tmp_path: Path, conte
         file.write_bytes(content)
     arguments = ["--events", events, "--username", "user", "--password-file", str(file)]
     assert faults(arguments)[0].startswith("--password-file: ")
+    by_variable = faults(["--events", events, "--username", "user"], {"MQTT_PASSWORD_FILE": str(file)})
+    assert by_variable[0].startswith("MQTT_PASSWORD_FILE: ")
 
 
 def test_each_process_has_a_client_id_of_its_own_unless_given(events: str) -> None:
