@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return the exit status."""
     wishes = Wishes(**vars(_parser().parse_args(arguments)))
     if wishes.move:
-        print("demo: the join moves by default now; the next release will not accept MOVE=1", file=sys.stderr)
+        print("demo: without RUNNER, the join moves anyway; the next release will not accept MOVE=1", file=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if Demo(read_task(wishes)).run() else 1

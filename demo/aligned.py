@@ -19,8 +19,8 @@ _TIMEOUT_S: Final = 30.0
 def row_and_point(pipeline: Pipeline) -> list[str]:
     """Return the first row in which every column has a value, and its point, as a line each.
 
-    The list is empty if there is no such row. Raises `joiner.check.found.evidence.EvidenceError` if InfluxDB cannot be
-    read.
+    The list is empty if there is no such row. Raises KafkaException if the results cannot be read, and
+    `joiner.check.found.evidence.EvidenceError` if InfluxDB cannot be read.
     """
     aligns, time_unit = {align.name for align in pipeline.joiner.align}, pipeline.joiner.events.time_unit
     if not aligns:
@@ -36,7 +36,7 @@ def row_and_point(pipeline: Pipeline) -> list[str]:
 
 
 def _point_key(value: bytes, aligns: set[str], time_unit: str) -> PointKey | None:
-    """Return the key of the point of a result; None if it is not a row of ``aligns``, or if a value is missing."""
+    """Return the key of a result's point, or None if the result is not a row of ``aligns`` or a value is missing."""
     try:
         row = decode_joined(value)
     except msgspec.DecodeError:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """Raised if a step makes no progress before all data has passed through it.
+    """Raised if a step stops making progress for more than `STALL_S` before all data has passed through it.
 
     The message names the step and says how far it got.
     """
@@ -52,7 +52,7 @@ def parts_in(events: Path, settings: EventSettings) -> tuple[int, int]:
 class Flow:
     """Waits until all data has passed through every step of a pipeline.
 
-    Its methods raise `Stalled` and `ServiceFailed`.
+    The methods that wait raise `Stalled` and `ServiceFailed`.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -67,7 +67,7 @@ class Flow:
         self._database.close()
 
     def wait_in_kafka(self, parts: int, services: Services) -> None:
-        """Wait until the data topic and the dead-letter topic contain ``parts`` records in total."""
+        """Wait until the data topic and the dead-letter topic contain at least ``parts`` records in total."""
 
         def look() -> tuple[int, int]:
             return self._length(self._settings.topics.data) + self._length(self._settings.topics.rejected), parts
@@ -105,20 +105,23 @@ class Flow:
         return checkpoint.offsets[topic] if checkpoint is not None else 0
 
     def _wait(self, what: str, look: Callable[[], tuple[int, int]], services: Services) -> None:
-        done, wanted, moved_s = -1, 0, time.monotonic()
+        done, moved_s, so_far = -1, time.monotonic(), "nothing yet"
         for now_s in _looks():
             services.check()
+            fault = ""
             try:
                 before, (done, wanted) = done, look()
             except KafkaException as error:
-                _log.info("waiting: %s", error)
-                continue
-            if done >= wanted:
-                return
-            if done != before:
-                moved_s = now_s
+                fault = f" (Kafka: {error.args[0].str()})"
+                _log.info("%s: waiting%s", what, fault)
+            else:
+                if done >= wanted:
+                    return
+                so_far = f"{done} of {wanted}"
+                if done != before:
+                    moved_s = now_s
             if now_s - moved_s > STALL_S:
-                raise Stalled(f"{what}: {done} of {wanted}, and no progress for {STALL_S:.0f} s")
+                raise Stalled(f"{what}: {so_far}, and no progress for {STALL_S:.0f} s{fault}")
 
 
 def _looks() -> Iterator[float]:

@@ -67,7 +67,7 @@ def _acknowledged_at(acks: list[tuple[int, int]], offset: int) -> int | None:
 
 
 def _pairs(settings: JoinerSettings) -> Iterator[tuple[int, int, tuple[str, str]]]:
-    """Yield the partition, the offset and the two event ids of every committed pair."""
+    """Yield the partition, the offset and the two event ids of every committed pair whose result contains the ids."""
     for unit, offset, value in read_results(settings):
         try:
             joined = decode_joined(value)

@@ -1,4 +1,4 @@
-"""A first join in Spark: streams of speed and torque from two machines; each row is joined with its neighbours.
+"""A first join in Spark: joins a stream of speeds and a stream of torques, from two machines, by neighbours.
 
 Run it on your machine, or submit it to a cluster whose workers share the folder::
 

@@ -1,4 +1,4 @@
-"""Reads the results in Kafka."""
+"""Reads the messages in the result topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Result(NamedTuple):
 
 
 def read_results(settings: JoinerSettings) -> Generator[Result, None, None]:
-    """Yield every committed message of the result topic, and end at the topic's end. Raises `KafkaException`."""
+    """Yield every committed message of the result topic, up to the topic's end. Raises `KafkaException`."""
     topic, units = settings.topics.out, range(settings.topics.partitions)
     consumer = make_consumer(settings.kafka, "demo", enable_partition_eof=True)
     try:

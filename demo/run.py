@@ -3,7 +3,8 @@
 events file -> simulator -> MQTT -> connector -> Kafka -> joiner -> Kafka -> db_connector -> InfluxDB
                                                               `--------- tester.py verify ---------'
 
-The joiner starts as a process. Midway through the replay its units move to a Spark stage, which joins the rest.
+By default, the joiner starts as a process. Midway through the replay, its units move to a Spark stage, which joins the
+rest.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Demo:
         self._moved: str | None = None
 
     def run(self) -> bool:
-        """Run the demo. Return whether every expected result exists exactly once."""
+        """Run the demo. Return whether every expected result exists exactly once, and no service had to be killed."""
         began_s = time.monotonic()
         for file in (self._published, self._acknowledged, self._report):
             file.unlink(missing_ok=True)
@@ -83,7 +84,7 @@ class Demo:
     def _prepare_events(self) -> tuple[int, int]:
         """Generate the events file, unless the user has given a recording.
 
-        Returns the number of lines in the file, and the number of records and dead letters they become in total.
+        Return the number of lines in the file, and the number of records and dead letters they become in total.
         """
         events, plan = self._task.events, self._task.plan
         if plan is not None:

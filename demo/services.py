@@ -18,7 +18,10 @@ READY_S: Final = 120.0
 
 
 class ServiceFailed(Exception):
-    """Raised if a service does not start, or exits unexpectedly. The message includes the end of its log."""
+    """Raised if a service does not start or exits unexpectedly, or if the simulator or ``joiner move`` fails.
+
+    The message about a service includes the end of its log.
+    """
 
 
 class Services:
@@ -41,11 +44,12 @@ class Services:
         self._children[name] = child
 
     def wait_for(self, name: str, words: str) -> None:
-        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed` if it exits or takes too long."""
+        """Wait until ``words`` appear in the service's log. Raises `ServiceFailed` if it ends or takes too long."""
         child = self._children[name]
-        found = wait_until(lambda: words in _text(child.log) or child.pid is None, READY_S)
-        if not found or words not in _text(child.log):
-            raise ServiceFailed(f"{name} was not ready within {READY_S:.0f} s:\n{_end(child.log)}")
+        has_answer = wait_until(lambda: words in _text(child.log) or child.pid is None, READY_S)
+        if words not in _text(child.log):
+            why = "ended before it was ready" if has_answer else f"was not ready within {READY_S:.0f} s"
+            raise ServiceFailed(f"{name} {why}:\n{_end(child.log)}")
 
     def check(self) -> None:
         """Raise `ServiceFailed` if a service has exited unexpectedly."""

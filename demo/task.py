@@ -66,7 +66,10 @@ class Task:
 
 
 def read_task(wishes: Wishes) -> Task:
-    """Check all options and settings, and create the folder. Raises a `SettingsError` that lists every mistake."""
+    """Check all options and settings, and create the folder.
+
+    Raises a `SettingsError` that lists every mistake in the services' settings or, if there is none, in the options.
+    """
     pipeline = load_pipeline()
     mistakes: list[str] = []
     runner = wishes.runner or PROCESS

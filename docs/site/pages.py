@@ -29,7 +29,10 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Replace the files of the configuration folder with the repository's pages and images. Keep the theme's files."""
+    """Replace the files of the configuration folder with the repository's pages and images.
+
+    The theme's files are kept, and a stylesheet for code is added.
+    """
     names = [path.relative_to(ROOT).as_posix() for pattern in SHOWN for path in sorted(ROOT.glob(pattern))]
     shown = [File(name, str(ROOT), config.site_dir, config.use_directory_urls) for name in names]
     colours = "\n".join(HtmlFormatter(style=style).get_style_defs(part) for part, style in CODE_COLOURS.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from broker.settings import SettingsError
 from demo.__main__ import main
-from demo.flow import Flow
+from demo.flow import STALL_S, Flow, Stalled
 from demo.run import Demo as RealDemo
 from demo.services import ServiceFailed, Services
 from demo.task import Task, Wishes, load_pipeline, read_task
@@ -209,6 +210,27 @@ def test_the_database_connectors_group_is_that_of_the_settings(monkeypatch: pyte
     monkeypatch.setattr("demo.flow.make_consumer", lambda _kafka, group: groups.append(group))
     Flow(load_pipeline())
     assert groups == ["demo", "another"]
+
+
+def test_a_step_stalls_even_if_kafka_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT, "no answer"))
+
+    monkeypatch.setattr("demo.flow.make_consumer", lambda *_: None)
+    monkeypatch.setattr("demo.flow.log_range", look)
+    monkeypatch.setattr("demo.flow._looks", lambda: iter([time.monotonic() + 2 * STALL_S]))
+    with pytest.raises(Stalled, match=r"into Kafka: .*no progress for 60 s \(Kafka: no answer\)"):
+        Flow(load_pipeline()).wait_in_kafka(1, Services(Path("run"), {}))
+
+
+def test_a_service_that_ends_before_it_is_ready_is_not_called_slow() -> None:
+    services = Services(Path("run"), {})
+    services.start("short", "short")
+    try:
+        with pytest.raises(ServiceFailed, match="short ended before it was ready"):
+            services.wait_for("short", "up")
+    finally:
+        services.stop()
 
 
 @pytest.mark.parametrize(
