@@ -61,7 +61,7 @@ _MALFORMED: Final = (MQTTException, ValueError, IndexError, struct.error)
 
 
 class SessionLostError(Exception):
-    """Raised if the MQTT broker cannot be reached, the connection is lost, or a refusal may pass; a retry may help."""
+    """Raised if the MQTT broker cannot be reached, the connection is lost, or a refusal is temporary: retry later."""
 
 
 class SessionRefusedError(Exception):

@@ -1,7 +1,7 @@
 """Writes to InfluxDB through its client library, and interprets the responses.
 
-A failed write raises one of the four errors below; the writer decides how to react. A 400 or 422 response means that
-points were rejected only if it carries an InfluxDB header. A gateway, or an unrelated server on that port, may also
+A failed write raises one of the four errors below; the writer decides how to react. A 400 or 422 response counts as a
+rejection of points only if it carries an InfluxDB header. A gateway, or an unrelated server on that port, may also
 return 400, possibly with a JSON body, although no point is at fault.
 
     WriteError

@@ -174,7 +174,8 @@ def _replay(settings: Settings, stop: Stop) -> int:
         number, why = survey.first_invalid
         progress.write_line(
             f"{survey.invalid:,} of {survey.lines:,} lines are not events; they are sent unchanged, and the exit "
-            f"status will be {NO_EVENTS}. The first is line {settings.skip_first + number}: {shown(why)}"
+            f"status will be {NO_EVENTS} even if all are acknowledged. "
+            f"The first is line {settings.skip_first + number}: {shown(why)}"
         )
     if not survey.lines:
         progress.write_line(f"no lines to send in {settings.events}")

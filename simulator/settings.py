@@ -28,8 +28,8 @@ examples:
   BROKER_HOST=broker MQTT_USERNAME=line4 MQTT_PASSWORD_FILE=secret python -m simulator --ca-file ca.pem
 
 Every flag has an environment variable (named above); a flag overrides it. Exit status: 0 everything was sent and
-acknowledged, 1 it was not, 2 invalid settings, 3 everything was, but some lines are not events (they are sent
-unchanged, and the first is reported with its reason). Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
+acknowledged, 1 something was not, 2 invalid settings, 3 as 0, but some lines are not events (they are sent unchanged,
+and the first is reported with the reason). Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
 """Exit status of a replay in which everything was sent and acknowledged, but some lines were not events."""
@@ -251,7 +251,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= 86_400:  # noqa: PLR2004 - a day
-        msg = f"must be seconds from 0 to 86400, not {text!r}"
+        msg = f"must be a number of seconds from 0 to 86400, not {text!r}"
         raise ValueError(msg)
     return seconds
 

@@ -50,7 +50,7 @@ class Lag:
     def of(self, consumer: Consumer, acknowledged: Mapping[int, int], *, paused: bool) -> dict[int, int]:
         """Return the lag of each partition whose start and end are known.
 
-        It is counted from the offset in ``acknowledged`` if there is one. ``paused``: whether they are all paused.
+        It is counted from the offset in ``acknowledged`` if there is one. ``paused``: whether reading is paused.
         """
         may_ask: bool | None = None
         lags: dict[int, int] = {}
