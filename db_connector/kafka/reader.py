@@ -184,10 +184,7 @@ class ResultReader:
         return results
 
     def _handle(self, error: KafkaError, partition: int | None) -> None:
-        """Schedule a retry of the partition that failed, or raise `KafkaFailureError` if a retry cannot help.
-
-        An error that concerns no partition of this member is only logged.
-        """
+        """Schedule a retry of the partition that failed, if any. Raises `KafkaFailureError` if a retry cannot help."""
         if error.code() == _OFFSET_NOT_IN_LOG and partition not in self._retry_at_s:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
@@ -223,11 +220,10 @@ class ResultReader:
             del self._retry_at_s[number]
 
     def _rejoin(self, error: KafkaError) -> None:
-        """Rejoin the consumer group after this member has been fenced.
+        """Rejoin the group after this member has been fenced. Raises `KafkaFailureError` if it was fenced recently.
 
         Either another process uses the same instance name, or the client fenced itself: its session expired, and it
-        rejoined under the same name while a commit from its previous session was still in flight. Raises
-        `KafkaFailureError` if this member is fenced twice within `_FENCED_AGAIN_SESSIONS` session timeouts.
+        rejoined under the same name while a commit from its previous session was still in flight.
         """
         now_s, before_s = time.monotonic(), self._fenced_s
         if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
