@@ -38,7 +38,7 @@ UNMATCHED: Final = ("none", *SIDES, "both")
 
 
 class NeighbourSpec(NamedTuple):
-    """Which neighbours each record of one side looks for. ``nearest``: whether it looks only for the nearer one."""
+    """Which neighbours each record of one side looks for. ``nearest``: only the nearer of the two."""
 
     prev: bool
     next: bool
@@ -60,7 +60,7 @@ DIRECTIONS: Final = tuple(_DIRECTIONS)
 class Options:
     """The validated options of a `LocalStreamBuffer`, whose docstring explains them.
 
-    ``lateness_ns`` accepts a single value and is stored as (left, right). Raises `ArgumentError` naming the option.
+    ``lateness_ns`` accepts a single value and is stored as (left, right). Raises `ArgumentError` for an invalid option.
     """
 
     tolerance_ns: int | None = None
@@ -98,7 +98,7 @@ class Options:
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns. The default is the largest uint64, which exceeds the distance between any two times."""
+        """The tolerance in ns, or the largest uint64 if there is none: no two times are further apart."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
@@ -174,8 +174,8 @@ class Watermarks(NamedTuple):
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
     """Validate ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, int64 arrays of shape (n,).
 
-    None means no records. ``name``: the name of the argument, for error messages. Raises `ArgumentError` naming the
-    column and the index.
+    None means no records. ``name``: the name of the argument, for error messages. Raises `ArgumentError`, which names
+    the column and, for a single value, its index.
     """
     if columns is None:
         return _NO_RECORDS
@@ -189,8 +189,8 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
 def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
     """Validate ``(keys, ts_ns, seq)``, int64 arrays of shape (n,), in which a key may be `ALL_KEYS`.
 
-    None means no watermarks. ``name``: the name of the argument, for error messages. Raises `ArgumentError` naming the
-    column and the index.
+    None means no watermarks. ``name``: the name of the argument, for error messages. Raises `ArgumentError`, which
+    names the column and, for a single value, its index.
     """
     if columns is None:
         return _NO_WATERMARKS
@@ -201,15 +201,16 @@ def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
 
 
 def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: int | None) -> int | None:
-    """Check that the log positions of a side's records and watermarks are strictly increasing. Return the last one.
+    """Check that the log positions of a stream's records and watermarks are strictly increasing. Return the last one.
 
-    ``last_seq``: the last position in the previous batches. Raises `ArgumentError` naming the column and the index.
+    ``last_seq``: the last position in the previous batches, or None if there were none. It is returned if this batch is
+    empty. Raises `ArgumentError`, which names the column and the index.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
             continue
         if last_seq is not None and seq[0] <= last_seq:
-            message = f"{what}[0] = {seq[0]} must be greater than {last_seq}, the last position of this side"
+            message = f"{what}[0] = {seq[0]} must be greater than {last_seq}, the last position of this stream"
             raise ArgumentError(message)
         _check_rising_within(what, seq)
     if len(records.seq) and len(watermarks.seq):
@@ -218,7 +219,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
         if len(shared):
             message = (
                 f"{name}_watermarks seq[{shared[0]}] = {watermarks.seq[shared[0]]} is also the position of a record: "
-                "records and watermarks of a side share one sequence of positions"
+                "records and watermarks of a stream share one sequence of positions"
             )
             raise ArgumentError(message)
     lasts = [int(seq[-1]) for seq in (records.seq, watermarks.seq) if len(seq)]
@@ -238,12 +239,12 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do for one stream what `check_identities` does for both. ``what``: names the identities in error messages."""
+    """Do for one stream what `check_identities` does for both. ``what``: names the identities in messages."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None
     if known not in {None, has_identity}:
-        message = f"{what} must be present in every batch of a side, or in none"
+        message = f"{what} must be present in every batch of a stream, or in none"
         raise ArgumentError(message)
     return has_identity
 
@@ -280,7 +281,7 @@ def _columns(name: str, columns: Sequence[object], counts: tuple[int, ...]) -> l
     arrays = [_int64(f"{name} {names[i]}", column) for i, column in enumerate(columns)]
     for i, array in enumerate(arrays):
         if len(array) != len(arrays[0]):
-            message = f"{name} {names[i]} has {len(array)} values and {name} keys has {len(arrays[0])}"
+            message = f"{name} {names[i]} has {len(array)} values, but {name} keys has {len(arrays[0])}"
             raise ArgumentError(message)
     return arrays
 
@@ -293,7 +294,7 @@ def _int64(name: str, column: object) -> Ints:
     if not len(array):
         return _NONE
     if array.dtype != np.int64:
-        message = f"{name} must have dtype int64, not {array.dtype} (first value: {array[0]!r} at index 0)"
+        message = f"{name} must have dtype int64, not {array.dtype} (the value at index 0 is {array[0]!r})"
         raise ArgumentError(message)
     return np.ascontiguousarray(array)
 

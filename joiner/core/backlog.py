@@ -89,7 +89,10 @@ class HeldRecords:
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records the two sides hold in total for each of ``keys`` (ascending), shape (k,)."""
+        """Return how many records the two sides hold in total for each of ``keys``, shape (k,).
+
+        ``keys`` must be ascending and include every key that has a backlog.
+        """
         found: Ints = np.sum([held.count(keys) for held in (*self._tables, *self._backlogs)], axis=0, dtype=np.int64)
         return found
 
@@ -172,17 +175,20 @@ class Backlog:
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
-        # For each key, the time of the last record in the table that precedes the backlog.
+        # For each key, the time of the last record in the table that precedes the backlog; FOREVER without a backlog.
         self._first = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return sum(run.live for run in self._runs)
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records the backlog holds for each of ``keys`` (ascending), shape (k,)."""
+        """Return how many records the backlog holds for each of ``keys``, shape (k,).
+
+        ``keys`` must be ascending and include every key that has a backlog.
+        """
         found = np.zeros(len(keys), dtype=np.int64)
         for run in self._runs:
-            # Skip keys without records: their numbers may have been reused for other keys.
+            # Skip keys whose records have all been taken: they may not be among `keys`.
             live = (run.end > run.start).nonzero()[0]
             found[keys.searchsorted(run.key.take(live))] += (run.end - run.start).take(live)
         return found
@@ -252,7 +258,8 @@ def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
             first += 1
         while end > first and ts[end - 1] >= frontier[k]:
             end -= 1
-        # Records with equal times stay together, because their order is defined only by where they are stored.
+        # All records with the time of the last one stay: the order of records with equal times is defined only by where
+        # they are stored, so a new record with this time could otherwise precede them.
         for at in range(first + 1, end):
             found[at] = ts[at] < ts[end - 1]
     return found

@@ -83,7 +83,7 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
 
 
 def compile_declared() -> None:
-    """Compile all declared loops, or load them from the cache. Call it once every loop has been declared."""
+    """Compile all loops declared since the last call, or load them from the cache."""
     while _declared:
         loop, signature = _declared.pop()
         if not hasattr(loop, "compile"):
@@ -126,7 +126,7 @@ def gap(later: int, earlier: int) -> np.uint64:
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``, or any time before it."""
+    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. If it is before ``ts``, this is true."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 

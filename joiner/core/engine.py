@@ -97,8 +97,9 @@ class LocalStreamBuffer:
     Args:
         tolerance_ns: how far apart in time the two records of a pair may be; None means no limit. The tolerance drops
             pairs; it does not change which records are neighbours.
-        lateness_ns: how far a record may be behind the largest time of its stream and key before it is late. One value
-            for both sides, or (left, right).
+        lateness_ns: how far a record may be behind the largest time of its stream and key before it is late (with
+            ``watermark_scope="partition"``, behind the largest time of its stream). One value for both sides, or (left,
+            right).
         direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose records look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
@@ -109,7 +110,7 @@ class LocalStreamBuffer:
             ``"none"``.
 
     Raises:
-        ArgumentError: naming the option and its permitted values.
+        ArgumentError: if an option is invalid. The message names the option and says why.
 
     >>> import numpy as np
     >>> def column(*values): return np.array(values, dtype=np.int64)
@@ -174,7 +175,8 @@ class LocalStreamBuffer:
         The records and watermarks of a side share one sequence of positions, which must be strictly increasing.
 
         Raises:
-            ArgumentError: naming the argument and the index. The buffer is unchanged.
+            ArgumentError: if an argument is invalid, or if the buffer is closed. The message names the argument and,
+                for a single value, its index. The buffer is unchanged.
 
         """
         self._check_open("push")
@@ -188,7 +190,7 @@ class LocalStreamBuffer:
     def close(self, *, left: Sequence[object] | None = None, right: Sequence[object] | None = None) -> Step:
         """Consume the last records and end both streams. All relations become certain, and the buffer is emptied.
 
-        Takes the same arguments and raises the same errors as `push`. Any later `close` or `push` raises
+        Takes the same records and raises the same errors as `push`. Any later `close` or `push` raises
         `ArgumentError`.
         """
         self._check_open("close")
@@ -200,7 +202,8 @@ class LocalStreamBuffer:
     ) -> Step:
         """Do what `push` does, or `close` if the streams end, with validated records and watermarks (left, right).
 
-        This lets several buffers share validated records. Raises `ArgumentError` if positions do not strictly increase.
+        This lets several buffers share validated records. It does not check whether the buffer is closed. Raises
+        `ArgumentError` if positions do not strictly increase, or if a side has identities in only some batches.
         """
         last_seq = [
             check_rising(SIDES[side], records[side], watermarks[side], self._last_seq[side]) for side in (_LEFT, _RIGHT)
@@ -254,7 +257,7 @@ class LocalStreamBuffer:
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
         """Return the left and the right stream's frontier for each of ``keys``, in ns, shape (k,) each.
 
-        For a key that has had no records or watermarks yet, the frontier is the smallest int64.
+        Until a record or a watermark advances the frontier of a key, it is the smallest int64.
         """
         asked = np.asarray(keys, dtype=np.int64)
         self._grow(int(asked.max(initial=-1)) + 1)
@@ -262,7 +265,10 @@ class LocalStreamBuffer:
         return left, right
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """Return the bounds (see `find_bounds`) of ``keys``, ascending, in ns, shape (k,), and that of unused keys."""
+        """Return the bound (see `find_bounds`) of each of ``keys``, shape (k,), and that of all unused keys, in ns.
+
+        ``keys`` must be ascending.
+        """
         frontiers = np.stack(self.frontier_ns(keys))
         of_unused = find_bounds(_NO_RECORDS, _NO_RECORDS, self._frontiers.of_all, *self._rules[:2])
         return find_bounds(*self._held.in_table(keys), frontiers, *self._rules[:2]), int(of_unused[0])
@@ -286,7 +292,7 @@ class LocalStreamBuffer:
     def restore(cls, data: bytes) -> Self:
         """Create a buffer from a snapshot.
 
-        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot.
+        Raises `SnapshotError` if the snapshot cannot be restored (`NewerSnapshotError` if a newer release wrote it).
         """
         header, columns = snapshot.unpack(data)
         buffer = cls(**vars(Options.from_json(header)))

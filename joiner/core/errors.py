@@ -1,8 +1,8 @@
 """The errors of the join core.
 
 ValueError
-├── ArgumentError    an argument is invalid
-└── SnapshotError    the bytes are not a snapshot, or are damaged
+├── ArgumentError    an argument is invalid, or the buffer is closed
+└── SnapshotError    a snapshot cannot be restored
     └── NewerSnapshotError    the snapshot was written by a newer release
 """
 
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 
 class ArgumentError(ValueError):
-    """An argument is invalid. The message names it and, in an array, the index. The buffer is unchanged."""
+    """An argument is invalid, or the buffer is closed. A buffer that raises this error is unchanged.
+
+    The message names the argument and, for a single value of an array, its index.
+    """
 
 
 class SnapshotError(ValueError):

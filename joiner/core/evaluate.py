@@ -98,9 +98,9 @@ def find_bounds(
 ) -> Ints:
     """Return, for each of k keys, a lower bound on the mean times of all pairs still to come, rounded down, in ns.
 
-    ``left``, ``right``: all held records of the keys, except those in the backlog, which come after the records that
-    decide. ``frontiers``: shape (2, k), ns. ``specs``, ``tolerance``: as in `evaluate`. The bound is `NEVER` while one
-    of a key's frontiers is.
+    ``left``, ``right``: all held records of the keys, except those in the backlog, which are later than the records
+    that determine the bounds. ``frontiers``: shape (2, k), ns. ``specs``, ``tolerance``: as in `evaluate`. The bound is
+    `NEVER` while one of a key's frontiers is.
 
     A pair is found by one of its records, which looks for the other. As time goes on, a later record finds a later
     neighbour. So it suffices to look at the earliest record that may still find one: the first held record whose

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key that has had no records or watermarks yet: below every valid time."""
+"""The frontier of a key until a record or a watermark advances it: below every valid time."""
 
 FOREVER: Final = np.iinfo(np.int64).max
 """The frontier of a stream that has ended: above every valid time."""
@@ -73,7 +73,7 @@ class Frontiers:
         )
 
     def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
-        """Advance the frontiers of a stream (0 left, 1 right) by a batch. Return the indices of its late records.
+        """Advance the frontiers of the stream with index ``side`` by a batch. Return the indices of its late records.
 
         Each key must be below the count last passed to `grow`.
         """

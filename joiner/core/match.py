@@ -204,6 +204,8 @@ def emit_pairs(
 def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) -> tuple[int, int, int]:
     """Return the range of right records related to the left record ``i``: first index, last index and step.
 
+    The range is empty, with the last index before the first, if there are none.
+
     The records whose next neighbour is ``i`` are consecutive and end at the previous neighbour of ``i``. Those whose
     previous neighbour is ``i`` are consecutive too, and begin at the next neighbour of ``i``.
     """

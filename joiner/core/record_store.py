@@ -111,7 +111,7 @@ class RecordStore:
         return self._count.take(keys)
 
     def merge(self, keys: Ints, place: Ints, more: Ints, since: int) -> tuple[Side, bool]:
-        """Return the records of ``keys`` merged with the records in ``more``, and whether a key has equal times.
+        """Return the records of ``keys`` merged with those in ``more``, and whether any key has two equal times.
 
         ``keys`` are ascending, and the table ``more`` is sorted by time. Where times are equal, the records from
         ``more`` come last. ``place``: for each key, its index in ``keys``. ``since``: the last log position before the

@@ -49,15 +49,19 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
 def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any], dict[str, Ints]]:
     """Return the options and columns that `pack` serialized.
 
-    ``kind``: the expected value of the option ``"kind"``; snapshots of a `LocalStreamBuffer` do not have it.
-    Raises `NewerSnapshotError` for a newer format version, and `SnapshotError` for any other invalid bytes.
+    ``kind``: the expected value of the option ``"kind"``. Snapshots of a `LocalStreamBuffer`, and of columns stored
+    with a buffer, do not have this option. Raises `NewerSnapshotError` for a newer format version, and `SnapshotError`
+    for any other invalid bytes.
     """
-    if len(data) < _PREFIX.size + _CHECKSUM.size or not data.startswith(_MAGIC):
-        message = "the bytes are not a snapshot of a LocalStreamBuffer"
+    if not data.startswith(_MAGIC):
+        message = f"the bytes are not a snapshot as returned by {kind}.snapshot()"
+        raise SnapshotError(message)
+    if len(data) < _PREFIX.size + _CHECKSUM.size:
+        message = f"the snapshot is damaged: it ends after {len(data)} bytes"
         raise SnapshotError(message)
     _, version, header_length = _PREFIX.unpack_from(data)
     if version > VERSION:
-        message = f"the snapshot has format version {version}; this release reads up to {VERSION}; use a newer release"
+        message = f"the snapshot has format version {version}; this release reads only {VERSION}; use a newer release"
         raise NewerSnapshotError(message)
     if version < VERSION:
         message = f"the snapshot has format version {version}; this release reads only {VERSION}"

@@ -32,9 +32,9 @@ NAT = np.iinfo(np.int64).min
     ("arguments", "text"),
     [
         ({"left": (column(0), column(1))}, r"left must be \(keys, ts_ns, seq\) or .*, not 2 columns"),
-        ({"left": (column(0), column(1, 2), column(9))}, "left ts_ns has 2 values and left keys has 1"),
+        ({"left": (column(0), column(1, 2), column(9))}, "left ts_ns has 2 values, but left keys has 1"),
         ({"right": (column(0), column(1), column(8), column())}, "right identity has 0 values"),
-        ({"left": (np.array([0.0]), column(1), column(9))}, r"left keys must have dtype int64, not float64 .*index 0"),
+        ({"left": (np.array([0.0]), column(1), column(9))}, "left keys must .* int64, not float64 .*at index 0 is"),
         ({"left": ([0], ["x"], [9])}, "left ts_ns must have dtype int64"),
         ({"left": (column(0).reshape(1, 1), column(1), column(9))}, "left keys must have one dimension, not 2"),
         ({"left": (column(0, -1), column(1, 1), column(9, 10))}, r"left keys\[1\] = -1 is out of range"),
@@ -44,7 +44,7 @@ NAT = np.iinfo(np.int64).min
         ({"left": (column(0), column(TIME_MIN_NS - 1), column(9))}, r"left ts_ns\[0\]"),
         (
             {"left": (column(0), column(1), column(4))},
-            r"left seq\[0\] = 4 must be greater than 4, the last position of this side",
+            r"left seq\[0\] = 4 must be greater than 4, the last position of this stream",
         ),
         (
             {"left": (column(0, 0, 0), column(1, 1, 1), column(5, 7, 7))},
@@ -126,6 +126,11 @@ def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
         LocalStreamBuffer.restore(data)
 
 
+def test_a_snapshot_that_is_cut_short_is_called_damaged() -> None:
+    with pytest.raises(SnapshotError, match="the snapshot is damaged: it ends after 9 bytes"):
+        LocalStreamBuffer.restore(filled().snapshot()[:9])
+
+
 def test_damage_anywhere_in_a_snapshot_is_noticed() -> None:
     data = filled().snapshot()
     for at in range(len(data)):
@@ -139,7 +144,7 @@ def test_damage_anywhere_in_a_snapshot_is_noticed() -> None:
 
 def test_a_snapshot_of_another_release_is_refused_by_its_version() -> None:
     data = bytearray(filled().snapshot())
-    newer = f"format version {VERSION + 1}; this release reads up to {VERSION}"
+    newer = f"format version {VERSION + 1}; this release reads only {VERSION}; use a newer release"
     for version, text in ((VERSION + 1, newer), (1, "format version 1; this release")):
         struct.pack_into("<H", data, 8, version)
         data[-4:] = struct.pack("<I", zlib.crc32(data[:-4]))
