@@ -1,4 +1,4 @@
-"""`AlignBuffer`: a row for each record of a driver, with the values of other streams at its time.
+"""`AlignBuffer`: a row for each record of a driver or tick of a grid, with the values of other streams at its time.
 
 As with `LocalStreamBuffer`, the rows emitted so far depend only on the records and watermarks consumed from each
 stream.
@@ -46,15 +46,17 @@ class AlignedRows:
     """The result of one step. Arrays have shape (n,), with a different n for each group below.
 
     Attributes:
-        seq, key, ts_ns: the driver records whose rows were emitted, ordered by (key, time, position); int64. For a
-            grid, ``seq`` is the number of the tick, which together with the key identifies the row.
+        seq, key, ts_ns: for each row, the log position, the key and the time in ns of its driver record; int64. With a
+            grid, ``seq`` is the number of the tick, which together with the key identifies the row. The rows are
+            ordered by (key, time, position).
         values: by column, the value in each of these rows; float64, NaN if it is missing.
         is_missing: by column, whether the value is missing; bool. (NaN alone does not show this, because a stream may
-        contain NaN.)
-        dropped_seq: driver records whose rows were left out, because a column with ``on_missing="drop"`` has no value.
-            Empty for a grid.
-        late_seq: by stream (``"driver"``, or the name of a column), records below the frontier of their stream.
-        duplicate_seq: by stream, records with the key, time and identity of an earlier one.
+            contain NaN.)
+        dropped_seq: the log positions of driver records whose rows were left out, because a column with
+            ``on_missing="drop"`` has no value; ascending. Always empty with a grid.
+        late_seq: by stream (the name of a column, or ``"driver"`` if there is one), the log positions of records that
+            were below their stream's frontier when they arrived.
+        duplicate_seq: by stream, the log positions of records with the key, time and identity of an earlier one.
 
     """
 
@@ -85,12 +87,14 @@ class AlignBuffer:
 
     Args:
         columns: the rule of each column, by name.
-        grid: the times of the rows. If it is given, the buffer has no driver and accepts no driver records.
-        lateness_ns: how far a driver record may be behind the largest time of its key before it is late.
+        grid: the times of the rows. If it is given, the buffer has no driver, and accepts no driver records or
+            watermarks.
+        lateness_ns: the lateness of the driver, as in `LocalStreamBuffer`. Must be 0 with a grid, because each column
+            has a lateness of its own (`ColumnRule`).
         watermark_scope: as in `LocalStreamBuffer`, for all streams.
 
     Raises:
-        ArgumentError: naming the option and its permitted values.
+        ArgumentError: if an option is invalid. The message names the option and says why.
 
     >>> import numpy as np
     >>> def column(*values): return np.array(values, dtype=np.int64)
@@ -139,10 +143,12 @@ class AlignBuffer:
             driver: ``(keys, ts_ns, seq)`` and, optionally, identities, as in `LocalStreamBuffer.push`.
             columns: by name, pairs of such records and their values (float64, shape (n,)).
             driver_watermarks: ``(keys, ts_ns, seq)``, as in `LocalStreamBuffer.push`.
-            column_watermarks: the same, by name.
+            column_watermarks: the same for the columns, by name.
 
         Raises:
-            ArgumentError: naming the argument and the index, or if there are too many ticks. The buffer is unchanged.
+            ArgumentError: if an argument is invalid, if the step has too many ticks, or if the buffer is closed. The
+                message names the argument and, for a single value, its index. The buffer is unchanged.
+            MemoryError, ValueError: if the permitted number of ticks does not fit in memory. The buffer is unchanged.
 
         """
         return self._step(driver, columns or {}, driver_watermarks, column_watermarks or {}, ends=False)
@@ -174,9 +180,9 @@ class AlignBuffer:
 
     @property
     def driver_rows(self) -> DriverRows:
-        """The driver's rows, which report what they hold. Raises `ArgumentError` if the buffer has a grid."""
+        """The rows of the driver, for queries about what they hold. Raises `ArgumentError` if the buffer has a grid."""
         if not isinstance(self._rows, DriverRows):
-            message = "a grid has no driver"
+            message = "the buffer has a grid and no driver"
             raise ArgumentError(message)
         return self._rows
 
@@ -184,15 +190,15 @@ class AlignBuffer:
     def grid_rows(self) -> GridRows:
         """The rows of the grid, for queries about what they hold. Raises `ArgumentError` if the buffer has a driver."""
         if not isinstance(self._rows, GridRows):
-            message = "the buffer has a driver, and no grid"
+            message = "the buffer has a driver and no grid"
             raise ArgumentError(message)
         return self._rows
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """Return a lower bound, in ns, on the times of each key's rows still to come, as an int64 array of shape (k,).
+        """Return a lower bound on the times of each key's rows still to come, and one for all keys never used so far.
 
-        ``keys``: ascending. The second bound is that of all keys that were never used. If there is no bound, the
-        smallest int64 is returned in its place. A bound never falls.
+        ``keys`` must be ascending. The bounds of the keys have shape (k,). All bounds are int64, in ns. Where there is
+        no bound yet, the smallest int64 takes its place. A bound never falls.
         """
         return self._rows.bounds_ns(keys)
 
@@ -213,10 +219,10 @@ class AlignBuffer:
     def restore(cls, data: bytes, *, ticks_max: int | None = None) -> Self:
         """Create a buffer from a snapshot.
 
-        ``ticks_max``: overrides the grid's own limit, so that a step may have more ticks.
+        ``ticks_max``: the maximum number of ticks in one step, in place of the limit that the grid had.
 
-        Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot; `ArgumentError` if
-        ``ticks_max`` is invalid, or is given for a buffer without a grid.
+        Raises `SnapshotError` if the snapshot cannot be restored (`NewerSnapshotError` if a newer release wrote it),
+        and `ArgumentError` if ``ticks_max`` is invalid, or is given for a buffer without a grid.
         """
         header, columns = snapshot.unpack(data, _KIND)
         rules = {name: ColumnRule(**rule) for name, rule in header["columns"].items()}
@@ -250,7 +256,7 @@ class AlignBuffer:
                 known = ", ".join(map(repr, self._rules))
                 raise ArgumentError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
         if self._grid is not None and (driver is not None or driver_watermarks is not None):
-            message = "driver: a buffer with a grid accepts no driver records or watermarks"
+            message = "a buffer with a grid accepts no driver records or watermarks"
             raise ArgumentError(message)
         checked = {DRIVER: self._positions[DRIVER].check(DRIVER, driver, driver_watermarks)}
         values: dict[str, Floats] = {}
@@ -291,14 +297,14 @@ class _Positions:
         self, name: str, records: Sequence[object] | None, watermarks: Sequence[object] | None
     ) -> tuple[Input, _Positions]:
         """Validate the next input from the stream ``name``. Return it, and the state of these checks after it."""
-        found = Input(check_records(name, records), check_watermarks(f"{name} watermarks", watermarks))
+        found = Input(check_records(name, records), check_watermarks(f"{name}_watermarks", watermarks))
         last_seq = check_rising(name, *found, self.last_seq)
         return found, _Positions(last_seq, check_identity(f"{name}: identities", found.records, self.has_identities))
 
 
 def _check_mapping(what: str, given: object) -> None:
     if not isinstance(given, Mapping):
-        message = f"{what} must be a mapping by the names of columns, not {type(given).__qualname__}"
+        message = f"{what} must be a mapping whose keys are column names, not {type(given).__qualname__}"
         raise ArgumentError(message)
 
 

@@ -55,8 +55,8 @@ class DriverRows:
     def held_by_stream(self) -> dict[str, int]:
         """Return the number of held records, by stream.
 
-        Each record counts once, although several relations may hold it. For the driver, this is about the number of
-        records that wait or may still have a duplicate.
+        Each record of a column counts once, although two relations may hold it. For the driver, this is the number of
+        waiting rows or, if that is less, the largest number of driver records that one relation holds.
         """
         counts = self.entries_by_stream()
         for (name, one), (of_other, other) in pairwise(self._relations):
@@ -83,7 +83,10 @@ class DriverRows:
         return np.concatenate(times)[first]
 
     def held_values(self, stream: str) -> Floats:
-        """Return the values that rows may still get from a column's records that were consumed so far, shape (n,)."""
+        """Return the values of a column that are still needed, shape (n,). A value may occur more than once.
+
+        These are the values of its held records, and those found for waiting rows.
+        """
         parts = [
             values
             for number, (name, relation) in enumerate(self._relations)
@@ -93,7 +96,10 @@ class DriverRows:
         return np.concatenate(parts).view(np.float64)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with held records, ascending, and each key's count over all buffers; shape (k,) each."""
+        """Return the keys with held records, ascending, and how many are held for each, shape (k,) each.
+
+        A record counts once for each relation that holds it.
+        """
         parts = [relation.held_by_key() for _, relation in self._relations]
         keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
         counts = np.zeros(len(keys), dtype=np.int64)
@@ -101,7 +107,7 @@ class DriverRows:
         return keys, counts
 
     def known_keys(self) -> Ints:
-        """Return the keys that have records or a frontier of their own, ascending; see `LocalStreamBuffer`."""
+        """Return the keys with records or a frontier of their own, ascending; see `LocalStreamBuffer.known_keys`."""
         return np.unique(np.concatenate([relation.known_keys() for _, relation in self._relations]))
 
     def frontier_ns(self, keys: Ints) -> dict[str, Ints]:
@@ -110,7 +116,7 @@ class DriverRows:
         return found | {name: relation.frontier_ns(keys)[1] for name, relation in self._relations}
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """See `AlignBuffer.bounds_ns`: the driver's frontier or, if that is older, the oldest waiting row."""
+        """See `AlignBuffer.bounds_ns`. A bound is the driver's frontier or, if earlier, the time of a waiting row."""
         _, relation = self._relations[0]
         frontiers, _ = relation.frontier_ns(keys)
         return self._pending.oldest_ns(keys, frontiers), relation.driver_frontier_of_unused_ns()
@@ -159,7 +165,7 @@ class DriverRows:
 
 
 def _as_column(data: bytes) -> Ints:
-    """Return bytes as int64, padded with zeros."""
+    """Return ``data`` as int64, padded with zero bytes."""
     return np.frombuffer(data + bytes(-len(data) % 8), dtype="<i8")
 
 

@@ -29,7 +29,7 @@ NO_LIMIT: Final = -1
 _ROOM_MIN: Final = 1024
 
 _MANY: Final = 2**40
-"""The highest count of a key's ticks. It leaves room for a sum over all keys."""
+"""The largest number of ticks that is counted for a key, so that the sum over millions of keys fits into an int64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Grid:
         ticks_max: the maximum number of ticks in one step.
 
     Raises:
-        ArgumentError: naming the option and its permitted values.
+        ArgumentError: if an option is invalid. The message names the option and says why.
 
     """
 
@@ -137,8 +137,8 @@ def find_ticks(
     ``grid``: the time between ticks, the phase, the largest gap (ns; -1 means no limit), and the maximum number of
     ticks.
 
-    Returns the keys and times of the ticks, shape (2, n); the next tick of each key, shape (k,); and the index of the
-    key whose ticks exceed the maximum, or -1.
+    Returns the keys and times of the ticks, shape (2, n); the next tick of each key, shape (k,); and -1. If the ticks
+    exceed the maximum, returns no ticks, the next ticks only up to the key that exceeded it, and the index of that key.
     """
     every, phase, max_gap, ticks_max = grid
     found, count = np.empty((2, _ROOM_MIN), dtype=np.int64), 0
@@ -185,9 +185,10 @@ def bound_ticks(
 ) -> Ints:
     """Return a lower bound on the times of each key's ticks to come, in ns, shape (k,). It never falls.
 
-    The bound is the next tick, but not later than the key's last record or its lowest frontier, because readers may
-    refuse times that are ahead of the clock. If the next tick is in a pause above the largest gap, the record that ends
-    the pause takes its place. The arguments are those of `find_ticks`.
+    The bound is the next tick, but at most 1 ns after the key's last record or, if later, the key's lowest frontier:
+    readers may reject times that are ahead of the clock. If the next tick is in a pause above the largest gap, the
+    record that ends the pause takes its place. While the next tick is not certain, the bound is the key's first record,
+    or its lowest frontier if that is earlier. The arguments are those of `find_ticks`.
     """
     _, _, max_gap, _ = grid
     bounds = np.empty(len(keys), dtype=np.int64)
@@ -217,8 +218,8 @@ def bound_ticks(
 def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, int, int]) -> Ints:
     """Count the ticks up to each key's last record that `find_ticks` has not found yet, at most `_MANY` for a key.
 
-    A pause above the largest gap has no ticks, although another record may still divide it. The arguments are those of
-    `find_ticks`. Returns an int64 array of shape (keys,).
+    A pause above the largest gap counts as having no ticks, although a record may still arrive within it. The arguments
+    are those of `find_ticks`. Returns an int64 array of shape (keys,).
     """
     every, phase, max_gap, _ = grid
     counts = np.zeros(len(known.last), dtype=np.int64)
@@ -257,7 +258,7 @@ def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tu
     """Find the ticks between each key's first and last record. The n records must be ordered by (key, time).
 
     ``grid``: as in `find_ticks`. Returns the keys and times of the ticks, shape (2, m), in the same order, and whether
-    there are more than allowed.
+    there are more than the maximum. If there are, no ticks are returned.
     """
     every, phase, max_gap, ticks_max = grid
     found, count = np.empty((2, _ROOM_MIN), dtype=np.int64), 0
@@ -283,20 +284,21 @@ def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tu
 
 @compiled()
 def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int) -> int:
-    """Return the last time, in ns, at which a column's value is certain.
+    """Return the last time, in ns, at which a column's value is certain, or `NEVER`.
 
-    ``settled_ts``: the time of its last record at or before the frontier, or `NEVER`.
+    ``settled_ts``: the time of the column's last record at or before the frontier, or `NEVER`.
     """
     if frontier in (NEVER, FOREVER):
         return frontier
     if rule == PREVIOUS:
         return frontier - 1
-    # From this time on, any further next record would be beyond the tolerance.
+    # Up to the last settled record, the next record of every time is certain.
     until = settled_ts
     if rule == NEAREST and settled_ts != NEVER:
         # Up to the midpoint, the previous record is nearer than any record that may still arrive.
         until = settled_ts + int(gap(frontier, settled_ts) >> np.uint64(1))
     if tolerance_ns != NO_LIMIT:
+        # Any record that may still arrive is beyond the tolerance of these times.
         until = max(until, less(frontier - 1, tolerance_ns))
     return until if rule == NEXT else min(until, frontier - 1)
 

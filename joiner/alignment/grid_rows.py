@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GridRows:
-    """The rows of a grid."""
+    """Computes the rows of a grid. Holds the records that they need."""
 
     def __init__(self, rules: Mapping[str, ColumnRule], grid: Grid, *, watermark_scope: str) -> None:
         self._rules = dict(rules)
@@ -123,7 +123,7 @@ class GridRows:
                 raise ArgumentError(self._too_many(int(keys[crowded]), int(following[crowded])))
             rows = self._rows_at(*ticks)
         except (ArgumentError, MemoryError, ValueError):
-            # An array above the address space is a ValueError.
+            # numpy raises ValueError for an array that exceeds the address space.
             self._undo(keys, before, inserted)
             raise
         self._ticks.following[keys] = following
@@ -171,7 +171,7 @@ class GridRows:
             self._held[column] = records.shape[1]
 
     def _touched_keys(self, given: Sequence[Input], *, all_known: bool) -> Ints:
-        """Return the keys that a batch can affect, ascending. ``all_known``: include every key that has a record."""
+        """Return the keys that a batch can affect, ascending. ``all_known``: include all keys that had a record."""
         parts = [key for one in given for key in (one.records.key, one.watermarks.key[one.watermarks.key != ALL_KEYS])]
         if all_known or any(self._frontiers.concerns_all(*one) for one in given):
             parts.append(np.flatnonzero(self._ticks.last != NEVER))
@@ -194,7 +194,7 @@ class GridRows:
             )
 
     def _insert(self, column: int, records: Records, values: Floats) -> Ints:
-        """Insert records that are not late, and return their nodes."""
+        """Insert records that are not late. Return their nodes, or `NONE` for duplicates; shape (n,)."""
         np.minimum.at(self._ticks.first, records.key, records.ts)
         np.maximum.at(self._ticks.last, records.key, records.ts)
         identity = records.seq if records.identity is None else records.identity

@@ -47,7 +47,7 @@ def interpolate(at_ns: Ints, prev_ns: Ints, prev: Floats, next_ns: Ints, followi
 
 @compiled()
 def value_at(value: float, period: float) -> float:
-    """Return the value at the time of a record with this value."""
+    """Return the value of a record, reduced modulo ``period`` unless that is 0."""
     return _reduced(value, period) if period else value
 
 
@@ -77,12 +77,12 @@ def _between_angles(v0: float, v1: float, weight: float, period: float) -> float
     elif way <= -period / 2:
         way += period
     value = begin + weight * way
-    # Beyond the largest float, take off the period first.
+    # If the sum overflows, subtract the period before adding.
     return _reduced(value if np.isfinite(value) else begin - (period - weight * way), period)
 
 
 @compiled()
 def _reduced(value: float, period: float) -> float:
     rest = value % period
-    # For a tiny negative value, rounding may result in the period itself.
+    # For a tiny negative value, rounding may yield the period itself.
     return 0.0 if rest >= period else rest

@@ -94,15 +94,15 @@ class PendingRows:
         return self._table.column(_TS)
 
     def found_values(self, relation: int) -> Ints:
-        """Return the values of the neighbours that a relation has found for rows that still wait, shape (n,)."""
+        """Return the values (the bits of float64s) that a relation has found for rows that still wait, shape (n,)."""
         column = _FIXED + _OF_RELATION * relation
         found: Ints = self._table.column(column + _VALUE)[self._table.column(column + _STATE) == _FOUND]
         return found
 
     def oldest_ns(self, keys: Ints, otherwise_ns: Ints) -> Ints:
-        """Return the time of each key's oldest row, or ``otherwise_ns`` if that is less, in ns, shape (k,).
+        """Return the time of each key's oldest row in ns, shape (k,), but not more than ``otherwise_ns``, shape (k,).
 
-        ``keys``: ascending.
+        A key without rows gets ``otherwise_ns``. ``keys`` must be ascending.
         """
         found = otherwise_ns.copy()
         of_row, ts = self._table.column(_KEY), self._table.column(_TS)
@@ -130,7 +130,7 @@ def value_of(rule: ColumnRule, ts: Ints, neighbours: Sequence[Ints]) -> tuple[Fl
         values = first[_VALUE].view(np.float64)
     else:
         if rule.tolerance_ns is not None:
-            # The neighbours are on either side of the row, so their distance fits an unsigned int64.
+            # The first neighbour is not after the last, so their distance is exact as an unsigned int64.
             spans = (last[_AT_NS] - first[_AT_NS]).view(np.uint64)
             is_there &= spans <= np.uint64(rule.tolerance_ns)
         at = is_there.nonzero()[0]
@@ -154,8 +154,8 @@ def _note(table: Ints, column: int, answered_seq: Ints, ts: Ints, value: Ints, c
     """Store a relation's answers for the rows with the positions ``answered_seq``, all of which must be in the table.
 
     ``column``: the first of the relation's columns. ``ts``, ``value``: the neighbours' times and values, empty if the
-    rows have no neighbours. Writes the indices of rows without open relations to ``complete``, and returns their
-    number.
+    rows have no neighbours. Writes the indices of the rows that no longer have an open relation to ``complete``, and
+    returns their number.
     """
     count, at, rows = 0, 0, table.shape[1]
     for one in range(len(answered_seq)):

@@ -1,4 +1,4 @@
-"""A table of int64 columns whose rows are found by position. Buffers store what they hold in it."""
+"""A table of int64 columns whose rows are found by position. It stores waiting rows and held records."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PositionTable:
             self._make_room(0)
 
     def _make_room(self, more: int) -> None:
-        """Drop removed rows, and reserve space for ``more`` rows and as many again as remain."""
+        """Drop removed rows. Reserve twice the space that the remaining rows and ``more`` further rows need."""
         kept = self.rows()
         self._count, self._gone = kept.shape[1], 0
         room = max(_ROOM_MIN, 2 * (self._count + more))

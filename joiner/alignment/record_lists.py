@@ -27,7 +27,7 @@ NONE: Final = -1
 """The number of a node that does not exist."""
 
 TS, AFTER, _BEFORE, _VALUE, _IDENTITY, _OF_NODE = range(6)
-"""The rows of the node table: time in ns, previous and next node, value (the bits of a float64), identity."""
+"""The rows of the node table: time in ns, next and previous node, value (the bits of a float64), identity."""
 
 HEAD, _TAIL, SETTLED, OF_LIST = range(4)
 """A column's rows in ``ends``: each key's first node, last node, and last node at or before the frontier."""
@@ -95,7 +95,7 @@ class RecordLists:
         self._free_count += _remove(key, added, self.nodes, self.ends, OF_LIST * column, free)
 
     def settled_at(self, column: int, keys: Ints) -> Ints:
-        """Return the node that `settle` has found for each key, shape (k,)."""
+        """Return the node that `settle` has found for each key, or `NONE`, shape (k,)."""
         settled: Ints = self.ends[OF_LIST * column + SETTLED, keys]
         return settled
 
@@ -104,7 +104,7 @@ class RecordLists:
         _settle(keys, frontier, self.nodes, self.ends, OF_LIST * column)
 
     def release(self, column: int, keys: Ints, frontier: Ints, next_tick: Ints) -> None:
-        """Release each key's records that neither a tick from ``next_tick`` (ns) on nor a duplicate check needs.
+        """Release the records that are needed neither for ticks from ``next_tick`` (ns) on nor to recognise duplicates.
 
         All arrays have shape (k,).
         """
@@ -157,9 +157,10 @@ def _insert(
     free: Ints,
     added: Ints,
 ) -> int:
-    """Insert records that are ordered by (key, time), and write their nodes to ``added``, which contains zeros.
+    """Insert records that are ordered by (key, time). Return the number of nodes taken from the end of ``free``.
 
-    Returns the number of nodes that were taken from the end of ``free``.
+    ``lists``: the index of the column's first row in ``ends``. Writes the nodes of the records, or `NONE` for
+    duplicates, to ``added``, which must contain zeros.
     """
     used, begin, at = 0, 0, NONE
     while begin < len(added):
@@ -256,8 +257,8 @@ def _settle(keys: Ints, frontier: Ints, nodes: Ints, ends: Ints, lists: int) -> 
 def _release(keys: Ints, frontier: Ints, next_tick: Ints, nodes: Ints, ends: Ints, lists: int, free: Ints) -> int:
     """Release records before ``next_tick`` that are followed by another record at or before ``next_tick``.
 
-    A record at the frontier is kept, because a duplicate of it may still arrive. The last record before it is kept to
-    decide which values are certain.
+    A record at or after the frontier is kept, because a duplicate of it may still arrive. The last record at or before
+    the frontier is kept too, because it determines which values are certain. Returns the number of released records.
     """
     count = 0
     for i in range(len(keys)):
@@ -277,7 +278,7 @@ def _release(keys: Ints, frontier: Ints, next_tick: Ints, nodes: Ints, ends: Int
 def _find_neighbours(
     key: Ints, ts: Ints, rule: int, tolerance: np.uint64, nodes: Ints, ends: Ints, lists: int, relations: Ints
 ) -> int:
-    """Find the neighbours of ticks that are ordered by (key, time). ``rule``: its index in `RULES`."""
+    """Find the neighbours of ticks that are ordered by (key, time). ``rule``: an index in `RULES`."""
     at = NONE
     for i in range(len(key)):
         if not i or key[i] != key[i - 1]:
@@ -325,7 +326,7 @@ def _read(nodes: Ints, ends: Ints, lists: int, found: Ints) -> int:
 
 @compiled(COUNT, TABLE, TABLE, TABLE)
 def _renumber(nodes: Ints, ends: Ints, found: Ints) -> int:
-    """Write the nodes of all lists to ``found``, starting at index 0, and update the ends of the lists."""
+    """Copy the nodes of all lists to ``found``, from index 0 on, and update ``ends``. Return the number of nodes."""
     count = 0
     for lists in range(0, len(ends), OF_LIST):
         for key in range(ends.shape[1]):

@@ -1,4 +1,4 @@
-"""Finds one neighbour for each driver record in a column's stream, as soon as the neighbour is certain."""
+"""Finds a neighbour in a column's stream for each driver record, as soon as it is certain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 HELD_COLUMNS: Final = 3
-"""Position, time in ns, and value."""
+"""The number of columns that describe a held record: position, time in ns, and value."""
 
 TS, VALUE = 1, 2
 """The columns of times and of values."""
@@ -34,7 +34,8 @@ class Answers(NamedTuple):
     """The driver records whose neighbour became certain in a step.
 
     ``seq``: the driver records that have a neighbour. ``ts``, ``value``: the neighbour's time in ns and value (the bits
-    of a float64). ``missing_seq``: the driver records that have none. All are int64 arrays of shape (n,).
+    of a float64). ``missing_seq``: the driver records that have none. All are int64 arrays: the first three of shape
+    (n,), ``missing_seq`` of shape (m,).
     """
 
     seq: Ints
@@ -59,7 +60,7 @@ class RelationBuffer:
     def push(self, driver: Input, column: Input, values: Ints, *, ends: bool) -> tuple[Answers, Step]:
         """Consume the next records and watermarks. ``values``: the values of the column's records, shape (n,).
 
-        ``ends``: whether both streams end with these records. If so, watermarks are not allowed.
+        ``ends``: whether both streams end with this input. Returns the answers, and the step of the buffer.
         """
         if len(values):
             self._held.append(np.stack([column.records.seq, column.records.ts, values]))

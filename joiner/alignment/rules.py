@@ -38,10 +38,10 @@ class ColumnRule:
         period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees. Interpolation takes
             the shorter way round, and the result is at least 0 and less than the period.
         on_missing: whether a row without a value for this column has a ``"null"`` there, or is left out (``"drop"``).
-        lateness_ns: how far a record of this column's stream may be behind the largest time of its key.
+        lateness_ns: the lateness of this column's stream, as in `LocalStreamBuffer`.
 
     Raises:
-        ArgumentError: naming the option and its permitted values.
+        ArgumentError: if an option is invalid. The message names the option and says why.
 
     """
 

@@ -1,4 +1,4 @@
-"""Finds the neighbours of a table's rows in another table, and the values between them."""
+"""Finds the neighbours of a table's rows in another table, and interpolates between them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def next_of(of: TimeOrder, among: TimeOrder) -> Ints:
 def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Ints:
     """Return the index of each row's nearest neighbour, or `NONE`. If both are equally near, the previous one is taken.
 
-    ``ts``, ``other_ts``: the times of the two tables' rows in ns, in time order.
+    ``ts``, ``other_ts``: the times of the two tables' rows in ns, in the tables' own order, as are the indices.
     """
     chosen = np.empty(len(ts), dtype=np.int64)
     neighbours = previous_of(of, among), next_of(of, among)
@@ -78,7 +78,8 @@ def interpolated(
     """Return the value at the time of each row of ``of``, in the order of its table, or NaN where there is none.
 
     The result is a float64 array of shape (n,). ``numbers``: the values of the other table's rows, NaN where missing.
-    ``tolerance``: how far a row's two neighbours may be from each other, in ns. ``period``: see `interpolation`.
+    ``tolerance``: how far a row's two neighbours may be from each other, in ns; None means no limit. ``period``: see
+    `interpolation`; None means that values do not repeat.
     """
     found = np.full(len(of.row), np.nan)
     limit = np.uint64(2**64 - 1) if tolerance is None else tolerance
@@ -91,7 +92,7 @@ def _count_keys(of: TimeOrder, among: TimeOrder) -> int:
 
 
 def distances(ts: Ints, at: Ints, other_ts: Ints) -> NDArray[np.uint64]:
-    """Return how far each row is from the other table's row at index ``at``, in ns; 0 where that is `NONE`."""
+    """Return how far each row is from the other table's row at index ``at``, in ns; 0 where ``at`` is `NONE`."""
     found = np.zeros(len(ts), dtype=np.uint64)
     there = (at != NONE).nonzero()[0]
     other = other_ts.take(at[there])

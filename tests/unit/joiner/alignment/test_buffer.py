@@ -54,15 +54,16 @@ RECORD = column(0), column(20), column(9)
             {"columns": {"speed": ((column(-1), column(1), column(9)), floats(1))}},
             r"speed keys\[0\] = -1 is out of range",
         ),
-        ({"column_watermarks": {"angle": (column(-2), column(1), column(9))}}, r"angle watermarks keys\[0\] = -2"),
+        ({"driver_watermarks": (column(-2), column(1), column(9))}, r"driver_watermarks keys\[0\] = -2"),
+        ({"column_watermarks": {"angle": (column(-2), column(1), column(9))}}, r"angle_watermarks keys\[0\] = -2"),
         (
             {"columns": {"speed": (RECORD, floats(1))}, "column_watermarks": {"speed": RECORD}},
             r"speed_watermarks seq\[0\] = 9 is also the position of a record",
         ),
         ({"columns": {"speed": RECORD}}, r"columns\['speed'\] must be a tuple \(records, values\)"),
         ({"columns": {"speed": None}}, r"columns\['speed'\] must be a tuple \(records, values\)"),
-        ({"columns": [(RECORD, floats(1))]}, "columns must be a mapping by the names of columns, not list"),
-        ({"column_watermarks": RECORD}, "column_watermarks must be a mapping by the names of columns, not tuple"),
+        ({"columns": [(RECORD, floats(1))]}, "columns must be a mapping whose keys are column names, not list"),
+        ({"column_watermarks": RECORD}, "column_watermarks must be a mapping whose keys are column names, not tuple"),
         ({"columns": {"speed": (RECORD, floats(1)), 1: (RECORD, floats(1)), "u": RECORD}}, "there is no column"),
         (
             # Only the last column is wrong; nothing of the others may have been consumed.
@@ -109,7 +110,7 @@ def test_a_buffer_needs_a_column_and_refuses_what_it_cannot_tell_apart() -> None
         AlignBuffer({"speed": "linear"})  # type: ignore[dict-item] # what is tested
     with pytest.raises(ArgumentError, match="columns: the name 1 must be a str"):
         AlignBuffer({1: ColumnRule()})  # type: ignore[dict-item] # what is tested
-    with pytest.raises(ArgumentError, match="columns must be a mapping by the names of columns, not list"):
+    with pytest.raises(ArgumentError, match="columns must be a mapping whose keys are column names, not list"):
         AlignBuffer([ColumnRule()])  # type: ignore[arg-type] # what is tested
     with pytest.raises(ArgumentError, match="watermark_scope must be one of"):
         AlignBuffer({"speed": ColumnRule()}, watermark_scope="all")
@@ -139,6 +140,10 @@ def test_snapshots_of_the_two_buffers_are_told_apart() -> None:
         LocalStreamBuffer.restore(AlignBuffer({"speed": ColumnRule()}).snapshot())
     with pytest.raises(SnapshotError, match="a different kind of buffer: LocalStreamBuffer, not AlignBuffer"):
         AlignBuffer.restore(LocalStreamBuffer().snapshot())
+    with pytest.raises(SnapshotError, match=r"not a snapshot as returned by AlignBuffer.snapshot\(\)"):
+        AlignBuffer.restore(b"")
+    with pytest.raises(SnapshotError, match=r"not a snapshot as returned by LocalStreamBuffer.snapshot\(\)"):
+        LocalStreamBuffer.restore(b"")
     with pytest.raises(SnapshotError, match="damaged"):
         AlignBuffer.restore(filled().snapshot()[:-1] + b"\0")
 
