@@ -61,7 +61,7 @@ def column(
         rule: ``"previous"``, ``"next"``, ``"nearest"`` or ``"linear"``, as in `ColumnRule`.
         tolerance: how far the row in ``table`` may be from the driver's row in time or, with ``"linear"``, how far the
             two rows in ``table`` may be from each other. An integer if the times are integers, otherwise a duration
-            such as ``"20ms"`` or a `timedelta`.
+            such as ``"20ms"`` or a `timedelta`. None means no limit.
         period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees.
         on_missing: whether a row without a value has a ``"null"`` in this column, or is left out (``"drop"``).
         time: the time column of ``table``, if its name differs from the driver's.
@@ -69,7 +69,8 @@ def column(
             keys: its rows apply to every key of the driver.
 
     Raises:
-        ArgumentError: naming the option and its permitted values.
+        ArgumentError: if ``by`` or an option of the rule is invalid. The message names the option and says why. `align`
+            checks the other arguments.
 
     """
     names = None if by is None else column_names("by", by)
@@ -87,17 +88,19 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     Args:
         driver: a table of any kind that `join` accepts, or a `grid`. With a table, the result is of the same kind, with
             its columns, its rows in their original order and, in pandas, its index. With a grid, the result is of the
-            same kind as the first column's table. It has the columns ``time`` and ``by``, and one row for each key and
-            tick, ordered by both.
+            same kind as the first column's table. It has the columns ``by`` and ``time``, then the added ones, and
+            one row for each key and tick. Keys are in the order in which they first appear, ticks in time order.
         columns: by name, the columns to add; see `column`.
-        time: the time column. It contains integers in any unit, or datetimes.
+        time: the name of the time column. The column contains datetimes, or integers in any unit.
         by: the key columns. By default all rows have the same key.
 
     Integers and booleans keep their type; in pandas, their columns become nullable (``Int64``, ``boolean``). Columns of
     rule ``"linear"`` contain float64.
 
     Raises:
-        ArgumentError: naming the table, the column and the row.
+        ArgumentError: if an argument is invalid. The message names the argument and, where it matters, the column and
+            the row.
+        ImportError: if a table needs pyarrow and it is not installed. The message names the extra to install.
 
     >>> import numpy as np
     >>> torque = {"at": np.array([10, 20]), "nm": np.array([4.0, 5.0])}
@@ -164,13 +167,13 @@ def _read(
         sides[name] = side = Side(f"columns[{name!r}]", read[id(one.table)], one.time or time, by)
         if len(by) not in {0, len(keys)}:
             raise ArgumentError(
-                f"{side.name}: by must name {len(keys)} columns, as for the driver, or none, not {by!r}"
+                f"{side.name}: by = {by!r} must be empty, or have as many columns as by = {keys!r} of the driver"
             )
     if not isinstance(driver, TableGrid):
         return kind, table, sides
     with_keys = [side for side in sides.values() if len(side.by) == len(keys)]
     if not with_keys:
-        raise ArgumentError(f"columns: no table has the key {keys[0]!r}, so there is no key that could have ticks")
+        raise ArgumentError(f"columns: with a grid, at least one table must have key columns, to match by = {keys!r}")
     for side in with_keys:
         side.check_columns(kind)
     return kind, rows_of_grid(kind, driver, with_keys, time, keys), sides
@@ -186,12 +189,14 @@ class _Found(NamedTuple):
 def _found(
     kind: Kind, driver: Side, stamps: Times, order: Ints | None, side: Side, name: str, one: TableColumn
 ) -> _Found:
-    """Find the values of the column ``name`` at the driver's rows, whose times are ``stamps``, in this order."""
+    """Find the values of the column ``name`` at the driver's rows. ``order``: the driver's, as in `order_of`."""
     side.check_columns(kind)
     value = _value_column(kind.names(side.table), side, name, one.value)
     others = side.times(kind)
     if stamps.what != others.what:
-        raise ArgumentError(f"time: driver has {stamps.what}, {side.name} has {others.what}; convert one of them")
+        raise ArgumentError(
+            f"time: driver contains {stamps.what}, but {side.name} contains {others.what}; convert one of them"
+        )
     tolerance = None
     if one.tolerance is not None:
         tolerance = np.uint64(duration_of(f"{side.name}: tolerance", one.tolerance, stamps.what))
@@ -211,7 +216,7 @@ def _found(
         at = previous_of(*orders) if one.rule.rule == "previous" else next_of(*orders)
     if tolerance is not None:
         at = np.where(distances(stamps.ns, at, others.ns) <= tolerance, at, NO_ROW)
-    # If the neighbouring row has no value, the result is missing. The last element stands for `NO_ROW`.
+    # If the neighbouring row has no value, the result is missing. The last element of `has_value` stands for `NO_ROW`.
     has_value = np.append(~kind.lacks(side.table, value), False)
     at = np.where(has_value[at], at, NO_ROW)
     of_table = kind.nullable(kind.select(side.table, [value], [value]))
@@ -219,7 +224,7 @@ def _found(
 
 
 def _value_column(names: list[str], side: Side, name: str, given: str | None) -> str:
-    """Return the name of the column that contains the values in a table."""
+    """Return the name of the column in a table that contains the values. Raises `ArgumentError` if it is not clear."""
     others = [known for known in names if known not in {side.time, *side.by}]
     if given is not None and given not in names:
         raise ArgumentError(f"{side.name} has no column {given!r}; it has {', '.join(map(repr, names))}")
@@ -228,13 +233,16 @@ def _value_column(names: list[str], side: Side, name: str, given: str | None) ->
     if len(others) == 1:
         return others[0]
     raise ArgumentError(
-        f"{side.name}: name the column of values, as in column(table, {others[0] if others else 'value'!r}); the table "
-        f"has {', '.join(map(repr, names))}"
+        f"{side.name}: specify the column of values, as in column(table, {others[0] if others else 'value'!r}); the "
+        f"table has {', '.join(map(repr, names))}"
     )
 
 
 def _numbers(kind: Kind, side: Side, value: str) -> Floats:
-    """Return a column as a float64 array of shape (n,), with NaN for missing values."""
+    """Return a column as a float64 array of shape (n,), with NaN for missing values.
+
+    Raises `ArgumentError` if it contains anything other than numbers.
+    """
     values, _ = kind.column(side.table, value)
     there = ~kind.lacks(side.table, value)
     known = values[there]

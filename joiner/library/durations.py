@@ -24,8 +24,10 @@ _LENGTH_MAX: Final = 100
 
 def duration_ns(text: str) -> int:
     """Convert a duration such as ``"1.5h"`` to ns, rounding down. Raises ValueError if ``text`` cannot be parsed."""
+    if len(text) > _LENGTH_MAX:
+        raise ValueError(f"a duration must not be longer than {_LENGTH_MAX} characters")
     found, at = Decimal(0), 0
-    while match := _PART.match(text[:_LENGTH_MAX].lower(), at):
+    while match := _PART.match(text.lower(), at):
         if match[2] not in _NS:
             raise ValueError(f"unknown unit {match[2]!r}; supported units are ns, us, ms, s, min, h, d")
         found += Decimal(match[1]) * _NS[match[2]]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableGrid:
-    """The times of rows. See `grid`."""
+    """Regular times, as passed to `align` in place of a driver table. See `grid`."""
 
     every: object
     origin: object
@@ -32,7 +32,7 @@ class TableGrid:
 
 
 def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_max: int = 100_000_000) -> TableGrid:
-    """Describe regular times that replace the driver of `align`: ``origin``, and every ``every`` before and after it.
+    """Describe the ticks that replace the driver of `align`: ``origin`` plus or minus any whole number of ``every``.
 
     Each key has the ticks between its first and its last row in the columns' tables.
 
@@ -40,10 +40,13 @@ def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_
         every: the time from one tick to the next: an integer if the times are integers, otherwise a duration such as
             ``"100ms"`` or a `timedelta`.
         origin: the time of one tick: an integer if the times are integers, otherwise a datetime. The default is 0, or
-            the beginning of 1970 in UTC.
+            the beginning of 1970 (in UTC, if the times have a time zone).
         max_gap: the longest pause that is filled with ticks. If two successive rows of a key, in any tables, are
             further apart, there are no ticks between them. By default, there is no limit.
         ticks_max: the maximum number of ticks. If there are more, `align` raises an `ArgumentError`.
+
+    Raises:
+        ArgumentError: if ``ticks_max`` is invalid. `align` checks the other arguments.
 
     """
     return TableGrid(every, origin, max_gap, check_ticks_max(ticks_max))
@@ -55,8 +58,8 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     ``sides``: the tables that have keys. Keys are in the order in which they first appear in these tables. ``time``,
     ``by``: the column names of the result. Times have the same type as in the first table; integers become int64.
 
-    Raises `ArgumentError` if two columns would have the same name, if the tables and options mix different kinds of
-    times, or if there are too many ticks.
+    Raises `ArgumentError` if an option is invalid, if two columns would have the same name, if the tables differ in the
+    type of their times or keys, or if there are too many ticks.
     """
     check_distinct("grid", [*by, time])
     first, times = sides[0], [side.times(kind) for side in sides]
@@ -64,7 +67,8 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     for side, stamps in zip(sides[1:], times[1:], strict=True):
         if stamps.what != times[0].what:
             raise ArgumentError(
-                f"time: {first.name} has {times[0].what}, {side.name} has {stamps.what}; convert one of them"
+                f"time: {first.name} contains {times[0].what}, but {side.name} contains {stamps.what}; "
+                "convert one of them"
             )
         check_key_types(kind, [first, side])
         if first.by:
@@ -81,7 +85,7 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
     (row, ticks), crowded = find_table_ticks(row_of_key[order], ns[order], options)
     if crowded:
         raise ArgumentError(
-            f"grid: there are more than ticks_max = {of.ticks_max} ticks; raise ticks_max, choose a larger step than "
+            f"grid: there are more than ticks_max = {of.ticks_max} ticks; raise ticks_max, choose a longer every than "
             f"{of.every!r}, or set max_gap to leave out the ticks in long pauses"
         )
     of_times = kind.of_times(time, ticks, first.table, first.time), [time]
@@ -90,7 +94,7 @@ def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: li
 
 
 def _options(of: TableGrid, times: Times, values: Any, side: Side) -> tuple[int, int, int, int]:
-    """Return the options in the form that the loop expects.
+    """Return the options in the form that `find_table_ticks` expects.
 
     ``values``: the time column of ``side``, whose times are ``times``.
     """
@@ -100,12 +104,14 @@ def _options(of: TableGrid, times: Times, values: Any, side: Side) -> tuple[int,
     max_gap = NO_LIMIT if of.max_gap is None else duration_of("max_gap", of.max_gap, times.what)
     origin, what = (0, times.what) if of.origin is None else time_of("origin", of.origin)
     if what != times.what:
-        raise ArgumentError(f"time: origin is one of {what}, {side.name} has {times.what}; convert one of them")
+        raise ArgumentError(f"origin = {of.origin!r}: expected {times.what}, as in {side.name}, but got {what}")
     if times.what != INTEGERS:
         where = f"{side.name}[{side.time!r}]"
         unit = unit_ns(where, values)
-        if every % unit or origin % unit:
-            raise ArgumentError(
-                f"every = {of.every!r}: {where} cannot hold all ticks, because it is {values.dtype}; convert the column"
-            )
+        for name, given, ns in (("every", of.every, every), ("origin", of.origin, origin)):
+            if ns % unit:
+                raise ArgumentError(
+                    f"{name} = {given!r}: {where} cannot hold all ticks, because it is {values.dtype}; "
+                    "convert the column"
+                )
     return every, origin % every, max_gap, of.ticks_max

@@ -93,7 +93,8 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
         (Int128 in polars, decimal128 in Arrow), because no narrower type can hold both.
 
     Raises:
-        ArgumentError: if an argument is invalid. The message names the table, the column and the row concerned.
+        ArgumentError: if an argument is invalid. The message names the argument and, where it matters, the column and
+            the row.
         ImportError: if a table needs pyarrow and it is not installed. The message names the extra to install.
 
     >>> import numpy as np

@@ -32,10 +32,10 @@ _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
 """With this many keys or fewer, it is not worth searching for keys that are no longer in use."""
 _ADVICE: Final = {
-    True: "tolerance and lateness are durations, so times must be datetimes; or pass integers in the unit of the times",
-    False: "tolerance and lateness are integers, so times must be integers; or pass durations, such as '10 seconds'",
+    True: "expected a datetime, because tolerance or lateness is a duration; for integer times, pass integers",
+    False: "expected an integer, because tolerance or lateness is an integer; for datetimes, pass durations",
 }
-"""Error messages for a time that does not match tolerance and lateness, by whether these are durations."""
+"""Error messages for a time that does not match tolerance or lateness, by whether these are durations."""
 _VERSION: Final = 1
 """The version of the snapshots."""
 
@@ -49,7 +49,8 @@ class RecordJoin(Generic[Left, Right, Result]):
 
     Args:
         join_function: called with the left and right record of each pair, once the pair is certain. If it raises, the
-            exception reaches the caller and the results of this call are lost, but the join remains usable.
+            exception reaches the caller and the results of this call are lost, but the join remains usable. The same
+            applies to ``on_late`` and ``on_unmatched``.
         time: returns the event time of a record: an integer in any unit, or a datetime (`datetime.datetime`,
             `pandas.Timestamp`, `numpy.datetime64`). It must return the same type for all records of both sides:
             integers, datetimes with a time zone, or datetimes without one. Datetimes with a time zone are compared as
@@ -62,14 +63,15 @@ class RecordJoin(Generic[Left, Right, Result]):
         tolerance: how far apart in time the records of a pair may be; None means no limit. It must be an integer if
             times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
             `numpy.timedelta64`, `pandas.Timedelta`).
-        lateness: how far a record's time may be behind the newest record of the same stream and key before the record
-            is late. It has the same type as ``tolerance``. Pass one value for both sides, or (left, right). The default
+        lateness: how far a record's time may be behind the newest record of the same stream and key (with
+            ``watermark_scope="partition"``, of the same stream) before the record is late. It has the same type as
+            ``tolerance``. Pass one value for both sides, or (left, right). The default
             is 0.
         options: other options of `LocalStreamBuffer`. ``tolerance_ns`` and ``lateness_ns`` may be passed instead of
             ``tolerance`` and ``lateness``: integers in ns or, if times are integers, in the unit of the times.
 
     Raises:
-        ArgumentError: if an option is invalid. The message names the option and its permitted values.
+        ArgumentError: if an option is invalid. The message names the option and says why.
 
     By default the state of a key is kept forever, because its frontier decides which of its records are late. If keys
     come and go, set ``watermark_scope="partition"`` and a tolerance: the state of a key can then be dropped once the
@@ -123,8 +125,9 @@ class RecordJoin(Generic[Left, Right, Result]):
     def left(self, record: Left) -> list[Result]:
         """Add a record of the left stream. Return the results of the pairs that became certain.
 
-        Raises `ArgumentError` if the record's time is invalid or is not of the same type as earlier times. Exceptions
-        raised by the functions ``time`` and ``key`` propagate. In all these cases the join is left unchanged.
+        Raises `ArgumentError` if the record's time is invalid or is not of the same type as earlier times, or if the
+        join is closed. Exceptions raised by the functions ``time`` and ``key`` propagate. In all these cases the record
+        is not added.
         """
         return self._push(_LEFT, record)
 
@@ -136,7 +139,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         """Promise that no more left records with a time below ``time`` will follow, for one key or by default for all.
 
         Return the results of the pairs that became certain. A record that breaks the promise is treated as late. Raises
-        `ArgumentError` if ``time`` is invalid.
+        `ArgumentError` if ``time`` is invalid, or if the join is closed.
         """
         return self._advance(_LEFT, time, key)
 
@@ -145,7 +148,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._advance(_RIGHT, time, key)
 
     def close(self) -> list[Result]:
-        """End both streams. Return the results of the remaining pairs. A second call raises `ArgumentError`."""
+        """End both streams. Return the results of the remaining pairs. Any later call raises `ArgumentError`."""
         return self._results(self._buffer.close())
 
     def __len__(self) -> int:
@@ -184,7 +187,8 @@ class RecordJoin(Generic[Left, Right, Result]):
     ) -> Self:
         """Create a join that continues from a snapshot. Pass the same functions as to the original join.
 
-        Raises `SnapshotError` if the snapshot is invalid, and `NewerSnapshotError` if a newer release created it.
+        Raises `SnapshotError` if the snapshot is invalid (`NewerSnapshotError` if a newer release created it), and
+        `ArgumentError` if the original join has an ``on_unmatched`` function and none is passed.
         """
         if not isinstance(snapshot, dict) or not isinstance(snapshot.get("version"), int):
             raise SnapshotError("expected a snapshot as returned by RecordJoin.snapshot()")
@@ -281,7 +285,8 @@ def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bo
 
     Return whether the arguments are durations (True) or integers (False); None if neither is set.
 
-    Raises `ArgumentError` if ``options`` already contains either option, or if durations and integers are mixed.
+    Raises `ArgumentError` if ``options`` already contains either option, if durations and integers are mixed, or if a
+    value is invalid.
     """
     by_side = lateness if isinstance(lateness, tuple | list) else (lateness,)
     given = {"tolerance": (tolerance,), "lateness": tuple(by_side)}
@@ -289,7 +294,8 @@ def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bo
     found = {is_duration(value) for values in given.values() for value in values}
     if len(found) > 1:
         raise ArgumentError(
-            f"tolerance = {tolerance!r} and lateness = {lateness!r} must either both be durations or both be integers"
+            "tolerance and lateness must be given either entirely as durations or entirely as integers, not "
+            f"tolerance = {tolerance!r} and lateness = {lateness!r}"
         )
     for name, values in given.items():
         if f"{name}_ns" in options:

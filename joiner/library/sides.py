@@ -1,4 +1,4 @@
-"""`Side`: one of the two tables to join, with its time and key columns."""
+"""`Side`: a table to join or to align, with its time and key columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A table to join, its time column and its key columns. ``name``: the argument name, for error messages."""
+    """A table to join or to align, with its time and key columns. ``name``: the argument name, for error messages."""
 
     name: str
     table: Any
@@ -43,7 +43,7 @@ class Side:
                 )
 
     def times(self, kind: Kind) -> Times:
-        """Return the event times."""
+        """Return the event times. Raises `ArgumentError` as `times_of` does."""
         values, has_zone = kind.column(self.table, self.time)
         return times_of(f"{self.name}[{self.time!r}]", values, has_zone=has_zone)
 
@@ -65,7 +65,10 @@ def column_names(option: str, names: Any) -> list[str]:
 
 
 def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Ints]:
-    """Map the keys of the left and right rows to small integers. ``counts``: the number of rows in each table."""
+    """Map the keys of the left and right rows to small integers. ``counts``: the number of rows in each table.
+
+    Raises `ArgumentError` as `check_key_types` does.
+    """
     check_key_types(kind, sides)
     codes = kind.codes(*key_tables(kind, sides)) if sides[0].by else np.zeros(sum(counts), dtype=np.int64)
     return codes[: counts[0]], codes[counts[0] :]

@@ -35,9 +35,10 @@ class Times:
 
 
 def times_of(name: str, values: Array, *, has_zone: bool) -> Times:
-    """Convert a time column, shape (n,), of integers or UTC datetimes. ``name``: names the column in error messages.
+    """Convert a time column, shape (n,), of integers or datetimes. ``name``: names the column in error messages.
 
-    Raises `ArgumentError` if the column has another type or contains a datetime outside the years 1678 to 2261.
+    ``has_zone``: whether the datetimes have a time zone; they must then be in UTC. Raises `ArgumentError` if the column
+    has another type or contains a datetime outside the years 1678 to 2261.
     """
     if values.dtype.kind == "M":
         return Times(_in_ns(name, values), AWARE if has_zone else NAIVE)
@@ -56,7 +57,7 @@ def _in_ns(name: str, values: Array) -> Ints:
 
 
 def _find_outside(values: Array) -> Ints:
-    """Return the indices of the datetimes, in any unit, that may be out of range for int64 nanoseconds."""
+    """Return the indices of the datetimes, in any unit, that are outside the years 1678 to 2261."""
     low, high = (np.datetime64(bound, "ns").astype("datetime64[D]") for bound in (TIME_MIN_NS, TIME_MAX_NS))
     if len(values) and low <= values.min().astype(low.dtype) <= values.max().astype(low.dtype) <= high:
         return np.empty(0, dtype=np.int64)
@@ -86,7 +87,7 @@ def time_of(name: str, value: Any) -> tuple[int, str]:
     # `pandas.Timestamp` is a subclass of datetime that also holds nanoseconds.
     of_numpy = value.to_datetime64() if hasattr(value, "to_datetime64") else value
     if isinstance(of_numpy, np.datetime64) and np.isnat(of_numpy):
-        raise ArgumentError(f"{name} = NaT; a record without a time cannot have neighbours")
+        raise ArgumentError(f"{name} = NaT is not a time")
     what = INTEGERS
     if isinstance(value, datetime | np.datetime64):
         what = NAIVE if isinstance(value, np.datetime64) or value.utcoffset() is None else AWARE
@@ -112,9 +113,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def duration_of(name: str, value: Any, what: str) -> int:
     """Return a duration in ns or, if times are integers, in their unit. ``what``: the type of the times.
 
-    Raises `ArgumentError`, naming the argument ``name``, if the value is out of range or of the wrong type. If times
-    are `INTEGERS`, it must be an integer. If they are `AWARE` or `NAIVE` datetimes, it must be a string,
-    `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`.
+    If times are `INTEGERS`, the value must be an integer. If they are `AWARE` or `NAIVE` datetimes, it must be a
+    string, `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`. Raises `ArgumentError`, which names the
+    argument ``name``, if the value is of another type, cannot be parsed, or is out of range.
     """
     if what == INTEGERS:
         found = _integer_of(name, value)
@@ -126,7 +127,8 @@ def duration_of(name: str, value: Any, what: str) -> int:
             "the times are datetimes"
         )
     if not 0 <= found <= DURATION_MAX_NS:
-        raise ArgumentError(f"{name} = {value!r} is outside 0 .. 2**63 - 1" + " ns" * (what != INTEGERS))
+        unit = "" if what == INTEGERS else " nanoseconds"
+        raise ArgumentError(f"{name} = {value!r} is outside the range from 0 to 2**63 - 1{unit}")
     return found
 
 
@@ -148,7 +150,10 @@ def _integer_of(name: str, value: Any) -> int:
 
 
 def _ns_of(name: str, value: Any) -> int:
-    """Convert a duration to ns. Computes with Python integers, which cannot overflow."""
+    """Convert a duration to ns. Raises `ArgumentError` if it cannot be converted.
+
+    Computes with Python integers, which cannot overflow.
+    """
     if isinstance(value, str):
         try:
             return duration_ns(value)
@@ -159,7 +164,9 @@ def _ns_of(name: str, value: Any) -> int:
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1) * 1000
     unit, units = np.datetime_data(value.dtype)
-    if np.isnat(value) or unit not in _NS_PER:
+    if np.isnat(value):
+        raise ArgumentError(f"{name} = NaT is not a duration")
+    if unit not in _NS_PER:
         raise ArgumentError(f"{name} must be in one of the units {', '.join(_NS_PER)}, not {value!r}; convert it first")
     return int(value.astype(np.int64)) * units * _NS_PER[unit]
 

@@ -1,1 +1,1 @@
-"""The kinds of tables that `join` accepts, each with an implementation of the operations that the join needs."""
+"""The kinds of tables that `join` and `align` accept, each with an implementation of the operations that they need."""

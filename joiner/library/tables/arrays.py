@@ -1,4 +1,4 @@
-"""The table operations that `join` needs, for mappings of column names to numpy arrays."""
+"""The table operations that `join` and `align` need, for mappings of column names to numpy arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Arrays(Kind):
     def names(self, table: Mapping[str, Any]) -> list[str]:
         lengths = {name: np.shape(column) for name, column in table.items()}
         if any(len(shape) != 1 for shape in lengths.values()) or len(set(lengths.values())) > 1:
-            raise ArgumentError(f"columns must be one-dimensional and of equal length, but their shapes are {lengths}")
+            raise ArgumentError(
+                f"the columns of a mapping must be one-dimensional and of equal length, but their shapes are {lengths}"
+            )
         return list(table)
 
     def column(self, table: Mapping[str, Any], name: str) -> tuple[Array, bool]:

@@ -1,4 +1,4 @@
-"""The table operations that `join` needs, for Arrow tables, and the conversion of other tables to Arrow.
+"""The table operations that `join` and `align` need, for Arrow tables, and the conversion of other tables to Arrow.
 
 Requires pyarrow, which the ``arrow`` extra installs.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pyarrow() -> Any:
-    """Return the module pyarrow. If it is not installed, raises an ImportError that names the extra to install."""
+    """Return the module pyarrow. Raises ImportError, which names the extra to install, if it is not installed."""
     try:
         return importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
@@ -38,7 +38,10 @@ class ArrowTables(Kind):
         self._arrow = pyarrow()
 
     def from_stream(self, name: str, table: Any) -> Any:
-        """Read an object that has ``__arrow_c_stream__`` into a table. ``name``: the argument name, for messages."""
+        """Read an object that has ``__arrow_c_stream__`` into a table. ``name``: the argument name, for messages.
+
+        Raises `ArgumentError` if the object is not a table.
+        """
         try:
             reader = self._arrow.RecordBatchReader.from_stream(table)
         except self._arrow.ArrowInvalid as error:
@@ -153,9 +156,9 @@ class ArrowTables(Kind):
             return [left, right]
         if self._is_text(one) and self._is_text(other):
             return [self._as_text(left), self._as_text(right)]
-        # Both are integer types, because `join` has already rejected any other two types that differ.
+        # Both are integer types, because `check_key_types` has rejected any other two types that differ.
         wide = np.promote_types(one.to_pandas_dtype(), other.to_pandas_dtype())
-        # No integer type can hold both int64 and uint64.
+        # No integer type of Arrow can hold both int64 and uint64.
         common = self._arrow.from_numpy_dtype(wide) if wide.kind in "iu" else self._arrow.decimal128(20)
         return [left.cast(common), right.cast(common)]
 

@@ -1,4 +1,4 @@
-"""`Kind`: the operations that every kind of table provides for `join`. Operations that few kinds need have defaults."""
+"""`Kind`: the operations that every kind of table provides. Operations that few kinds need have defaults."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ROW: Final = -1
-"""The index that stands for the missing partner of an unmatched row."""
+"""The index that stands for a row that does not exist, such as the partner of an unmatched row."""
 
 ANYTHING: Final = "objects"
 """The key type of a column that may contain values of any type."""
 
 
 class Kind(Protocol):
-    """The interface through which `join` handles one kind of table, such as pandas DataFrames."""
+    """The interface through which `join` and `align` handle one kind of table, such as pandas DataFrames."""
 
     def names(self, table: Any) -> list[str]:
         """Return the names of the columns."""
@@ -74,5 +74,5 @@ class Kind(Protocol):
         ...
 
     def with_labels(self, joined: Any, _table: Any, _rows: Ints) -> Any:
-        """Copy the row labels of ``table`` at ``rows`` to the result ``joined``. Only pandas has row labels."""
+        """Label the rows of the result ``joined`` like the given rows of a table. Only pandas has row labels."""
         return joined

@@ -33,7 +33,10 @@ def numbered(values: Array) -> Ints:
 
 
 def dense(values: Array) -> Ints | None:
-    """Number values like `numbered`, but without sorting. Return None unless they are integers in a small range."""
+    """Number values like `numbered`, but without sorting.
+
+    Return None if there are no values, or if they are not integers in a small range.
+    """
     if values.dtype.kind not in "iu" or not len(values):
         return None
     low, high = int(values.min()), int(values.max())

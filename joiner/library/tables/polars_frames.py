@@ -1,4 +1,7 @@
-"""The table operations that `join` needs, for polars DataFrames. polars is imported only when a caller passes one."""
+"""The table operations that `join` and `align` need, for polars DataFrames.
+
+polars is imported only when a caller passes one.
+"""
 
 from __future__ import annotations
 

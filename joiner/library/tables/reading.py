@@ -1,4 +1,4 @@
-"""Detects which kind of table a caller has passed, and converts the right table to the kind of the left one."""
+"""Detects which kind of table a caller has passed, and converts other tables to the kind of the first one."""
 
 from __future__ import annotations
 
