@@ -8,7 +8,7 @@ The library can be used without any server::
     from joiner import align, column        # adds the values of other tables to each row of a table, by time
     from joiner import AlignBuffer          # like `align`, but for streams, batch by batch
 
-``python -m joiner`` starts the process that joins Kafka topics (`joiner.runtime`).
+``python -m joiner`` runs the command that joins Kafka topics (`joiner.cli`).
 """
 
 from joiner.alignment.buffer import AlignBuffer, AlignedRows

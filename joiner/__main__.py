@@ -1,4 +1,4 @@
-"""``python -m joiner``."""
+"""``python -m joiner`` runs the command `joiner`."""
 
 from joiner.cli.main import main
 

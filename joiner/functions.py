@@ -4,8 +4,8 @@ A joining function takes the left and the right records of n pairs as two batche
 float64 array of shape (n,), or (n, 2) like `both`. It is called once per batch, so it should use array arithmetic
 rather than a loop. If it raises for a pair, or returns a value that is not finite, that pair becomes a dead letter; the
 other pairs of the batch are unaffected. The function of an align computes the results of aligned rows in the same way,
-from their columns. Settings refer to a user's function as ``module:function``. If the module
-cannot be imported, the error message gives the file and line.
+from their columns. Settings refer to a user's function as ``module:function``. If its module cannot be imported, the
+error message gives the file and line of the error.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Columns(NamedTuple):
 
 
 class AlignedColumns(NamedTuple):
-    """n aligned rows: by column, its values (float64, NaN where missing), event times (int64 ns), and n things.
+    """The columns of n aligned rows. All arrays have shape (n,).
 
-    ``driver``: the values of the driver's records (float64), or None with a grid. All arrays have shape (n,).
+    ``values``: by column, its values (float64, NaN where missing). ``driver``: the values of the driver's records
+    (float64), or None with a grid. ``time_ns``: the event times (int64 ns). ``thing``: the n things.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -137,7 +138,7 @@ def _values_of(call: Callable[[], object], shapes: set[tuple[int, ...]], of: str
 def load_all(
     joins: Mapping[str, str], aligns: Mapping[str, str]
 ) -> tuple[dict[str, JoinFunction], dict[str, RowFunction]]:
-    """Load the functions of joins and of aligns, each by name; see `load_functions`."""
+    """Load the functions of joins and of aligns, each by the operator's name. See `load_functions` for the errors."""
     mistakes = []
     for kind, functions in (("join", joins), ("align", aligns)):
         try:
@@ -152,8 +153,8 @@ def load_all(
 def load_functions(functions: Mapping[str, str], kind: str = "join") -> dict[str, JoinFunction]:
     """Load the function of each join, or of each operator of another ``kind``.
 
-    ``functions`` maps the names of joins to those of functions. Modules in the current folder can be imported. Raises
-    `SettingsError` listing every function that cannot be loaded.
+    ``functions`` maps the names of operators to those of functions. Modules in the current folder can be imported.
+    Raises `SettingsError`, which lists every function that cannot be loaded.
     """
     here = Path.cwd()
     if here not in map(Path, sys.path):
@@ -173,15 +174,14 @@ def load_functions(functions: Mapping[str, str], kind: str = "join") -> dict[str
 def load_function(name: str, what: str = "joining function") -> JoinFunction:
     """Load a built-in function by its name, or a user's function given as ``module:function``.
 
-    ``what``: what error messages call it.
-
-    Raises ValueError saying what is wrong, where, and how to correct it.
+    ``what``: what error messages call it. Raises ValueError if it cannot be loaded. The message says what is wrong,
+    where, and how to correct it.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, _, attribute = name.partition(":")
     if not attribute:
-        message = f"unknown joining function {name!r}; use one of {', '.join(BUILT_IN)}, or your own as module:function"
+        message = f"unknown {what} {name!r}; use one of {', '.join(BUILT_IN)}, or your own as module:function"
         raise ValueError(message)
     try:
         function = getattr(importlib.import_module(module), attribute)
@@ -196,11 +196,11 @@ def load_function(name: str, what: str = "joining function") -> JoinFunction:
 
 def load_row_function(name: str) -> RowFunction:
     """Load a user's function of rows, given as ``module:function``; see `load_function`."""
-    return cast("RowFunction", load_function(name))
+    return cast("RowFunction", load_function(name, "function"))
 
 
 def _reason(error: BaseException, module: str, attribute: str) -> str:
-    """Return why a joining function could not be loaded, where that happened, and how to correct it."""
+    """Return why a function could not be loaded, where that happened if this is known, and how to correct it."""
     if module.startswith("."):
         return f"{module!r} is a relative name; use the absolute name, without the leading dot"
     if isinstance(error, AttributeError) and module in sys.modules:  # a module whose import failed is not there
@@ -223,7 +223,7 @@ def reason_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """Return the file and line of the innermost frame in the user's code, or in a library if there is no such frame.
 
-    Returns an empty string if all frames of the traceback are in this package.
+    Returns an empty string if all frames of the traceback are in this package or in the import system.
     """
     ours = str(Path(__file__).parent), importlib.__file__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]

@@ -43,7 +43,7 @@ class Stream(Section):
     @model_validator(mode="after")
     def _selects_something(self) -> Self:
         if self.topic is None and self.quantity is None:
-            message = "name a quantity, a topic, or both"
+            message = "specify a quantity, a topic, or both"
             raise ValueError(message)
         return self
 
@@ -99,7 +99,7 @@ _TAKEN: Final = frozenset({DRIVER, "result", "time", "join", "thing", "quantity"
 
 def _column_name(name: str) -> str:
     if name in _TAKEN:
-        message = f"{name!r} cannot be the name of a column, because a row has another member or tag of that name"
+        message = f"{name!r} cannot be the name of a column, because a row has another field or tag of that name"
         raise ValueError(message)
     return name
 
@@ -109,7 +109,7 @@ ColumnName = Annotated[str, plain_name(NAME_LENGTH_MAX), AfterValidator(_column_
 
 
 class ColumnSettings(Section):
-    """A column of an align: a stream (default: the quantity named like the column), and the rule for its value."""
+    """A column of an align: a stream (default: the quantity of the same name), and the rule for its value."""
 
     stream: Stream | None = None
     rule: Literal["previous", "next", "nearest", "linear"] = "previous"
@@ -134,7 +134,7 @@ GAP_TICKS_MAX: Final = 100_000
 
 
 def _origin(given: object) -> int:
-    """Return the time of tick 0 in ns. TOML has times of its own, so that quotation marks may be omitted."""
+    """Return the time of tick 0 in ns. TOML has a type for datetimes, so quotation marks may be omitted."""
     text = given.isoformat() if isinstance(given, datetime) else given
     if not isinstance(text, str):
         message = "expected an ISO-8601 time such as 2024-05-01T00:00:00Z"
@@ -157,15 +157,15 @@ class GridSettings(Section):
             raise ValueError(str(error).replace("_ns", " (in ns)")) from error
         if self.max_gap_ns > GAP_TICKS_MAX * self.every:
             message = (
-                f"max_gap is longer than {GAP_TICKS_MAX:,} times every, so that a single record could add more rows "
-                "than that: lower max_gap, or raise every"
+                f"max_gap is longer than {GAP_TICKS_MAX:,} times every, so a single record could add more than "
+                f"{GAP_TICKS_MAX:,} rows: lower max_gap, or raise every"
             )
             raise ValueError(message)
         return self
 
     @property
     def max_gap_ns(self) -> int:
-        """The longest pause that is filled with ticks."""
+        """The longest pause that is filled with ticks, in ns."""
         return min(GAP_TICKS * self.every, TIME_MAX_NS) if self.max_gap is None else self.max_gap
 
     @property
@@ -198,11 +198,11 @@ class AlignSettings(Section):
     def _has_a_driver_or_a_grid(self) -> Self:
         mistake = ""
         if (self.driver is None) == (self.grid is None):
-            mistake = "name a driver, or a grid in its place" + ("" if self.grid is None else ", but not both")
+            mistake = "specify a driver or a grid" + ("" if self.grid is None else ", but not both")
         elif self.grid is not None and GRID in self.columns:
             mistake = f"{GRID!r} cannot be the name of a column of a grid"
         elif self.grid is not None and self.lateness:
-            mistake = "lateness is that of a driver: with a grid, each column has its own"
+            mistake = "lateness is that of a driver: with a grid, set the lateness of each column"
         elif self.result is not None:
             mistake = self._wrong_result(self.result)
         if mistake:
@@ -210,14 +210,14 @@ class AlignSettings(Section):
         return self
 
     def _wrong_result(self, result: str) -> str:
-        """Return what is wrong with the column whose value is to be the result; empty if nothing is."""
+        """Return what is wrong with the option ``result``, or an empty string if nothing is."""
         if self.function is not None:
-            return "result and function exclude each other: with a function, a row's result is what it returns"
+            return "result and function exclude each other: the function returns the results of the rows"
         if self.grid is None:
             return "result is an option of a grid: with a driver, a row's result is the value of the driver's record"
         column = self.columns.get(result)
         if column is None:
-            return f"result: there is no column {result!r}; there are {', '.join(map(repr, self.columns))}"
+            return f"result: there is no column {result!r}; the columns are {', '.join(map(repr, self.columns))}"
         if column.on_missing != "drop":
             return (
                 f"result: every row must have a number, and the column {result!r} may have none: "
@@ -244,7 +244,7 @@ class AlignSettings(Section):
 
 
 class Outline(NamedTuple):
-    """The settings of an operator on which conflicts depend. Before validation, each may be of any type, or None.
+    """The settings of an operator that can conflict with others. Before validation, each may be of any type, or None.
 
     ``output``: the quantity of the results. ``streams``: each stream's topic (None: the data topic) and quantity (None:
     any). ``pairs``: pairs of streams that must not have a record in common.
@@ -293,7 +293,7 @@ def _stream_of(name: str, column: object) -> object:
 
 
 def clashes(operators: Sequence[Outline], data_topic: str | None) -> list[str]:
-    """Return the conflicts: names and outputs used more than once, and pairs of streams that may share records."""
+    """Return a message for each name or output used more than once, and each pair of streams that may share records."""
     mistakes = []
     for what in ("name", "output"):
         kinds_by_value: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.settings import SettingsError
-from joiner.functions import BUILT_IN, load_function, load_functions
+from joiner.functions import BUILT_IN, load_function, load_functions, load_row_function
 
 
 @pytest.fixture
@@ -36,6 +36,11 @@ def test_a_module_in_the_current_folder_is_found(folder: Path) -> None:
     loaded = load_functions({"one": "own_join:f", "two": "product"})
     assert loaded["one"].__module__ == "own_join"
     assert loaded["two"] is BUILT_IN["product"]
+
+
+def test_an_error_in_the_function_of_an_align_does_not_speak_of_a_joining_function() -> None:
+    with pytest.raises(ValueError, match=r"^the function 'no_such_join:f' cannot be loaded"):
+        load_row_function("no_such_join:f")
 
 
 def test_a_file_in_the_current_folder_goes_before_no_library(folder: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_fingerprint_is_the_same_in_every_release() -> None:
         (("join", 0, "left"), {"topic": "machine.out"}, "'machine.out' is both read and written"),
         (("topics", "data"), "app.state", "'app.state' is both read and written"),
         (("topics", "data"), "app.control", "'app.control' is both read and written"),
-        (("join", 0, "left"), {}, "name a quantity, a topic, or both"),
+        (("join", 0, "left"), {}, "specify a quantity, a topic, or both"),
         (("join", 0, "name"), "a:b", "name"),
         (("join", 0, "tolerance"), 5, "expected a duration with a unit"),
         (("join", 0, "direction"), "sideways", "direction"),
