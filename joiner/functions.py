@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class Columns(NamedTuple):
-    """One side of n pairs: values (float64) and event times (int64 ns), shape (n,) each, and n things and event ids."""
+    """The columns of one side of n pairs. Both arrays have shape (n,).
+
+    ``result``: the values (float64). ``time_ns``: the event times (int64 ns). ``thing``, ``id``: the n things and the n
+    event ids.
+    """
 
     result: NDArray[np.float64]
     time_ns: NDArray[np.int64]

@@ -77,7 +77,7 @@ class JoinSettings(Section):
 
     @property
     def streams(self) -> dict[str, Stream]:
-        """The selections of both sides, by side."""
+        """The streams of both sides, by side."""
         return {"left": self.left, "right": self.right}
 
     @property
@@ -143,7 +143,7 @@ def _origin(given: object) -> int:
 
 
 class GridSettings(Section):
-    """The grid of an align: rows at regular times, in place of those of a driver's records."""
+    """The grid of an align: rows at regular times, instead of a row for each record of a driver."""
 
     every: Duration
     origin: Annotated[int, BeforeValidator(_origin)] = Field(default="1970-01-01T00:00:00Z", validate_default=True)

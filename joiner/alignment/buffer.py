@@ -296,7 +296,10 @@ class _Positions:
     def check(
         self, name: str, records: Sequence[object] | None, watermarks: Sequence[object] | None
     ) -> tuple[Input, _Positions]:
-        """Validate the next input from the stream ``name``. Return it, and the state of these checks after it."""
+        """Validate the next input of the stream ``name``. Return it, and what the input after it must agree with.
+
+        Raises `ArgumentError` if the input is invalid.
+        """
         found = Input(check_records(name, records), check_watermarks(f"{name}_watermarks", watermarks))
         last_seq = check_rising(name, *found, self.last_seq)
         return found, _Positions(last_seq, check_identity(f"{name}: identities", found.records, self.has_identities))
@@ -336,7 +339,7 @@ def _check_grid(grid: object, lateness_ns: int, watermark_scope: str) -> None:
 
 
 def _pair_of(name: str, given: Any) -> tuple[Any, Any]:
-    """Split a column's input into its records and its values."""
+    """Split a column's input into its records and its values. Raises `ArgumentError` if it is not a pair."""
     pair = 2
     if not isinstance(given, Sequence) or len(given) != pair:
         shown = f"{type(given).__qualname__}" + (f" of length {len(given)}" if isinstance(given, Sequence) else "")

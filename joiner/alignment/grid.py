@@ -106,7 +106,10 @@ class KeyTicks(NamedTuple):
 
 
 class ColumnRules(NamedTuple):
-    """The rules of c columns for compiled loops. ``which``: indices in `RULES`; ``tolerance_ns``: -1 means no limit."""
+    """The rules of c columns for compiled loops, int64 of shape (c,) each.
+
+    ``which``: the rules as indices in `RULES`. ``tolerance_ns``: -1 means no limit.
+    """
 
     which: Ints
     tolerance_ns: Ints

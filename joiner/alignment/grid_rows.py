@@ -69,7 +69,7 @@ class GridRows:
         return times
 
     def held_by_key(self) -> Ints:
-        """Return how many records of each key are held; shape (keys,)."""
+        """Return how many records of each key are held, shape (keys,)."""
         counts: Ints = np.zeros(len(self._ticks.last), dtype=np.int64)
         for column in range(len(self._rules)):
             key, _, _, _ = self._lists.rows(column)
@@ -77,7 +77,7 @@ class GridRows:
         return counts
 
     def waiting_by_key(self) -> Ints:
-        """Return how many of each key's ticks wait: those up to its last record that have no row yet; shape (keys,)."""
+        """Return, for each key, how many ticks up to its last record have no row yet, shape (keys,)."""
         return count_ticks(self._ticks, self._lists.nodes, self._lists.ends, self._options())
 
     def known_keys(self) -> Ints:
@@ -194,7 +194,7 @@ class GridRows:
             )
 
     def _insert(self, column: int, records: Records, values: Floats) -> Ints:
-        """Insert records that are not late. Return their nodes, or `NONE` for duplicates; shape (n,)."""
+        """Insert records that are not late. Return their nodes, or `NONE` for duplicates, shape (n,)."""
         np.minimum.at(self._ticks.first, records.key, records.ts)
         np.maximum.at(self._ticks.last, records.key, records.ts)
         identity = records.seq if records.identity is None else records.identity

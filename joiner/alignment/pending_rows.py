@@ -120,7 +120,7 @@ class PendingRows:
 
 
 def value_of(rule: ColumnRule, ts: Ints, neighbours: Sequence[Ints]) -> tuple[Floats, Flags]:
-    """Return a column's values at ``ts``, and whether each is missing; shape (n,) each.
+    """Return a column's values at ``ts``, and whether each is missing, shape (n,) each.
 
     ``neighbours``: for each relation of the rule, its states, times and values, shape (3, n).
     """

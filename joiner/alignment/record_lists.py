@@ -68,7 +68,7 @@ class RecordLists:
             self._resize(2 * (len(self) + count))
 
     def insert(self, column: int, records: Ints, *, finds_duplicates: bool) -> Ints:
-        """Insert n records. Return their nodes, or `NONE` for duplicates; shape (n,).
+        """Insert n records. Return their nodes, or `NONE` for duplicates, shape (n,).
 
         `reserve` must have made room for them.
 

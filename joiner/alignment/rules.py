@@ -73,7 +73,7 @@ class ColumnRule:
 def _check_period(period: object) -> float:
     """Return ``period`` as a float. Raises `ArgumentError` unless it is a positive finite number."""
     if not isinstance(period, bool) and isinstance(period, Real):
-        with contextlib.suppress(OverflowError):  # an integer or a fraction above all floats
+        with contextlib.suppress(OverflowError):  # an integer or a fraction above the largest float
             if 0 < (found := float(period)) < math.inf:
                 return found
     message = f"period must be a positive finite number, not {period!r}"

@@ -97,9 +97,8 @@ class LocalStreamBuffer:
     Args:
         tolerance_ns: how far apart in time the two records of a pair may be; None means no limit. The tolerance drops
             pairs; it does not change which records are neighbours.
-        lateness_ns: how far a record may be behind the largest time of its stream and key before it is late (with
-            ``watermark_scope="partition"``, behind the largest time of its stream). One value for both sides, or (left,
-            right).
+        lateness_ns: how far a record may be behind the largest time of its stream and key (or only of its stream, see
+            ``watermark_scope``) before it is late. One value for both sides, or (left, right).
         direction: which neighbours a record looks for: ``"backward"`` (previous), ``"forward"`` (next), ``"both"``,
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose records look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
@@ -265,10 +264,7 @@ class LocalStreamBuffer:
         return left, right
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """Return the bound (see `find_bounds`) of each of ``keys``, shape (k,), and that of all unused keys, in ns.
-
-        ``keys`` must be ascending.
-        """
+        """Return the bounds of ``keys`` (ascending), shape (k,), and that of unused keys, in ns; see `find_bounds`."""
         frontiers = np.stack(self.frontier_ns(keys))
         of_unused = find_bounds(_NO_RECORDS, _NO_RECORDS, self._frontiers.of_all, *self._rules[:2])
         return find_bounds(*self._held.in_table(keys), frontiers, *self._rules[:2]), int(of_unused[0])

@@ -139,7 +139,7 @@ def _bound_of_side(
     others = other.rows[TS, other.begin[k] : other.begin[k + 1]]
     bound = FOREVER
     if spec.prev:
-        # With ``nearest``, a relation is open in both rows.
+        # With `nearest`, an open relation is marked in both rows, so it is enough to look at one.
         one = min(frontier, _first_open(own, relations, PREV, k))
         bound = _mean_within(tolerance, *_previous_pair(one, others, other_frontier, spec.nearest))
     if spec.next and not spec.nearest:

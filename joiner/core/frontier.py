@@ -42,7 +42,7 @@ class Frontiers:
         self.of_all: Ints = np.full((len(lateness_ns), 1), NEVER)
 
     def at(self, keys: Ints) -> Ints:
-        """Return the frontiers of each key, shape (s, k), ns. Keys must be below the count last passed to `grow`."""
+        """Return the frontiers of each key, shape (s, k), ns. Keys must be below the largest count passed to `grow`."""
         return np.maximum(self.by_key.take(keys, axis=1), self.of_all)
 
     def reached(self, keys: Ints, new: tuple[Records, Records]) -> Ints:
@@ -75,7 +75,7 @@ class Frontiers:
     def advance(self, side: int, records: Records, watermarks: Watermarks) -> Ints:
         """Advance the frontiers of the stream with index ``side`` by a batch. Return the indices of its late records.
 
-        Each key must be below the count last passed to `grow`.
+        Each key must be below the largest count passed to `grow`.
         """
         lateness_ns, of_key, of_all = self.lateness_ns[side], self.by_key[side], self.of_all[side]
         return _advance(

@@ -180,7 +180,7 @@ def _read(
 
 
 class _Found(NamedTuple):
-    """A column's values. ``at``: returns the values at the given driver rows, as a table. ``is_missing``: by row."""
+    """A column's values. ``at``: returns them for given rows of the driver, as a table. ``is_missing``: by row."""
 
     at: Callable[[Ints], Any]
     is_missing: Flags

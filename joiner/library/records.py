@@ -188,7 +188,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         """Create a join that continues from a snapshot. Pass the same functions as to the original join.
 
         Raises `SnapshotError` if the snapshot is invalid (`NewerSnapshotError` if a newer release created it), and
-        `ArgumentError` if the original join has an ``on_unmatched`` function and none is passed.
+        `ArgumentError` if the original join emits unmatched records and ``on_unmatched`` is not passed.
         """
         if not isinstance(snapshot, dict) or not isinstance(snapshot.get("version"), int):
             raise SnapshotError("expected a snapshot as returned by RecordJoin.snapshot()")
@@ -283,7 +283,7 @@ class RecordJoin(Generic[Left, Right, Result]):
 def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bool | None:
     """Add ``tolerance_ns`` and ``lateness_ns`` to the options.
 
-    Return whether the arguments are durations (True) or integers (False); None if neither is set.
+    Return whether the arguments are durations (True) or integers (False), or None if neither is set.
 
     Raises `ArgumentError` if ``options`` already contains either option, if durations and integers are mixed, or if a
     value is invalid.

@@ -21,7 +21,7 @@ ORDERS: Final = ("key", "left", "time")
 class Rows:
     """The rows of a join result, as indices into the two tables.
 
-    ``left``, ``right``: for each row of the result, the index of its left and right row, or `NO_ROW`; shape (n,).
+    ``left``, ``right``: for each row of the result, the index of its left and right row, or `NO_ROW`, shape (n,).
     ``lefts``: the number of rows in the left table. ``emit_unmatched``: the option passed to `join`.
     """
 

@@ -66,9 +66,9 @@ def _find_outside(values: Array) -> Ints:
 
 
 def unit_ns(name: str, values: Array) -> int:
-    """Return the unit of datetimes in ns. Raises `ArgumentError` if the unit has no fixed length.
+    """Return the unit of datetimes in ns. ``name``: names the column in the error message.
 
-    Months and years have none. ``name``: names the column in the error message.
+    Raises `ArgumentError` unless the unit is one of `_NS_PER`.
     """
     unit, units = np.datetime_data(values.dtype)
     if unit not in _NS_PER:
@@ -181,4 +181,4 @@ _NS_PER: Final = {
     "D": 86_400 * 10**9,
     "W": 7 * 86_400 * 10**9,
 }
-"""The length in ns of each numpy time unit. Months and years are left out, because their length varies."""
+"""The length in ns of numpy's time units, except those below 1 ns, and months and years, whose length varies."""

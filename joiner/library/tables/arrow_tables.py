@@ -130,7 +130,7 @@ class ArrowTables(Kind):
         return values.cast(plain[values.type]) if values.type in plain else values
 
     def _numbered(self, column: Any) -> Ints:
-        """Number the values of a column, starting at 0 and giving equal values the same number; shape (n,)."""
+        """Number the values of a column, starting at 0 and giving equal values the same number, shape (n,)."""
         types = self._arrow.types
         if types.is_integer(column.type) or types.is_floating(column.type):
             return numbered(column.to_numpy())

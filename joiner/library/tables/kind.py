@@ -31,7 +31,7 @@ class Kind(Protocol):
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Return, for each row, whether its value in a column is missing, including NaN and NaT; bool of shape (n,)."""
+        """Return, for each row, whether a column has no value, or has NaN or NaT, as a bool array of shape (n,)."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:

@@ -100,7 +100,7 @@ class PolarsFrames(Kind):
         return one != other and self._is_text(one) and self._is_text(other)
 
     def _is_mixed(self, one: Any, other: Any) -> bool:
-        """Return whether one type is UInt64 and the other a signed integer, so that no 64-bit type can hold both."""
+        """Return whether one type is UInt64 and the other a signed integer: no 64-bit integer type holds both."""
         widest = self._polars.UInt64
         return any(a == widest and b.is_signed_integer() for a, b in ((one, other), (other, one)))
 

@@ -15,7 +15,7 @@ from joiner.library.tables.polars_frames import PolarsFrames
 
 
 def read_tables(left: Any, right: Any) -> tuple[Kind, Any, Any]:
-    """Return the kind of the left table, and both tables converted to it. Raises like `read_table` and `read_like`."""
+    """Return the kind of the left table, and both tables converted to it. Raises as `read_table` and `read_like` do."""
     kind, first = read_table("left", left)
     # A stream can be read only once.
     return kind, first, first if right is left else read_like("left", left, "right", right)
