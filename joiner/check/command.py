@@ -39,11 +39,11 @@ UNUSABLE: Final = 2
 
 _DAY_S: Final = 86_400
 
-_DESCRIPTION: Final = """Checks that the join is correct.
+_DESCRIPTION: Final = """Checks that the joiner's output is correct.
 
-Without a command, runs built-in and seeded random cases in memory and compares the engine with a nested-loop oracle
-(joiner/check/model/oracle.py). Each case is divided into batches in several ways, with a snapshot and restore after
-every step.
+Without a command, runs built-in and seeded random cases of the join in memory and compares the engine with a
+nested-loop oracle (joiner/check/model/oracle.py). Each case is divided into batches in several ways, in most of them
+with a snapshot and restore after every step.
 
 verify: computes the expected outputs of a pipeline from its committed inputs and compares them with the actual
 outputs. Each output must exist exactly once, with the right content, and there must be no others."""
@@ -54,7 +54,8 @@ _EPILOG: Final = """examples:
   python joiner/tester.py verify --config lsb.toml
   python joiner/tester.py verify --events events.json --influx --json report.json
 
-exit status: 0 no difference; 1 a difference, or the check was not possible; 2 invalid arguments or settings"""
+exit status: 0 no difference; 1 a difference, or the check was impossible or interrupted; 2 invalid arguments or
+settings"""
 
 _VERIFY_EPILOG: Final = """The check is exact for a pipeline at rest. If the joiner runs during the check, outputs that
 became due after its checkpoints were read are counted as "after", and points that are not in the database yet are
@@ -70,7 +71,8 @@ class _MeasurementSettings(BaseModel):
     """The database connector's settings that the check needs."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """Must equal the default in `db_connector`. The packages do not import each other, so a test compares the two."""
+    """The default and the pattern must be those in `db_connector`. The packages do not import each other, so a test
+    compares them."""
 
 
 class VerifySettings(JoinerSettings):
@@ -133,10 +135,12 @@ def _parser() -> argparse.ArgumentParser:
         default=90.0,
         metavar="S",
         help="stop when a server has sent nothing for S seconds (default 90; Kafka must answer the first request "
-        "within 20)",
+        "within 20 seconds in any case)",
     )
     check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
-    check.add_argument("--examples", type=_count, default=5, metavar="N", help="examples of each kind (default 5)")
+    check.add_argument(
+        "--examples", type=_count, default=5, metavar="N", help="show at most N examples of each kind (default 5)"
+    )
     return parser
 
 
@@ -146,7 +150,7 @@ def _count(text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        message = f"{text!r} is out of range: must be an integer of at least 0"
+        message = f"{text!r} is not an integer of at least 0"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -157,7 +161,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < _DAY_S:
-        message = f"{text!r} is out of range: must be above 0 and below {_DAY_S} seconds"
+        message = f"{text!r} is not a number of seconds above 0 and below {_DAY_S}"
         raise argparse.ArgumentTypeError(message)
     return number
 

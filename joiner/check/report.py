@@ -1,4 +1,4 @@
-"""Renders findings as text: tables, examples of differences, and the verdict on the last line."""
+"""Renders the results of a check as text: tables, examples of differences, and the verdict on the last line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Render a table with padded columns. Text is left-aligned, and numbers are right-aligned."""
+    """Render a table with padded columns. Columns that contain only integers are right-aligned, others left-aligned."""
     texts = [list(header), *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(header))]
     numeric = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(header))]
@@ -66,8 +66,8 @@ def _events(findings: Findings) -> str:
     ]
     return (
         f"Events file: {events['rows']:,} rows, {events['quantities']:,} quantities, "
-        f"{events['refused']:,} invalid parts; in Kafka {events['redelivered']:,} delivered again, "
-        f"{events['not in the file']:,} not in the file.\n"
+        f"{events['refused']:,} invalid parts; in Kafka, {events['redelivered']:,} records delivered again "
+        f"and {events['not in the file']:,} not in the file.\n"
         + render_table(("quantities for", "in the file", *shown), rows)
     )
 
@@ -81,7 +81,7 @@ def _verdict(findings: Findings) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Render the report of the built-in cases."""
+    """Render the report of the built-in and random cases."""
     rows = [[o.name, o.records, o.certain, o.after_end, "differs" if o.differences else "equal"] for o in outcomes]
     parts = [render_table(("case", "records", "pairs certain", "after the end", "engine and oracle"), rows)]
     wrong = [outcome for outcome in outcomes if outcome.differences]

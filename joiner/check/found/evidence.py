@@ -1,9 +1,9 @@
 """Defines the data that a check reads: checkpoints, input logs and output logs.
 
 `joiner.check.found.kafka_log` reads it from Kafka; tests create a `RecordedEvidence`. If the joiner is running during
-the check, the order of reads matters: the vector of consumed offsets is read before any output (C), and again after all
-outputs (C'). The outputs must contain all of E(C), the output expected at C, and nothing outside E(C'). If the joiner
-is at rest, C' = C.
+the check, the order of reads matters: a unit's vector of consumed offsets is read before any output (C), and again
+after all outputs of the unit (C'). The outputs must contain all of E(C), the output expected at C, and nothing outside
+E(C'). If the joiner is at rest, C' = C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EvidenceError(Exception):
-    """The check cannot be carried out. The message says what is missing, where, and what to do."""
+    """The check cannot be carried out. The message says why and, where possible, what to do."""
 
 
 class Message(NamedTuple):
@@ -62,7 +62,7 @@ class Evidence(Protocol):
         ...
 
     def progress_after(self, unit: int) -> Checkpoint | None:
-        """Return C', the newest checkpoint committed after all outputs were read."""
+        """Return the newest committed checkpoint, C', or None. It is read after all outputs of the unit."""
         ...
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:

@@ -47,7 +47,10 @@ _log = client_logger(__name__)
 
 
 class KafkaEvidence:
-    """A context manager that reads evidence from Kafka. See `joiner.check.found.evidence.Evidence`."""
+    """A context manager that reads evidence from Kafka. See `joiner.check.found.evidence.Evidence`.
+
+    Raises `SettingsError` if the Kafka client rejects its settings.
+    """
 
     def __init__(self, settings: JoinerSettings, *, stall_s: float = 90.0) -> None:
         self._settings = settings
@@ -79,7 +82,10 @@ class KafkaEvidence:
         self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
 
     def __enter__(self) -> Self:
-        """Check the topics, read C of every unit, then determine the ends of all partitions."""
+        """Check the topics, read C of every unit, then determine the ends of all partitions.
+
+        Raises `EvidenceError` if Kafka does not answer, or if the topics do not match the settings and checkpoints.
+        """
         try:
             self._open()
         except BaseException:
@@ -163,8 +169,8 @@ class KafkaEvidence:
         low, high = self._range(topic, unit)
         if low > start and stop > start:
             message = (
-                f"{topic} partition {unit} begins at offset {low}, but the application began at {start}: "
-                "retention has deleted its first input, so the check is no longer possible"
+                f"{topic} partition {unit} begins at offset {low}, but the application read it from {start}: "
+                "retention has deleted that input, so the check is no longer possible"
             )
             raise EvidenceError(message)
         if high < stop:
@@ -236,12 +242,15 @@ class KafkaEvidence:
     def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
         return (
             f"{topic} partition {partition} returned nothing for {self._stall_s:g} s at offset {position} of "
-            f"{stop}: an open transaction hides later records, perhaps one of a joiner that died; try again after its "
-            "timeout, or use a longer --timeout"
+            f"{stop}: either an open transaction hides later records, perhaps one of a joiner that died, or Kafka does "
+            "not answer; try again after the transaction's timeout, or use a longer --timeout"
         )
 
     def _newest_checkpoint(self, unit: int) -> Checkpoint | None:
-        """Return the newest checkpoint. Search the unit's partition of the state topic backwards in growing steps."""
+        """Return the newest checkpoint, or None if there is none.
+
+        Search the unit's partition of the state topic backwards in growing steps.
+        """
         topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
         length = _TAIL_OFFSETS
@@ -278,8 +287,8 @@ def _decode_checkpoint(message: Message) -> Checkpoint:
         raise EvidenceError(text) from error
     if checkpoint.format > FORMAT_VERSION:
         text = (
-            f"{message.place} has format {checkpoint.format}, but this release reads up to {FORMAT_VERSION}: "
-            "use the tester of the joiner's release"
+            f"{message.place} is in format {checkpoint.format}, but this release reads only formats up to "
+            f"{FORMAT_VERSION}: use the tester of the joiner's release"
         )
         raise EvidenceError(text)
     return checkpoint
@@ -289,7 +298,7 @@ def _check_topics(checkpoint: Checkpoint, facts: dict[str, TopicFacts], partitio
     for topic, topic_id in checkpoint.topics.items():
         if topic in facts and facts[topic].topic_id != topic_id:
             message = (
-                f"topic {topic} was deleted and recreated since unit {checkpoint.unit} of "
+                f"topic {topic} has been deleted and recreated since unit {checkpoint.unit} of "
                 f"{checkpoint.application!r} read it: its input is gone, so the check is no longer possible"
             )
             raise EvidenceError(message)

@@ -80,10 +80,10 @@ def _timestamp_unit(kind: Any) -> str | None:
 
 
 def _cells(batch: Any, sizes: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield each row's cells by column. A time is an integer, with its unit or None.
+    """Yield each row's cells by column. A time is an integer and its unit (None if the column has none).
 
-    ``sizes``: the total length in bytes of the names read so far, by column. Raises `Unreadable` if it exceeds the
-    limit.
+    ``sizes``: the total length in bytes of the names read so far, by column; this function adds to it. Raises
+    `Unreadable` if it exceeds the limit.
     """
     columns: dict[str, list[Any]] = {}
     for name in batch.schema.names:
@@ -154,5 +154,5 @@ def _number_text(time_ns: int, time_unit: str) -> str:
     whole = Fraction(time_ns, UNIT_NS[time_unit])
     if whole.denominator == 1:
         return str(whole.numerator)
-    # 40 digits are more than a time in ns has.
+    # A time in ns has at most 19 digits, so Decimal's default precision of 28 is enough.
     return format(Decimal(time_ns).scaleb(-len(str(UNIT_NS[time_unit])) + 1).normalize(), "f")

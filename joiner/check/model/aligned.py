@@ -57,7 +57,7 @@ def align(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> tuple[dict[int, Row], set[int]]:
-    """Return the rows that must have been emitted, by driver seq, and the seqs of the rows that were left out.
+    """Return the rows that must have been emitted, by driver seq, and the driver seqs of those that were left out.
 
     The arguments must contain everything that has been read so far. ``closed``: whether all streams have ended.
     """
@@ -83,7 +83,10 @@ def _with_value(column: Column, record: Rec | None) -> Neighbour | None:
 
 
 class Grid(NamedTuple):
-    """Ticks at ``origin_ns + tick * every_ns`` for every integer ``tick``, except in gaps above ``max_gap_ns``."""
+    """Ticks at ``origin_ns + tick * every_ns`` for every integer ``tick``.
+
+    There are none between two records of a key that are more than ``max_gap_ns`` apart.
+    """
 
     every_ns: int
     origin_ns: int = 0
@@ -115,7 +118,7 @@ def _is_in_gap(ts: int, times: list[int], max_gap_ns: int | None) -> bool:
 def _neighbours(
     driver: Sequence[Rec | Watermark], column: Column, lateness_ns: int, watermark_scope: str, *, closed: bool
 ) -> list[dict[int, Rec | None]]:
-    """Return, for each relation, the certain neighbours by driver seq; None if there certainly is none."""
+    """Return the certain neighbours for each relation, by driver seq. None means that there certainly is none."""
     relations = []
     for direction in DIRECTIONS[column.rule]:
         options = {
@@ -125,7 +128,8 @@ def _neighbours(
             "driver": "left",
             "watermark_scope": watermark_scope,
         }
-        answer = oracle.join(driver, column.entries, closed=closed, **options)  # type: ignore[arg-type] # as named
+        # One dict has values of several types.
+        answer = oracle.join(driver, column.entries, closed=closed, **options)  # type: ignore[arg-type] # see above
         records = {record.seq: record for record in answer.right.accepted}
         relation: dict[int, Rec | None] = {left: records[right] for left, right in answer.pairs}
         without, _ = oracle.unmatched(driver, column.entries, closed=closed, **options)
@@ -159,5 +163,5 @@ def _between_angles(before: float, after: float, weight: Fraction, period: float
     begin = Fraction(before) % size
     way = (Fraction(after) % size - begin + size / 2) % size - size / 2
     if way == -size / 2:
-        way = size / 2  # forwards, if both ways are equally long
+        way = size / 2  # forward, if both ways are equally long
     return float((begin + weight * way) % size)

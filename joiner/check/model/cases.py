@@ -21,8 +21,8 @@ Entry = Rec | Watermark
 class Case:
     """Two streams in log order, and the options of the join.
 
-    ``pairs``: the number of certain pairs after both streams have been read, and after both have ended. It is worked
-    out by hand, or None. The engine is compared with the oracle in either case.
+    ``pairs``: the numbers of certain pairs after both streams have been read and after both have ended, worked out by
+    hand, or None. The engine is compared with the oracle in either case.
     """
 
     name: str
@@ -89,7 +89,8 @@ def _tie_cases() -> list[Case]:
         Case("three equal times on each side", records(5, 5, 5), records(5, 5, 5), pairs=(5, 8)),
         Case("ties before, at and after", records(1, 1, 5, 5, 9, 9), records(1, 5, 5, 5, 9)),
         Case("an equal time comes later", entries(4, 4), entries(4, 6, 6)),
-        # prev_S(2) = 1 is open while F_S = 1. 3 makes it certain, and next too: (2, 1) must be emitted once.
+        # While F_S = 1, next_R(1) = 2 is certain, but prev_S(2) = 1 is not. The record at 3 makes the latter certain,
+        # too. The pair (2, 1) must still be emitted only once.
         Case("R=[2], S=[1], then S=[3]", records(2), records(1, 3), pairs=(2, 2)),
     ]
 

@@ -8,7 +8,8 @@ each step:
 - no pair may contain a record that was released in an earlier step;
 - ``len`` must be the number of records that are neither late nor released.
 
-In some runs, the buffer is replaced between steps by one restored from its snapshot.
+In a long run, the output is compared with the oracle only after some of the steps. In some runs, the buffer is replaced
+between steps by one restored from its snapshot.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ Entry = Rec | Watermark
 Plan = list[tuple[int, int]]
 
 _CHECKS_MAX: Final = 40
-"""The maximum number of steps in a run that is compared with the nested loops, whose cost is quadratic."""
+"""The maximum number of steps of a run that are compared with the nested loops, whose cost is quadratic."""
 
 _LARGE_CHECKS_MAX: Final = 3
-"""The maximum number of steps for a case that is too large for the nested loops."""
+"""The same maximum for a case that is too large for the nested loops."""
 
 _ORACLE_RECORDS_MAX: Final = 400
-"""The largest case, in records per side, that uses the nested loops. Larger ones use `joiner.check.model.expected`."""
+"""The largest case, in entries per side, that uses the nested loops. Larger ones use `joiner.check.model.expected`."""
 
 _DIFFERENCES_SHOWN: Final = 5
 
@@ -57,7 +58,11 @@ class BufferClass(Protocol):
 
 @dataclass
 class Outcome:
-    """The result of a case: the pairs at the end of the input, those after both streams end, and differences."""
+    """The result of a case: how many records it has, and the differences that were found.
+
+    ``certain``: the number of certain pairs at the end of the input. ``after_end``: their number once both streams have
+    ended.
+    """
 
     name: str
     records: int
@@ -83,7 +88,10 @@ def load_buffer() -> BufferClass:
 
 
 def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
-    """Run ``case`` with each way of splitting it into batches, until one run differs from the oracle."""
+    """Run ``case`` with each way of splitting it into batches, until one run differs from the oracle.
+
+    A number of pairs that differs from the one worked out by hand is also a difference.
+    """
     outcome = Outcome(case.name, sum(isinstance(e, Rec) for e in (*case.left, *case.right)))
     outcome.certain, outcome.after_end = (len(answer(case, closed=closed).pairs) for closed in (False, True))
     if case.pairs is not None and (outcome.certain, outcome.after_end) != case.pairs:
@@ -100,7 +108,7 @@ def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
 
 
 def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = False) -> expected.Answer:
-    """Return what must have been emitted after reading the first ``stops`` entries of each side."""
+    """Return what must have been emitted after reading the first ``stops`` entries of each side (None: all entries)."""
     left_stop, right_stop = stops or (len(case.left), len(case.right))
     left, right = case.left[:left_stop], case.right[:right_stop]
     options = {"tolerance_ns": case.tolerance_ns, "lateness_ns": case.lateness_ns, "closed": closed}

@@ -105,7 +105,7 @@ def unmatched(
 def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bool:
     """Return whether a further record with the time ``future`` would become a neighbour of a record at ``ts``.
 
-    ``others``: the times of the earlier records on the further record's side, ascending.
+    ``others``: the times of the records already read on the further record's side, ascending.
     """
     before, behind = bisect_right(others, ts), bisect_left(others, ts)
     is_prev = future <= ts and bisect_right(others, future) == before
@@ -117,7 +117,7 @@ def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bo
 
 
 def _neighbours_of(future: int, times: list[int], direction: str) -> set[int]:
-    """Return the indices, in the ascending ``times``, of the neighbours of a further record at ``future``."""
+    """Return the indices in ``times`` (ascending) of the neighbours of a further record at ``future``."""
     before, behind = bisect_right(times, future) - 1, bisect_left(times, future)
     has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
     if direction == "nearest" and has_prev and has_next:
@@ -179,14 +179,14 @@ class Stream:
     frontiers: dict[int, int]
 
     def times_by_key(self) -> dict[int, list[int]]:
-        """Return the times of each key, ascending."""
+        """Return the times of each key's records, ascending."""
         if not len(self.key):
             return {}
         keys, starts = np.unique(self.key, return_index=True)
         return dict(zip(keys.tolist(), map(np.ndarray.tolist, np.split(self.ts, starts[1:])), strict=True))
 
     def frontier_of(self, keys: Ints) -> Ints:
-        """Return the frontier of each of ``keys``, which must be sorted; ns, shape (n,)."""
+        """Return the frontier of each of ``keys`` in ns, shape (n,). ``keys`` must be sorted."""
         everywhere = max(self.frontiers.get(ALL_KEYS, _NOTHING_YET), int(_NOTHING_YET))
         distinct, counts = np.unique(keys, return_counts=True)
         own = [max(self.frontiers.get(key, _NOTHING_YET), everywhere) for key in distinct.tolist()]
@@ -194,7 +194,10 @@ class Stream:
 
 
 class Pairs(NamedTuple):
-    """n pairs sorted by (left seq, right seq): seqs, times in ns, and ordinals among equal times, shape (n,) each."""
+    """n pairs sorted by (left seq, right seq): seqs, times in ns, and ordinals among equal keys and times.
+
+    All arrays have shape (n,).
+    """
 
     left_seq: Ints
     right_seq: Ints
@@ -213,7 +216,10 @@ def certain_pairs(
     driver: str = "both",
     closed: bool = False,
 ) -> Pairs:
-    """Return all pairs whose records are certain to be neighbours, given the frontiers of the two streams."""
+    """Return all pairs within the tolerance that are certain, given the frontiers of the two streams.
+
+    See `joiner.check.model.oracle.join` for the options.
+    """
     left_place, right_place = _places(left, right)
     from_left = from_right = (left_place[:0], left_place[:0])
     if driver != "right":
@@ -238,9 +244,10 @@ def certain_pairs(
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """Return a rank for each left and right record that orders the records of both sides by (key, time).
+    """Return a number for each left and right record that orders the records of both sides by (key, time).
 
-    They are built from ranks, because combining keys with times in ns would overflow.
+    Equal keys and times have equal numbers. The numbers are computed from the ranks of keys and times, because numbers
+    computed from times in ns would overflow.
     """
     times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)
     keys, key_rank = np.unique(np.concatenate([left.key, right.key]), return_inverse=True)

@@ -54,7 +54,7 @@ class Rows(NamedTuple, Generic[Key]):
 
 
 def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Rows[int]:
-    """Return the same result as `aligned.align`. Here, each column is given with its sorted stream."""
+    """Return the same rows as `aligned.align`, but from sorted streams. Each column is given with its stream."""
     relations = [
         [_neighbours(driver, stream, column, direction) for direction in DIRECTIONS[column.rule]]
         for stream, column in columns
@@ -78,7 +78,7 @@ def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Ro
 
 
 def certain_grid_rows(grid: Grid, columns: Sequence[tuple[Stream, Column]]) -> Rows[tuple[int, int]]:
-    """Return the same result as `aligned.align_grid`, with the columns as in `certain_rows`."""
+    """Return the same rows as `aligned.align_grid`, but from sorted streams; see `certain_rows`."""
     table = [
         (key, grid.origin_ns + tick * grid.every_ns, tick)
         for key, times in sorted(_times_by_key([stream for stream, _ in columns]).items())

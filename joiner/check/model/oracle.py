@@ -60,8 +60,9 @@ class Stream:
             self._read(entry, lateness_ns)
 
     def frontier(self, key: int) -> int:
-        """Return the frontier of ``key``, or the frontier of all keys if that is larger. A record that arrives below it
-        is late.
+        """Return the time below which a record of ``key`` is late.
+
+        This is the frontier of the key or that of all keys, whichever is larger.
         """
         return max(self._promised.get(key, NOTHING_YET), self._promised.get(ALL_KEYS, NOTHING_YET))
 
@@ -122,7 +123,7 @@ def join(
 def unmatched(
     left: Sequence[Rec | Watermark], right: Sequence[Rec | Watermark], *, closed: bool = False, **options: Any
 ) -> tuple[set[int], set[int]]:
-    """Return, by side, the seqs of accepted records that are not in any pair, and that no further input could pair.
+    """Return, by side, the seqs of accepted records that are in no pair and that no further input could pair.
 
     ``options``: see `join`. It suffices to try two kinds of further input: no record in the other stream, and a single
     record at each time that might be the best one. Additional records would only compete for the same neighbours.

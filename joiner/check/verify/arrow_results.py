@@ -29,7 +29,7 @@ def results_of(value: bytes, time_unit: str) -> list[FoundJoined]:
         unit = table.schema.metadata[b"unit"].decode()
         at = table.schema.get_field_index("phenomenonTime")
         if table.schema.field(at).type != pa.timestamp("ns", "UTC"):
-            raise Unreadable("phenomenonTime is not in nanoseconds")
+            raise Unreadable("phenomenonTime is not a UTC timestamp in nanoseconds")
         table = table.set_column(at, "phenomenonTime", table.column(at).cast(pa.int64()))
         return [_result(cells, unit, time_unit) for cells in table.to_pylist()]
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:

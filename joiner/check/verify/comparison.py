@@ -52,7 +52,7 @@ class FoundOutput(msgspec.Struct, frozen=True):
 
 
 _Decoded = tuple["Message", str, FoundJoined | None, str]
-"""A result in a message: its id, the decoded result, and a description of what is wrong with it."""
+"""A message, and a result in it: its id, the decoded result, and what is wrong with it; see `_decode_result`."""
 
 
 class _FoundId(msgspec.Struct):
@@ -79,7 +79,10 @@ class Outputs:
 
 
 def read_outputs(evidence: Evidence, settings: JoinerSettings, findings: Findings) -> Outputs:
-    """Read the application's late and unmatched records and dead letters. Count dead letters from other services."""
+    """Read the application's late and unmatched records and dead letters.
+
+    Count those of other applications and services, and report messages that cannot be decoded.
+    """
     outputs, application = Outputs(), settings.application.name
     for what, messages in ((LATE, evidence.late()), (UNMATCHED, evidence.unmatched())):
         for message in messages:
@@ -182,7 +185,10 @@ def _decode_results(message: Message, time_unit: str) -> list[tuple[str, FoundJo
 
 
 def _decode_result(message: Message) -> tuple[str, FoundJoined | None, str]:
-    """Return a result's id, the decoded result, and a description of what is wrong with it (empty if nothing is)."""
+    """Return a result's id, the decoded result, and what is wrong with it.
+
+    The id and the fault may be empty, and the result None.
+    """
     try:
         found = _joined.decode(message.value or b"")
         return found.id, found, ""

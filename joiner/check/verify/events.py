@@ -28,6 +28,7 @@ from broker.wire.records import (
     encode,
 )
 from joiner.check.found.evidence import EvidenceError
+from joiner.check.verify.outputs import joined_offsets, unmatched_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,7 +129,7 @@ def _members(payload: bytes) -> dict[str, Any]:
 
 
 def _refuse_half_surrogates(pairs: tuple[Any, ...]) -> None:
-    """Raise ValueError for a lone surrogate, which is not valid Unicode. It can only come from an escape sequence."""
+    """Raise ValueError for a lone surrogate, which is not valid Unicode. Only an escape sequence can produce one."""
     parts: list[Any] = list(pairs)
     while parts:
         part = parts.pop()
@@ -165,7 +166,7 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """How many of the file's quantities one side of a join (or no side) selects, and how many had each fate."""
+    """How many of the file's quantities one side selects (or no side does), and how many quantities had each fate."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)
@@ -290,8 +291,6 @@ class _Fates:
     """Looks up the fate of each record of a unit by its position in the data topic."""
 
     def __init__(self, result: UnitResult, topic: str) -> None:
-        from joiner.check.verify.outputs import joined_offsets, unmatched_offsets  # noqa: PLC0415 - it imports this module's caller
-
         self._judgement = result.judgement
         self._topic = topic
         self._start, self._stop = result.span.start.get(topic, 0), result.span.stop.get(topic, 0)
@@ -305,9 +304,9 @@ class _Fates:
         }
 
     def of(self, seq: int, name: str) -> str:
-        """Return what happened to the record at position ``seq`` of the topic.
+        """Return the fate of the record at position ``seq`` of the topic, or ``unaccounted`` if it has none.
 
-        ``name``: the side of the join that the record was offered to (for example ``gap left``), or `NO_SIDE`.
+        ``name``: a side that selects the record (for example ``gap left``), or `NO_SIDE`.
         """
         offset = self._judgement.offset(seq)
         if offset < self._start:

@@ -89,7 +89,7 @@ class UnitJudgement:
         self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
         """The records that at least one side selects and that are not rejected, by topic and position."""
         self.rejected: dict[str, Rejected] = {}
-        """The dead letters expected for records, by id."""
+        """The dead letters expected for rejected entries, by id."""
         self.rejected_places: set[tuple[str, int]] = set()
         self.not_selected = 0
         self.watermarks = 0
@@ -103,7 +103,7 @@ class UnitJudgement:
 
     @property
     def things(self) -> list[str]:
-        """The things that have been read, by key."""
+        """The things that have been read. The key of each is its index."""
         return list(self._keys)
 
     def sides_of(self, operator: str) -> list[SideJudgement]:
@@ -193,7 +193,7 @@ class UnitJudgement:
         seq, key = entry.seq, self._key(record.thing)
         self.records[entry.message.topic][seq] = record
         for side in selecting:
-            # A side that reads several quantities may select more than one record of an event.
+            # A side that reads several quantities may select several records of an event, which are not duplicates.
             quantity = record.quantity
             identity = record.id if side.quantity is not None else f"{len(quantity)}:{quantity}{record.id}"
             verdict = side.judge.judge(key, entry.ts, seq, identity if entry.has_id else None)

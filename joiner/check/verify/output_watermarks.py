@@ -1,6 +1,6 @@
 """Checks that each watermark in a unit's results is true: no later result in the partition is older.
 
-Uses neither the joiner's bounds nor its state. A watermark is judged by what follows it in the log, and by that alone.
+A watermark is judged only by what follows it in the log. Neither the joiner's bounds nor its state are used.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def without_watermarks(messages: Sequence[Message], settings: JoinerSettings, fi
         elif mark.quantity in outputs:
             older = oldest.get((mark.quantity, mark.thing))
             if older is not None and older.twice_ns < 2 * mark.time_ns:
-                text = f"{message.place}: {(message.value or b'').decode()} is not true: {older.place} is older"
+                shown = (message.value or b"").decode()
+                text = f"{message.place}: {shown} is not true: the result at {older.place} is older"
                 findings.differ("unexpected", WATERMARKS, "", text)
     return [message for message in messages if message.offset not in marks]
 

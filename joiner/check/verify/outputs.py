@@ -243,7 +243,7 @@ def joined_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
 
 
 def unmatched_offsets(result: UnitResult, side: SideJudgement) -> set[int]:
-    """Return the positions of the side's unmatched records or, for a driver, of records whose rows were left out."""
+    """Return the positions of the side's unmatched records or, for an align's driver, those of left-out rows."""
     if side.join.name in result.rows:
         return result.rows[side.join.name].left_out(side.side)
     return result.pairs[side.join.name].unmatched[side.side]

@@ -177,8 +177,9 @@ def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Me
     if found.thing != left.thing:
         wrong.append(f"thing: {found.thing!r}, expected {left.thing!r}")
     is_arrow = not (message.value or b"").startswith(b"{")
-    if message.key != (None if is_arrow else left.thing.encode()):
-        wrong.append(f"Kafka key: {message.key!r}, expected {left.thing!r}")
+    key = None if is_arrow else left.thing.encode()
+    if message.key != key:
+        wrong.append(f"Kafka key: {message.key!r}, expected {key!r}")
     if found.quantity != want.join.output:
         wrong.append(f"quantity: {found.quantity!r}, expected {want.join.output!r}")
     if not is_same_time(bytes(found.phenomenonTime), msgspec.Raw(mean.encode())):

@@ -3,8 +3,8 @@
 A point has the measurement ``joined`` and the tags ``join``, ``thing`` and ``quantity``, as well as ``half=1`` if the
 mean time was rounded down by half a nanosecond, and ``tie`` if the pair has one. Its fields are ``result``, or ``left``
 and ``right``. The point of an aligned row has ``result`` and one field for each column that has a value. Points of
-other joins with the same quantities are only counted. A pair does not count as missing if the connector wrote a dead
-letter for it because a name in it cannot be a tag.
+other applications with the same quantities are only counted. A point does not count as missing if the connector wrote
+a dead letter for its result, for example because a name in it cannot be a tag.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def _flux(text: str) -> str:
 
 
 def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
-    """Yield the key, field and value of each row. An empty line precedes a new header."""
+    """Yield the key, field and value of each row. Raises `EvidenceError` if InfluxDB reports an error instead."""
     header: dict[str, int] | None = None
     for row in csv.reader(text):
-        if not any(row):
+        if not any(row):  # an empty line precedes a new header
             header = None
         elif header is None:
             header = {name: at for at, name in enumerate(row)}
@@ -182,7 +182,10 @@ class PointsCheck:
             self._compared.append((name, identity, f"{_shown(key)}: {'; '.join(wrong)}"))
 
     def _take(self, name: str, identity: str, key: PointKey, *, is_due: bool) -> Fields | None:
-        """Count a result's point, remove it from the points that were read, and return its fields."""
+        """Count a result's point, and remove it from the points that were read.
+
+        Return its fields, or None if there is no such point.
+        """
         fields = self._points.pop(key, None)
         counts = self._expected if is_due else self._after
         counts[name] = counts.get(name, 0) + (is_due or fields is not None)
@@ -211,7 +214,7 @@ class PointsCheck:
             if key.join and key.join not in self._joins:
                 findings.count("points of other applications")
                 continue
-            hint = "" if key.join else " (without a tag join, so written by an older release: see docs/db_connector.md)"
+            hint = "" if key.join else " (no tag join, so an older release wrote it: see docs/db_connector.md)"
             findings.differ("unexpected", POINTS, key.join, f"{_shown(key)}: {fields}{hint}")
 
 

@@ -1,7 +1,8 @@
 """Computes the expected rows of one align in one unit, and compares the rows in the output with them.
 
-Values in linear columns may differ by 1e-12 of the larger neighbour, or of the period. Where a period wraps around,
-values at either end are accepted. All other values must match exactly.
+Values in linear columns may differ by 1e-12 of the larger neighbour's value or, if that is larger, of the period. Where
+a period wraps around, values at either end are accepted. Results of functions may have a relative difference of up to
+1e-12. All other values must match exactly.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class ExpectedRows:
         return self.rows.used[list(self.align.columns).index(side)]
 
     def altered_result(self, row: RowKey, found: float | None, values: Mapping[str, float | None]) -> list[str]:
-        """Return the difference between the result of a row and the expected one, if there is one.
+        """Return the difference between a row's result and the expected one, as a list that is empty if they match.
 
         ``values``: the values found in the row. A function is applied to them, because interpolated values may differ
         from the expected ones by rounding, which a function may amplify.

@@ -137,15 +137,15 @@ def test_a_secret_that_cannot_be_read_is_told_before_anything_is_checked(
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
-        (["--random", "-1"], "argument --random: '-1' is out of range: must be an integer of at least 0"),
-        (["--random", "many"], "'many' is out of range: must be an integer of at least 0"),
-        (["verify", "--examples", "1.5"], "'1.5' is out of range: must be an integer of at least 0"),
-        (["verify", "--timeout", "0"], "'0' is out of range: must be above 0 and below 86400 seconds"),
-        (["verify", "--timeout", "nan"], "'nan' is out of range: must be above 0 and below 86400 seconds"),
-        (["verify", "--timeout", "soon"], "'soon' is out of range: must be above 0 and below 86400 seconds"),
+        (["--random", "-1"], "argument --random: '-1' is not an integer of at least 0"),
+        (["--random", "many"], "'many' is not an integer of at least 0"),
+        (["verify", "--examples", "1.5"], "'1.5' is not an integer of at least 0"),
+        (["verify", "--timeout", "0"], "'0' is not a number of seconds above 0 and below 86400"),
+        (["verify", "--timeout", "nan"], "'nan' is not a number of seconds above 0 and below 86400"),
+        (["verify", "--timeout", "soon"], "'soon' is not a number of seconds above 0 and below 86400"),
     ],
 )
-def test_a_number_out_of_range_is_told_with_the_range(
+def test_text_that_is_no_number_in_the_range_is_refused_with_the_range(
     arguments: list[str], allowed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

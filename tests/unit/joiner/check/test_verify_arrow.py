@@ -182,6 +182,15 @@ def test_an_altered_field_of_a_result_is_named(column: str, change: Callable[[An
     assert ("phenomenonTime" if column == "half" else column) in text
 
 
+def test_a_message_with_a_kafka_key_is_altered_because_it_should_have_none() -> None:
+    settings, messages = settings_and_input("arrow", "arrow")
+    found, checkpoint = pipeline(settings, messages)
+    at = next(at for at, message in enumerate(found) if message.topic == settings.topics.out)
+    found[at] = found[at]._replace(key=b"R1")
+    texts = check(settings, found, checkpoint).examples["altered results"]
+    assert all(text.endswith("Kafka key: b'R1', expected None") for text in texts)
+
+
 @pytest.mark.parametrize("column", ["left_offset", "right_row", "join"])
 def test_a_result_of_another_pair_is_found(column: str) -> None:
     settings, messages = settings_and_input("arrow", "arrow")
