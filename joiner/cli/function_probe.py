@@ -4,8 +4,8 @@ A function may have side effects, so it is called as rarely as possible: once wi
 fails, once with a single pair. Built-in functions are not called.
 
 Failing for made-up pairs proves little, because a function may reject a machine that it does not know. A function is
-therefore refused only for an error that would occur with any pair: it does not accept two arguments, uses an undefined
-name, or does not return a column of numbers. Any other exception only causes a warning.
+therefore refused only for an error that would occur with any pair or row: for example, it does not accept the
+arguments, uses an undefined name, or does not return a column of numbers. Any other exception only causes a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from joiner.operators import AlignSettings
 
 MADE_UP: Final = "made-up"
-"""The thing in all made-up pairs and the prefix of their event ids, so that a joining function can recognise them."""
+"""The thing in all made-up pairs and rows, and the prefix of all event ids, so that a function can recognise them."""
 
 _TIME_NS: Final = 1_577_836_800 * 10**9
 """2020-01-01T00:00:00Z."""
@@ -136,7 +136,7 @@ def _made_up(side: int, count: int) -> Columns:
 
 
 def _fails_for_all(error: BaseException) -> bool:
-    """Return whether the error that a joining function raised would occur for every pair."""
+    """Return whether the error that a function raised would occur for every pair or row."""
     if isinstance(error, UnusableValuesError | NameError | ImportError | NotImplementedError):
         return True
     if isinstance(error, AttributeError):
@@ -146,7 +146,7 @@ def _fails_for_all(error: BaseException) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Describe on one line the exception and where it was raised."""
+    """Describe the exception, and where it was raised, on one line."""
     what = " ".join(reason_of(error)[:_REASON_LENGTH_MAX].split()).rstrip(": ")
     place = place_of(error)
     return f"{place}: {what}" if place else what

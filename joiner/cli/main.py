@@ -55,7 +55,8 @@ examples:
   joiner reset --yes                      delete all progress: the next start begins at application.start
 
 An environment variable overrides the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
-Exit status: 0 success, 1 a unit could not continue or Kafka does not answer, 2 invalid arguments or settings.
+Exit status: 0 success; 1 failure, for example because Kafka does not answer or a unit could not continue; 2 invalid
+arguments or settings, or reset without --yes.
 """
 
 

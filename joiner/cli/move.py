@@ -1,6 +1,7 @@
-"""``joiner move``: orders units to be moved to another site, reports each step, and reads the outcome from checkpoints.
+"""``joiner move``: orders units to be moved to another site, and reports each step and the outcome.
 
-If this program dies, nothing is lost: its order expires, and units that have already been released are claimed by the
+The runners report on the control topic. If a report does not arrive, the outcome is read from the unit's checkpoint. If
+this program dies, nothing is lost: its order expires, and units that have already been released are claimed by the
 target or reclaimed by the source.
 """
 
@@ -40,7 +41,8 @@ _REPORT_TIMEOUT_S: Final = 5.0
 def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout_s: float, clock: Clock) -> int:
     """Move the ``requested`` units (None: all) to the site ``to``. Return the exit status.
 
-    The status is 0 if all units are confirmed to run there, 1 if not, and 2 if a requested unit does not exist.
+    The status is 0 if all units already belong to the site or are confirmed to run there, 2 if a requested unit does
+    not exist, and 1 otherwise.
     """
     name = settings.application.name
     admin = make_admin(settings.kafka)
@@ -50,7 +52,8 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
     existing = range(settings.topics.partitions)
     unknown = sorted(set(requested or []) - set(existing))
     if unknown:
-        print(f"there is no unit {', '.join(map(str, unknown))}: the units of {name!r} are 0 to {existing[-1]}")
+        numbers = " or ".join(map(str, unknown))
+        print(f"application {name!r} has no unit {numbers}; its units are 0 to {existing[-1]}")
         return 2
     units = sorted(set(requested)) if requested is not None else list(existing)
     with closing(Readers(settings, clock)) as readers:
@@ -58,7 +61,8 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
     to_move = [unit for unit, checkpoint in found.items() if _is_to_move(unit, checkpoint, to)]
     has_unowned = any(checkpoint is None or checkpoint.run == RESET_RUN for checkpoint in found.values())
     if not to_move:
-        print("nothing to do" if not has_unowned else f"some units have no owner; start a joiner with --site {to}")
+        unowned = f"some units have no owner; start a joiner with --site {to} to claim them"
+        print(unowned if has_unowned else "nothing to do")
         return 1 if has_unowned else 0
     began_s = clock.monotonic_s()
 
@@ -91,7 +95,7 @@ def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
         print(f"unit {unit}: has had no owner since a reset; start a joiner with --site {to} to claim it")
         return False
     if checkpoint.site == to:
-        print(f"unit {unit}: owner is already {checkpoint.owner}; nothing to do")
+        print(f"unit {unit}: already owned by {checkpoint.owner}; nothing to do")
         return False
     return True
 
@@ -161,7 +165,7 @@ class _Move:
         if checkpoint.on_the_way is not None:
             if waited_s <= _RECLAIM_TIMEOUT_S:
                 return False
-            why = f"its owner is {checkpoint.owner}; start a joiner with --site {order.to} to claim it"
+            why = f"no runner has claimed it; start a joiner with --site {order.to} to claim it"
             order.finish(unit, Step.KEPT, why)
         elif is_at_target:
             if waited_s <= _REPORT_TIMEOUT_S:
@@ -174,7 +178,7 @@ class _Move:
         elif waited_s <= _REPORT_TIMEOUT_S:
             return False  # the release may be in progress
         else:
-            way_out = f"if it has stopped, run `joiner run --site {order.to} --force-claim` to claim the unit"
+            way_out = f"if that runner has stopped, run `joiner run --site {order.to} --force-claim` to claim the unit"
             order.finish(unit, Step.KEPT, f"{checkpoint.owner} has not released it; {way_out}")
         return True
 

@@ -21,7 +21,11 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
-    """Delete the state of all units, and fence processes that are still running. Return the exit status."""
+    """Delete the state of all units, and fence processes that are still running. Return the exit status.
+
+    Without ``confirmed``, only print what this would do; the status is then 2. It is 1 if a unit could not be reset,
+    otherwise 0.
+    """
     application = settings.application.name
     admin = make_admin(settings.kafka)
     units = range(settings.topics.partitions)
@@ -30,10 +34,12 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
         print(f"application {application!r} has never run: nothing to reset")
         return 0
     if not confirmed:
+        start = settings.application.start
+        again = " and writes all results again, with the same ids" if start == "earliest" else ""
         print(
             f"This deletes the progress of application {application!r} in all {settings.topics.partitions} units. On "
-            f"its next start, it begins at application.start = {settings.application.start!r} and writes all results "
-            f"again, with the same ids. Results already in the topic {settings.topics.out} are kept. "
+            f"its next start, it begins at application.start = {start!r}{again}. Results already in the topic "
+            f"{settings.topics.out} are kept. "
             "Stop its processes first, then repeat the command with --yes."
         )
         return 2
@@ -50,9 +56,12 @@ def reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
                 result_ends = fence_partitions(readers, unit, transactions, checkpoint)
                 state = read_state(readers, unit)
             transactions.begin_anew(state, msgspec.structs.replace(checkpoint, result_ends=result_ends))
-        except (Fenced, Aborted) as error:
+        except Fenced:
             has_failed = True
-            print(f"unit {unit}: not reset ({str(error) or 'a running process has claimed it'}): stop it and repeat")
+            print(f"unit {unit}: not reset, because a running process has claimed it; stop the process and repeat")
+        except Aborted as error:
+            has_failed = True
+            print(f"unit {unit}: not reset ({error}); repeat the command")
         else:
             print(f"unit {unit}: reset, {len(state.values)} state records deleted")
     return 1 if has_failed else 0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 WIDTH: Final = 100
-"""The maximum line width in columns. Only a table with unusually long names or numbers may be wider."""
+"""The maximum line width in columns. The first line, or a table with unusually long names or numbers, may be wider."""
 
 _NAME_LENGTH_MAX: Final = 24
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -49,7 +49,7 @@ _LARGER_S: Final = ((172_800.0, 86_400, "d"), (7_200.0, 3_600, "h"), (120.0, 60,
 class JoinStatus(msgspec.Struct, frozen=True):
     """The status of a join in one unit: totals (None if not yet counted per join), held records, frontiers in ns.
 
-    ``frontier_*``: the lowest and the highest frontier among the keys on that side.
+    ``frontier_*``: the lowest and the highest frontier among the keys on that side, or None if there is none.
     """
 
     pairs: int | None
@@ -64,7 +64,7 @@ class JoinStatus(msgspec.Struct, frozen=True):
 
 
 class AlignStatus(msgspec.Struct, frozen=True):
-    """An align in a unit: its totals, and by stream the records held and the frontiers.
+    """The status of an align in one unit: its totals and, by stream, the held records and the frontiers in ns.
 
     ``failed``: rows for which the function failed. ``dropped``: rows that were left out. ``frontiers``: as in
     `JoinStatus`, without streams that have had no record.
@@ -109,8 +109,9 @@ class UnitSummary(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """The status of an application. ``units``: one summary per unit, None for a unit that has never run.
 
-    ``at``: when the status was read, ISO 8601 in UTC. ``processes``: the units of each process, by site and instance.
-    ``not_served``: for each unit that a runner cannot serve, a line of text with the reason.
+    ``at``: when the status was read, ISO 8601 in UTC. ``semantics``: the fingerprint of the settings. ``processes``:
+    the units of each process, by site and instance. ``not_served``: for each unit that a runner cannot serve, a line of
+    text with the reason.
     """
 
     application: str
@@ -255,7 +256,7 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def lines_of(status: Status) -> list[str]:
-    """Return the status as text of at most `WIDTH` columns. Only the first line may be longer.
+    """Return the status as lines of text; see `WIDTH`.
 
     Programs may parse this text: the first line ends with the time, and each line that begins with a number
     describes a unit.
@@ -403,6 +404,6 @@ def _span(frontier: tuple[int, int] | None) -> str:
     low, high = (datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") for ns in frontier)
     if low == high:
         return low
-    # Show a date that both share only once.
+    # If both have the same date, show it only once.
     date, _, clock = high.partition("T")
     return f"{low}..{clock}" if low.startswith(date) else f"{low}..{high}"

@@ -69,7 +69,7 @@ def test_all_units_move_there_and_back_while_data_flows(app: Application) -> Non
             assert owners(app) == all_of(owner)
         again = move(app, "green")
         assert again.returncode == 0
-        assert again.stdout.count("owner is already green green; nothing to do") == PARTITIONS
+        assert again.stdout.count("already owned by green green; nothing to do") == PARTITIONS
     app.wait_until_through()
     assert "green green" in app.command("status").stdout
     assert (blue.stop(), green.stop()) == (0, 0)

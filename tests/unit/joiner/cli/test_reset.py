@@ -1,0 +1,56 @@
+"""Does `joiner reset` say what it does, and why a unit was not reset?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from joiner.cli import reset
+from joiner.runtime.kafka.transaction import Aborted, Fenced
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+
+def run_reset(monkeypatch: pytest.MonkeyPatch, error: Exception, *, confirmed: bool = True, **options: Any) -> int:
+    """Reset an application that has run. ``error``: what the claim of each unit raises."""
+    settings = make_settings(**options)
+
+    class Transactions:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def init(self) -> None:
+            raise error
+
+    monkeypatch.setattr(reset, "make_admin", lambda _settings: None)
+    monkeypatch.setattr(reset, "topic_facts", lambda _admin, names: dict.fromkeys(names))
+    monkeypatch.setattr(reset, "ensure_topics", lambda _admin, _topics: {})
+    monkeypatch.setattr(reset, "unsubscribed_consumer", lambda _settings: None)
+    monkeypatch.setattr(reset, "UnitTransactions", Transactions)
+    return reset.reset(settings, ManualClock(), confirmed=confirmed)
+
+
+def test_a_process_that_claims_the_unit_meanwhile_is_to_be_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, Fenced()) == 1
+    text = "unit 0: not reset, because a running process has claimed it; stop the process and repeat"
+    assert capsys.readouterr().out.splitlines()[0] == text
+
+
+def test_a_failed_transaction_does_not_ask_to_stop_a_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, Aborted("the broker is not available")) == 1
+    text = "unit 0: not reset (the broker is not available); repeat the command"
+    assert capsys.readouterr().out.splitlines()[0] == text
+
+
+def test_what_a_reset_would_do_is_true_of_a_start_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_reset(monkeypatch, Fenced(), confirmed=False, application={"start": "latest"}) == 2
+    shown = capsys.readouterr().out
+    assert "begins at application.start = 'latest'" in shown
+    assert "writes all results" not in shown
