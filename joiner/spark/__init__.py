@@ -1,4 +1,4 @@
-"""The operators for Spark: `neighbour_join` joins two DataFrames, `align` adds columns to one. Both take streams."""
+"""The operators for Spark: `neighbour_join` joins DataFrames, and `align` adds columns to one. Both accept streams."""
 
 try:
     import pyspark  # noqa: F401 - first, because the extra is named after it

@@ -5,7 +5,8 @@ into buckets. All rows with the same key go to the same bucket, and each bucket 
 Between the JVM and the operator, the rows of a bucket are transferred as serialized Arrow tables ("packed"), because
 Arrow represents every type exactly.
 
-All functions except `group_keys` run in Python workers.
+`group_keys` runs where the query is built. `in_packed_parts`, and the functions that `packer` and `unpacker` return,
+run in Python workers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from joiner.spark.rows import Side
 PACKED: Final = "bucket int, side int, packed binary"
 """The schema of the operators' input: each row is a packed table of rows from one bucket and one side.
 
-A side is a number: 0 left and 1 right, or 0 the driver of aligned rows and then the tables of its columns."""
+A side is a number: 0 for left and 1 for right or, for aligned rows, 0 for the driver and the numbers from 1 for the
+tables of its columns."""
 
 _PACKED_ROWS_MAX: Final = 200_000
 """Number of rows that a worker collects before it packs them: tens of megabytes. A smaller number would produce many

@@ -1,7 +1,7 @@
 """Validates the columns of DataFrames: their names, and those used as times, as keys and to order rows.
 
-`neighbour_join` and `align` share these checks. Every error is a Spark `AnalysisException` that names the argument and
-the DataFrame, and says what to change.
+`neighbour_join` and `align` share these checks. Every error is a Spark `AnalysisException`. The message names the
+argument and, where relevant, the DataFrame, and says what is wrong or how to correct it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Frame:
 
 
 def arrow_schema(types: Sequence[spark.DataType]) -> pa.Schema:
-    """Return the Arrow types of columns, see `in_utc`."""
+    """Return an Arrow schema with the types of columns; see `in_utc`."""
     fields = [spark.StructField(f"c{place}", kind) for place, kind in enumerate(types)]
     return in_utc(to_arrow_schema(spark.StructType(fields), timezone="UTC"))
 
@@ -97,7 +97,7 @@ class Unit:
 
     @classmethod
     def of(cls, kind: spark.DataType) -> Self:
-        """Return the unit for times of a type."""
+        """Return the unit of durations for times of a type."""
         return cls(not isinstance(kind, _INTEGERS))
 
     def duration(self, name: str, value: object) -> int:
@@ -142,8 +142,8 @@ def check_times(frames: list[Frame], at: list[int]) -> Unit:
     for frame, kind in zip(frames[1:], kinds[1:], strict=True):
         if unit != Unit.of(kind) or (unit.is_datetime and kinds[0] != kind):
             raise AnalysisException(
-                f"time: {frames[0].name} is of type {kinds[0].simpleString()}, but {frame.name} is of type "
-                f"{kind.simpleString()}; cast one of them so that the types match"
+                f"time: the column of {frames[0].name} is of type {kinds[0].simpleString()}, but that of {frame.name} "
+                f"is of type {kind.simpleString()}; cast one of them so that the types match"
             )
     return unit
 
@@ -167,8 +167,8 @@ def key_types(frames: list[Frame], keys: list[list[int]]) -> list[spark.DataType
         for name, kind in zip(shown, kinds, strict=True):
             if kind != kinds[0] and not are_integers:
                 raise AnalysisException(
-                    f"by: {shown[0]} is {kinds[0].simpleString()}, {name} is {kind.simpleString()}; cast one of them "
-                    "to the other's type"
+                    f"by: {shown[0]} is {kinds[0].simpleString()}, but {name} is {kind.simpleString()}; cast one of "
+                    "them to the other's type"
                 )
         found.append(max(kinds, key=_width) if are_integers else kinds[0])
     return found
@@ -181,7 +181,8 @@ def _width(kind: spark.DataType) -> int:
 def order_places(order: str | Sequence[str] | None, frames: list[Frame], none_of_them: str) -> list[tuple[int, ...]]:
     """Return, for each frame, the positions of its columns, beginning with those named in ``order``.
 
-    ``none_of_them``: the words with which an error message says that no frame has a column.
+    ``none_of_them``: the words with which an error message says that no frame has a column. Raises `AnalysisException`
+    if a name in ``order`` is in no frame, or if a frame has several columns of that name.
     """
     names = column_names(order)
     for name in names:
@@ -195,7 +196,10 @@ def order_places(order: str | Sequence[str] | None, frames: list[Frame], none_of
 
 
 def bucket_count(buckets: object, session: SparkSession) -> int:
-    """Return the number of buckets, which defaults to the number of Spark's shuffle partitions."""
+    """Return the number of buckets. The default is the number of Spark's shuffle partitions.
+
+    Raises `AnalysisException` if it is not an integer, or is out of range.
+    """
     if buckets is None:
         buckets = int(str(session.conf.get("spark.sql.shuffle.partitions")))
     if isinstance(buckets, bool) or not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:

@@ -63,7 +63,7 @@ def late_columns(sides: int) -> list[str]:
 
 
 def processor(operator: Operator) -> StatefulProcessor:
-    """Return a stateful processor that keeps ``operator`` for each bucket.
+    """Return a stateful processor that runs ``operator`` on each bucket and keeps its state between micro-batches.
 
     Before the first micro-batch, Spark calls ``init`` in a process on the driver's machine that cannot see the
     ``--py-files``. The class is therefore defined inside this function, so that it is pickled by value, and it imports

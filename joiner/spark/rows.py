@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_ROW: Final = -1
-"""Takes the place of a row index where an unmatched row has no partner."""
+"""Takes the place of a row's index where there is no row, for example because a row is unmatched."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Side:
     """The positions of one side's columns.
 
     ``by``: the key columns. ``time``: the event time. ``order``: all columns, in the sequence in which they order rows
-    with equal key and time. ``others``: all columns except the key, for the result. ``schema``: the types, see
+    with equal key and time. ``others``: all columns except the key, for the result. ``schema``: the types; see
     `in_utc`.
     """
 
@@ -116,7 +116,7 @@ def times(table: pa.Table, side: Side) -> Ints:
 
 
 def keys_of(table: pa.Table, side: Side) -> pa.Table:
-    """Return the key columns of a table, with the same column names for both sides."""
+    """Return the key columns of a table, with the same column names for all sides."""
     return table.select(list(side.by)).rename_columns(_names(len(side.by)))
 
 

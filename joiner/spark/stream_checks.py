@@ -1,6 +1,7 @@
 """Checks what the operators need of streams: a state store, and frontiers that advance.
 
-Every error is a Spark `AnalysisException` that names the argument and the DataFrame, and says what to change.
+Every error is a Spark `AnalysisException`. The message names the argument and, where relevant, the DataFrame, and says
+what is wrong or how to correct it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSt
 
 
 def check_state_store(session: SparkSession, operator: str) -> None:
-    """Raise `AnalysisException` unless the state store is RocksDB. ``operator``: the function that was called."""
+    """Raise `AnalysisException` if the state store is Spark's default, which does not support the operators.
+
+    ``operator``: the function that was called.
+    """
     provider = session.conf.get(_PROVIDER)
     if "HDFSBackedStateStoreProvider" in str(provider):
         raise AnalysisException(
@@ -32,7 +36,7 @@ def check_state_store(session: SparkSession, operator: str) -> None:
 def watermarks(frames: Sequence[Frame], at: Sequence[int]) -> tuple[bool, ...]:
     """Return whether each stream has a watermark on its time column, whose position is in ``at``.
 
-    Raises `AnalysisException` if the watermark is on another column.
+    Raises `AnalysisException` if a stream has its watermark on another column.
     """
     for frame, place in zip(frames, at, strict=True):
         others = [field.name for field in frame.fields if WATERMARK in (field.metadata or {})]
@@ -48,7 +52,7 @@ def watermarks(frames: Sequence[Frame], at: Sequence[int]) -> tuple[bool, ...]:
 def check_certainty(
     frames: Sequence[Frame], has_watermark: Sequence[bool], lateness: Sequence[int | None], what: str
 ) -> None:
-    """Raise `AnalysisException` if a stream's frontier would never advance. ``what``: what would not come out."""
+    """Raise `AnalysisException` if a stream's frontier would never advance. ``what``: what would never be emitted."""
     for frame, is_watermarked, own in zip(frames, has_watermark, lateness, strict=True):
         if not is_watermarked and own is None:
             raise AnalysisException(

@@ -220,19 +220,24 @@ def empty(spark: SparkSession, schema: str = PLAIN) -> DataFrame:
         (PLAIN, {"time": "when"}, {}, "time: driver has no column 'when'"),
         (PLAIN, {}, {"time": "when"}, r"time: columns\['new'\] has no column 'when'"),
         (PLAIN, {}, {"value": "rpm"}, r"value: columns\['new'\] has no column 'rpm'; it has 'key', 'at', 'value'"),
-        (PLAIN + ", more int", {}, {}, r"columns\['new'\]: name the column of values, as in column\(table, 'value'\)"),
+        (
+            PLAIN + ", more int",
+            {},
+            {},
+            r"columns\['new'\]: specify the column of values, as in column\(table, 'value'\)",
+        ),
         (PLAIN, {}, {"time": "value"}, r"time: columns\['new'\]\['value'\] is double; it must be a timestamp"),
         (
             "key int, at timestamp, value int",
             {},
             {},
-            r"by: driver\['key'\] is string, columns\['new'\]\['key'\] is int",
+            r"by: driver\['key'\] is string, but columns\['new'\]\['key'\] is int",
         ),
         (
             "key string, at date, value int",
             {},
             {},
-            r"driver is of type timestamp, but columns\['new'\] is of type date; cast",
+            r"the column of driver is of type timestamp, but that of columns\['new'\] is of type date; cast",
         ),
         ("key string, at timestamp, value string", {}, {"rule": "linear"}, "must contain integers or floats for rule"),
         (PLAIN, {}, {"tolerance": 5}, r"columns\['new'\]: tolerance must be a duration .*, not 5"),
@@ -251,8 +256,8 @@ def test_an_argument_that_cannot_be_used_is_named(
 def test_columns_that_cannot_be_added_are_named(spark: SparkSession) -> None:
     frame = empty(spark)
     cases: list[tuple[Any, Any, str]] = [
-        (frame, {}, "columns must be a mapping of new names to at least one column"),
-        (frame, [column(frame)], "columns must be a mapping of new names to at least one column"),
+        (frame, {}, "columns must be a non-empty mapping from new names to columns"),
+        (frame, [column(frame)], "columns must be a non-empty mapping from new names to columns"),
         (frame, {1: column(frame)}, "columns: the name 1 must be a str"),
         (frame, {"new": frame}, r"columns\['new'\] must be a joiner.column\(…\), not DataFrame"),
         (frame, {"new": column(pd.DataFrame())}, r"columns\['new'\] must be a Spark DataFrame, .* use joiner.align"),

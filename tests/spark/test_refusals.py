@@ -44,6 +44,8 @@ def stream(spark: SparkSession) -> DataFrame:
         ({"tolerance": timedelta(seconds=-1)}, "it must not be negative"),
         ({"lateness": ("1 s", "-1 s")}, "lateness = '-1 s': it must not be negative"),
         ({"lateness": ("1 s",)}, "lateness must be one duration or"),
+        ({"suffixes": ("_only",)}, "suffixes must be .left, right., not .'_only',."),
+        ({"suffixes": "_l"}, "suffixes must be .left, right., not '_l'"),
         ({"suffixes": ("", "")}, "the result would have two columns named 'at'; choose other suffixes, or rename"),
         ({"buckets": 0}, "buckets must be an integer from 1 to .*, not 0"),
     ],
@@ -56,13 +58,13 @@ def test_an_argument_that_cannot_be_used_is_named(spark: SparkSession, options: 
 @pytest.mark.parametrize(
     ("left", "right", "text"),
     [
-        ("key string, at timestamp", "key int, at timestamp", "left.'key'. is string, right.'key'. is int; cast one"),
+        ("key string, at timestamp", "key int, at timestamp", "left.'key'. is string, but right.'key'. is int"),
         (
             "key string, at timestamp",
             "key string, at timestamp_ntz",
-            "left is of type timestamp, but right is of type timestamp_ntz",
+            "the column of left is of type timestamp, but that of right is of type timestamp_ntz",
         ),
-        ("key string, at date", "key string, at int", "left is of type date, but right is of type int; cast one"),
+        ("key string, at date", "key string, at int", "left is of type date, but that of right is of type int; cast"),
         ("key array<int>, at int", "key array<int>, at int", "is array<int>, which is not supported"),
         ("key string collate UTF8_LCASE, at int", "key string collate UTF8_LCASE, at int", "not supported as a key"),
         ("key string, KEY string, at int", "key string, at int", "left has 2 columns named 'key'; rename or drop one"),

@@ -1,8 +1,9 @@
-"""Defines `align`, which adds the values of other frames to each row of a Spark DataFrame: all tables, or all streams.
+"""Defines `align`, which adds the values of other frames to each row of a Spark DataFrame.
 
-All frames are combined into one: their rows are packed by bucket, tagged with the number of their frame, and united. A
-single shuffle then brings the rows of each bucket together. Spark's cogroup accepts only two frames, so it would have
-to be called once for each column's frame, and each call would shuffle the driver's rows again.
+The frames are either all tables or all streams. They are combined into one: their rows are packed by bucket, tagged
+with the number of their frame, and united. A single shuffle then brings the rows of each bucket together. Spark's
+cogroup accepts only two frames, so it would have to be called once for each column's frame, and each call would shuffle
+the driver's rows again.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def align(
         their values; those of rule ``"linear"`` are doubles. The order of rows is unspecified.
 
     Raises:
-        AnalysisException: an argument is invalid. The message names it and the frame, and says how to correct it.
+        AnalysisException: an argument is invalid. The message names it and, where relevant, the frame, and says what is
+            wrong or how to correct it.
 
     This example adds the speed at the time of each torque. It works for streams and for tables::
 
@@ -93,7 +95,7 @@ def align(
 
 
 def _whole_aligner(rules: AlignRules, names: list[str]) -> Callable[[pa.Table], pa.Table]:
-    """Return a function for ``groupBy(…).applyInArrow`` that aligns the packed tables of a bucket, see `PACKED`."""
+    """Return a function for ``groupBy(…).applyInArrow`` that aligns the packed tables of a bucket (see `PACKED`)."""
 
     def align_bucket(rows: pa.Table) -> pa.Table:
         parts: list[list[pa.Table]] = [[side.schema.empty_table()] for side in rules.sides]

@@ -44,7 +44,7 @@ class ReorderedAlign:
     def __init__(self, rules: AlignRules) -> None:
         self._rules = rules
         self._rows = Reordering(rules.of_sides())
-        # The driver's rows are passed on in no order, and only watermarks may make them late.
+        # The driver's rows are passed on in no order, so only watermarks may make them late in the buffer.
         columns = {
             _stream(number): ColumnRule(rule=one.rule.rule, tolerance_ns=one.rule.tolerance_ns, period=one.rule.period)
             for number, one in enumerate(rules.columns)
@@ -56,9 +56,9 @@ class ReorderedAlign:
     def step(self, *tables: pa.Table | None, watermark: int = NEVER) -> Outcome:
         """Process the rows of a micro-batch, then the watermark.
 
-        ``tables``: those of the driver and of the columns. Rows below the frontiers of the previous step are late. Rows
-        of the same micro-batch cannot make each other late, because they have no order. Raises `ArgumentError` if rows
-        do not have the declared columns, or have invalid times.
+        ``tables``: one for each side of the rules. Rows below the frontiers of the previous step are late. Rows of the
+        same micro-batch cannot make each other late, because they have no order. Raises `ArgumentError` if rows do not
+        have the declared columns, or have invalid times.
         """
         passed, late = self._rows.add(tables, watermark, self._frontiers)
         columns = list(enumerate(self._rules.columns))

@@ -1,6 +1,7 @@
 """Validates the arguments of `align` against its DataFrames, before the query starts.
 
-Every error is a Spark `AnalysisException` that names the argument and the DataFrame, and says what to change.
+Every error is a Spark `AnalysisException`. The message names the argument and, where relevant, the DataFrame, and says
+what is wrong or how to correct it.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _tables(
 
 
 def _frontiers(tables: list[_Table], unit: Unit, given: object) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
-    """Return for each table how far its rows may be late, and whether it has a watermark."""
+    """Check what streams need. Return the lateness of each table, and whether each has a watermark."""
     lateness = (None if given is None else unit.duration("lateness", given),) * len(tables)
     if not tables[0].data.isStreaming:
         return lateness, (False,) * len(tables)
@@ -142,7 +143,7 @@ def _frontiers(tables: list[_Table], unit: Unit, given: object) -> tuple[tuple[i
 
 def _check_frame(name: str, frame: object) -> None:
     if isinstance(frame, TableGrid):
-        raise AnalysisException(f"{name} is a grid, but align of DataFrames needs a frame that has the times of rows")
+        raise AnalysisException(f"{name} is a grid, which align of DataFrames does not support; pass a Spark DataFrame")
     if not isinstance(frame, DataFrame):
         raise AnalysisException(
             f"{name} must be a Spark DataFrame, not {type(frame).__qualname__}; for other tables, use joiner.align"
@@ -162,7 +163,7 @@ def _check_streaming(driver: DataFrame, columns: Mapping[str, TableColumn]) -> N
 def _check_columns(columns: object) -> None:
     if not isinstance(columns, Mapping) or not columns:
         raise AnalysisException(
-            "columns must be a mapping of new names to at least one column, such as {'speed': column(…)}, not "
+            "columns must be a non-empty mapping from new names to columns, such as {'speed': column(…)}, not "
             f"{columns!r}"
         )
     for name, one in columns.items():
@@ -213,7 +214,7 @@ def _value_place(frame: Frame, table: _Table, name: str, given: str | None) -> i
     shown = frame.fields[others[0]].name if others else "value"
     has = ", ".join(repr(field.name) for field in frame.fields)
     raise AnalysisException(
-        f"{frame.name}: name the column of values, as in column(table, {shown!r}); the table has {has}"
+        f"{frame.name}: specify the column of values, as in column(table, {shown!r}); the table has {has}"
     )
 
 

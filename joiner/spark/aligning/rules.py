@@ -55,7 +55,7 @@ class AlignRules:
     def fingerprint(self) -> dict[str, Any]:
         """Return the options that must not change while a stored state is in use, as JSON values by name.
 
-        Columns are identified by their positions.
+        The columns of the sides are identified by their positions.
         """
         named: dict[str, Any] = {"buckets": self.buckets}
         for at, side in enumerate(self.sides):

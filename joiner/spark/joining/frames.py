@@ -71,7 +71,8 @@ def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
         unspecified.
 
     Raises:
-        AnalysisException: an argument is invalid. The message names it and the frame, and says how to correct it.
+        AnalysisException: an argument is invalid. The message names it and, where relevant, the frame, and says what is
+            wrong or how to correct it.
 
     This example works for streams and for tables::
 

@@ -93,9 +93,9 @@ class ReorderedJoin:
     def step(self, *tables: pa.Table | None, watermark: int = NEVER, ends: bool = False) -> Outcome:
         """Process the rows of a micro-batch, then the watermark. ``ends``: whether both streams have ended.
 
-        ``tables``: those of the left and the right side. Rows below the frontiers of the previous step are late. Rows
-        of the same micro-batch cannot make each other late, because they have no order. Raises `ArgumentError` if rows
-        do not have the declared columns, or have invalid times.
+        ``tables``: left and right. Rows below the frontiers of the previous step are late. Rows of the same micro-batch
+        cannot make each other late, because they have no order. Raises `ArgumentError` if rows do not have the declared
+        columns, or have invalid times.
         """
         (left, right), late = self._rows.add(tables, watermark, self._buffer.frontier_ns, ends=ends)
         records: dict[str, Any] = {"left": left.records, "right": right.records}

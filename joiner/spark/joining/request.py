@@ -1,6 +1,7 @@
 """Validates the arguments of `neighbour_join` against its two DataFrames, before the query starts.
 
-Every error is a Spark `AnalysisException` that names the argument and the DataFrame, and says what to change.
+Every error is a Spark `AnalysisException`. The message names the argument and, where relevant, the DataFrame, and says
+what is wrong or how to correct it.
 """
 
 from __future__ import annotations
@@ -129,8 +130,10 @@ def _check_streaming(left: DataFrame, right: DataFrame) -> bool:
     return left.isStreaming
 
 
-def _result(frames: list[Frame], sides: tuple[Side, Side], suffixes: tuple[str, str]) -> spark.StructType:
+def _result(frames: list[Frame], sides: tuple[Side, Side], suffixes: Sequence[str]) -> spark.StructType:
     """Return the schema of the result. All columns are nullable, because unmatched rows need nulls in them."""
+    if isinstance(suffixes, str) or len(suffixes) != len(_NAMES):
+        raise AnalysisException(f"suffixes must be (left, right), not {suffixes!r}")
     left, right = ([frame.fields[at] for at in side.others] for frame, side in zip(frames, sides, strict=True))
     folded = frames[0].folded
     shared = {folded(field.name) for field in left} & {folded(field.name) for field in right}
