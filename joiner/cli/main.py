@@ -45,12 +45,12 @@ _log = logging.getLogger(__name__)
 
 _EXAMPLES = """\
 examples:
-  joiner run                              run the joins of lsb.toml until Ctrl-C
+  joiner run                              run the joins and aligns of lsb.toml until Ctrl-C
   joiner run --instance joiner-2          start a second process, which shares the units with the first
-  joiner spark                            run the joins in Spark
+  joiner spark                            run the joins and aligns in Spark
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
-  joiner status                           show each unit's owner, state and lag, and each join's totals
+  joiner status                           show each unit's owner, state and lag, and the totals of joins and aligns
   joiner status --watch 5s                the same every 5 seconds; --json for programs
   joiner reset --yes                      delete all progress: the next start begins at application.start
 
@@ -189,7 +189,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         prog="joiner",
-        description="Joins each record with its neighbours in the other stream, from Kafka to Kafka, exactly once.",
+        description="Joins and aligns streams by event time, from Kafka to Kafka, exactly once.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -202,10 +202,10 @@ def build_parser() -> argparse.ArgumentParser:
             name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
         )
 
-    run = add_command("run", "run the joins until stopped")
+    run = add_command("run", "run the joins and aligns until stopped")
     run.add_argument("--site", help="name of the site that this process belongs to (default: process)")
     run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
-    spark = add_command("spark", "run the joins in Spark until stopped")
+    spark = add_command("spark", "run the joins and aligns in Spark until stopped")
     for runner in (run, spark):
         runner.add_argument("--instance", help="unique name of this process (default: the host name)")
         runner.add_argument(
@@ -225,7 +225,7 @@ def build_parser() -> argparse.ArgumentParser:
     move_parser.add_argument(
         "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
     )
-    status = add_command("status", "show each unit's owner, state, offsets and lag, and each join's totals")
+    status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument(
         "--watch",
