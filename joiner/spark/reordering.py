@@ -75,7 +75,7 @@ class HeldRows:
         )
 
     def only(self, which: NDArray[np.bool_]) -> HeldRows:
-        """Return some of the rows. ``which``: shape (n,)."""
+        """Return the rows for which ``which`` is true, shape (n,)."""
         return HeldRows(self.table.filter(which), self.key[which], self.time[which], self.seq[which])
 
     def rows_of(self, seq: Ints) -> Ints:

@@ -64,7 +64,7 @@ def blocks(length: int, total: int) -> tuple[list[Rec], list[Rec]]:
 
 
 def built_in_cases() -> list[Case]:
-    """Return the named cases, simplest first."""
+    """Return the named cases, the simplest first."""
     return [*_ancestor_cases(), *_tie_cases(), *_option_cases(), *_watermark_cases(), *_late_cases()]
 
 

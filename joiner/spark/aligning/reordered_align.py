@@ -102,7 +102,7 @@ class ReorderedAlign:
         return [by_stream[self._stream_of_side[side]] for side in range(len(self._rules.sides))]
 
     def _values(self, one: AlignedColumn, passed: Passed) -> Floats:
-        """Return what the buffer gets as values of the rows that are passed on, shape (n,)."""
+        """Return the values that the buffer gets for the rows that are passed on, shape (n,)."""
         if one.rule.rule != "linear":
             return passed.records[2].astype(np.float64)
         values = self._rows.held[one.side].table.column(one.value).take(passed.rows)

@@ -166,5 +166,8 @@ class ReorderedJoin:
 
 
 def join_whole(rules: Rules, left: pa.Table, right: pa.Table) -> pa.Table:
-    """Join two complete tables. The columns of the result are named by position (``c0``, ``c1``, …)."""
+    """Join two complete tables. The columns of the result are named by position (``c0``, ``c1``, …).
+
+    Raises `ArgumentError` as `ReorderedJoin.step` does.
+    """
     return ReorderedJoin(rules).step(left, right, ends=True).table
