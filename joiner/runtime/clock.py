@@ -32,7 +32,7 @@ class Clock(Protocol):
         ...
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
-        """Wait until all futures are done or the monotonic time ``until_s`` is reached."""
+        """Wait until all futures are done or the monotonic time ``until_s`` is reached (None: no limit)."""
         ...
 
     def wait_until_any_done(self, futures: Collection[Future[Any]], until_s: float) -> None:

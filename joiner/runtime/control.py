@@ -1,9 +1,11 @@
-"""The records of the control topic ``<application>.control``: the messages by which moves are ordered and carried out.
+"""The records of the control topic ``<application>.control``.
 
-These messages speed up a move and show its progress, but correctness does not depend on them. Only the checkpoint names
-a unit's owner, so a message that is lost or read twice causes at most a delay. Readers can therefore start at the end
-of the log, and messages are repeated (see `migration.protocol`). The topic has one partition, so that all readers see
-the messages in the same order.
+Most of these records order moves and carry them out. The others stop a stage in Spark (`Stop`) and report units that
+are not served (`NotServed`).
+
+Correctness does not depend on these records. Only the checkpoint names a unit's owner, so a record that is lost or read
+twice causes at most a delay. Readers can therefore start at the end of the log, and records that matter are repeated
+(see `migration.protocol`). The topic has one partition, so that all readers see the records in the same order.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ FORMAT_VERSION: Final = 1
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A record that belongs to the move ``move``."""
+    """A record that belongs to the move ``move``, or to no move if that is empty."""
 
     format: int = FORMAT_VERSION
     move: str
@@ -120,12 +122,12 @@ class _Format(msgspec.Struct):
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """Return the JSON bytes of a record."""
+    """Encode a record as JSON."""
     return _encoder.encode(record)
 
 
 def decode(value: bytes | None) -> Record | None:
-    """Decode a record about a move. Return None for any other record and for records written by a newer release."""
+    """Decode a record. Return None for a `NotServed`, for a record in a newer format, and for anything unreadable."""
     try:
         if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
             return None

@@ -5,9 +5,9 @@ The state topic has one compacted partition per unit, written under the unit's `
     <unit>/progress           `Checkpoint`, written in every transaction of the unit; the only authority
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
-    <unit>/unsettled          `Checkpoint` up to which results may have been written. The only record written outside
-                              a transaction, when Kafka has failed to end one (see `dangling`). The next claim removes
-                              it
+    <unit>/unsettled          `Checkpoint` up to which results may have been written, if Kafka has failed to end a
+                              transaction (see `ownership.dangling`). It is the only record that is written outside a
+                              transaction. The claim that repairs the failure removes it
 
 Two slots alternate, so that a complete snapshot exists while the next one is being written. A small snapshot and its
 manifest are written in one transaction; a large snapshot's manifest is in the last of its transactions. Surplus chunks
@@ -26,7 +26,7 @@ import msgspec
 
 
 class UnitStopped(Exception):
-    """The unit cannot continue. The message gives the cause and the remedy. The failed batch was not committed."""
+    """The unit cannot continue. The message gives the cause and the remedy. If a batch failed, it was not committed."""
 
 
 FORMAT_VERSION: Final = 1
@@ -65,8 +65,8 @@ class OnTheWay(NamedTuple):
 class JoinSummary(msgspec.Struct, frozen=True):
     """The state of a join at the checkpoint's offsets, for ``joiner status`` and metrics. Not used by a restore.
 
-    ``frontier_*``: the lowest and the highest frontier among the keys on that side, in ns. None until the side has
-    received a record.
+    ``frontier_*``: the lowest and the highest frontier among the keys in use on that side, in ns, or None if none of
+    these keys has a frontier.
     """
 
     held_left: int
@@ -77,9 +77,11 @@ class JoinSummary(msgspec.Struct, frozen=True):
 
 
 class AlignSummary(msgspec.Struct, frozen=True):
-    """The state of an align, like a `JoinSummary`, by stream: ``driver`` or ``grid``, and the names of the columns.
+    """The state of an align, like a `JoinSummary`.
 
-    ``frontiers``: the lowest and the highest frontier of any key, in ns. Streams that have had no record are left out.
+    ``held``: the number of held records by stream: ``driver``, or ``grid`` with the number of its waiting ticks, and
+    each column by name. ``frontiers``: the lowest and the highest frontier among the keys in use, in ns, by stream. A
+    grid, and streams in which none of these keys has a frontier, are left out.
     """
 
     held: dict[str, int]
@@ -192,7 +194,7 @@ def manifest_key(unit: int, slot: int) -> str:
 
 
 def chunk_key(unit: int, slot: int, index: int) -> str:
-    """Return the key of a slot's chunk."""
+    """Return the key of the chunk ``index`` in a slot."""
     return f"{unit}/{slot}/{index}"
 
 
@@ -202,7 +204,7 @@ def encode(record: Checkpoint | Manifest) -> bytes:
 
 
 def decode_format(value: bytes) -> int:
-    """Decode only the format version of a record. A newer release may have changed the rest."""
+    """Decode only the format version of a record, because a newer format may differ in everything else."""
     return _format.decode(value).format
 
 
@@ -220,7 +222,7 @@ _Versioned = TypeVar("_Versioned", Checkpoint, Manifest)
 
 
 def decode_checked(unit: int, decode: Callable[[bytes], _Versioned], value: bytes) -> _Versioned:
-    """Decode a record of the state topic. Raises `UnitStopped` if it is unreadable or from a newer release."""
+    """Decode a record of the state topic. Raises `UnitStopped` if it is unreadable or in a newer format."""
     try:
         version = decode_format(value)
         if version > FORMAT_VERSION:
@@ -252,20 +254,23 @@ class StateLog:
     def checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None if the unit was never started.
 
-        Raises `UnitStopped` if it is unreadable or from a newer release.
+        Raises `UnitStopped` if it is unreadable or in a newer format.
         """
         value = self.values.get(checkpoint_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def dangling_note(self) -> Checkpoint | None:
-        """Return the noted checkpoint up to which results may have been written, or None (see `ownership.dangling`)."""
+        """Return the noted checkpoint up to which results may have been written, or None (see `ownership.dangling`).
+
+        Raises `UnitStopped` if it is unreadable or in a newer format.
+        """
         value = self.values.get(dangling_key(self.unit))
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def manifests(self) -> list[Manifest]:
-        """Return the manifests of both slots, the newest first.
+        """Return the manifests, at most one per slot, the newest first.
 
-        Raises `UnitStopped` if one of them is unreadable or from a newer release.
+        Raises `UnitStopped` if one of them is unreadable or in a newer format.
         """
         values = (self.values.get(manifest_key(self.unit, slot)) for slot in range(SLOTS))
         found = [decode_checked(self.unit, decode_manifest, value) for value in values if value is not None]

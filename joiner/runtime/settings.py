@@ -53,16 +53,19 @@ SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
 MESSAGE_RECORDS: Final = 1_000
-"""A message that may hold many records counts as this many where a range is read in parts."""
+"""The number of records assumed for a message that may hold many, to decide how many messages to read at once."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""Maps the names in the semantics, which come from the first release, to the current names of the settings."""
+"""Maps names in the semantics that come from the first release to the current names of these settings."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
 
 def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
-    """Return the differences between two `JoinerSettings.semantics`: the setting's path, and both values."""
+    """Return the differences between two values of `JoinerSettings.semantics`: each setting's path, and both values.
+
+    A setting that one of them lacks has the value None there.
+    """
     if not isinstance(then, dict) or not isinstance(now, dict):
         return [] if then == now else [(path, then, now)]
     return [
@@ -75,13 +78,13 @@ def semantic_differences(then: object, now: object, path: str = "") -> list[tupl
 
 
 def host_name() -> str:
-    """Return the host name. Characters that Kafka does not accept in an instance name are replaced."""
+    """Return the host name, changed where necessary to be a valid instance name."""
     name = re.sub("[^a-zA-Z0-9._-]", "-", socket.gethostname()).lstrip("._-")
     return name[:NAME_LENGTH_MAX] or "host"
 
 
 class ApplicationSettings(Section):
-    """``[application]``: the settings that all joins share, and the limits of a process."""
+    """``[application]``: the settings that all joins and aligns share, and the limits of a process."""
 
     renamed: ClassVar[Mapping[str, str | None]] = {
         "application.placement": "application.site",
@@ -155,7 +158,7 @@ class JoinerSettings(ServiceSettings):
             )
         written = [*self.output_topics.values(), self.state_topic, self.control_topic]
         mistakes += [
-            f"two kinds of output would be written to the topic {topic!r}; give each its own"
+            f"more than one kind of output would be written to the topic {topic!r}: give each kind its own topic"
             for topic in sorted(set(written))
             if written.count(topic) > 1
         ]
@@ -175,7 +178,7 @@ class JoinerSettings(ServiceSettings):
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
-        """See `ServiceSettings`. Return conflicts between operators, and joining functions that cannot be loaded."""
+        """See `ServiceSettings`. Return conflicts between operators, and functions that cannot be loaded."""
         joins, aligns = (
             [one for one in tables if isinstance(one, dict)] if isinstance(tables, list) else []
             for tables in (given.get("join"), given.get("align"))
@@ -193,7 +196,7 @@ class JoinerSettings(ServiceSettings):
 
     @property
     def functions(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The names of the functions of the joins, and of the aligns that have one, by name."""
+        """The functions (``module:name``) of the joins, and of the aligns that have one, by the operator's name."""
         of_aligns = {align.name: align.function for align in self.align if align.function is not None}
         return {join.name: join.function for join in self.join}, of_aligns
 
@@ -237,7 +240,7 @@ class JoinerSettings(ServiceSettings):
 
     @property
     def control_topic(self) -> str:
-        """The application's control topic, for messages about moves."""
+        """The application's control topic (see `joiner.runtime.control`)."""
         return f"{self.application.name}.control"
 
     def membership_group(self, site: str) -> str:
@@ -252,7 +255,7 @@ class JoinerSettings(ServiceSettings):
     def semantics(self) -> dict[str, Any]:
         """Return every setting that affects which results are written, or where, as a JSON object.
 
-        The names come from the first release, because new names would change the fingerprint of existing applications.
+        The names in it never change, because new names would change the fingerprint of existing applications.
         """
         return {
             "version": SEMANTICS_VERSION,
@@ -306,7 +309,7 @@ class JoinerSettings(ServiceSettings):
 
 
 def _functions(kind: str, given: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the names of the functions of joins or aligns that have not been validated."""
+    """Return the functions of joins or aligns that have not been validated, by the operator's name."""
     functions: dict[str, str] = {}
     for number, one in enumerate(given):
         if isinstance(one.get("function"), str):

@@ -48,5 +48,9 @@ def _wait(reader: int, stop: Callable[[], None], grace_s: float) -> None:
     _log.info("%s: stopping", signal.Signals(received).name)
     stop()
     time.sleep(grace_s)
-    _log.warning("Kafka did not respond within %.0f s: stopped without a final snapshot; no data is lost", grace_s)
+    _log.warning(
+        "not stopped after %.0f s, probably because Kafka does not answer: exiting without waiting for the final "
+        "snapshots; no data is lost",
+        grace_s,
+    )
     leave(0)

@@ -101,6 +101,7 @@ def test_the_fingerprint_is_the_same_in_every_release() -> None:
         *((("join", 0, "name"), name, "join.0.name") for name in UNNAMEABLE),
         *((("topics", "out"), name, "topics.out") for name in (".", "..", "", "a/b", "a" * 201)),
         (("join", 0, "left"), {"topic": ".."}, "join.0.left.topic"),
+        (("topics", "late"), "machine.out", "more than one kind of output would be written to the topic 'machine.out'"),
         (("topics", "out"), "machine_data", "'machine.data' and 'machine_data' differ only in '.' and '_'"),
         (("join", 0, "left"), {"topic": "app_state"}, "'app.state' and 'app_state' differ only in '.' and '_'"),
         (("topics", "partitions"), 0, "partitions"),
