@@ -111,7 +111,7 @@ def test_each_unusable_input_is_in_the_dead_letters_and_nothing_stops(app: Appli
         assert len(dead_letter.value) <= REJECTED_BYTES_MAX * 4 // 3 + 4
         assert (dead_letter.source, dead_letter.topic) == (app.name, app.topic("data"))
     (wrong,) = dead_letters.values()
-    assert f"belongs to partition {home}, this is {around}" in wrong.reason
+    assert f"belongs to partition {home}, but the message is in partition {around}" in wrong.reason
     app.verify()
 
 

@@ -129,7 +129,8 @@ def test_records_of_another_partitioner_are_rejected_with_their_right_partition(
     dead_letters = app.rejected().values()
     for dead_letter in dead_letters:
         assert re.search(
-            rf"belongs to partition \d, this is {dead_letter.partition}: its producer must use", dead_letter.reason
+            rf"belongs to partition \d, but the message is in partition {dead_letter.partition}: its producer must use",
+            dead_letter.reason,
         )
     # Messages that no join selects are not checked further.
     assert len(dead_letters) == sum(b'"temperature"' not in one.value for one in wrong)

@@ -1,9 +1,9 @@
 """Executes one unit: turns input messages into results and updates the unit's state.
 
 This package uses neither Kafka nor a clock nor threads, not even indirectly, so that any runner and any test can drive
-it. The exception is `function_failures`, whose caller passes a clock. It may import `joiner.core`, `broker` and, from
-the runtime, only the settings and the checkpoint's records.
+it. The exception is `function_failures`, whose caller passes a clock. From the runtime, the package may import only the
+settings and the records of the state topic.
 
-Start reading at `unit`: it decodes messages (`decode`), joins and aligns them (`operators`), applies the joining
-function (`emit`) and saves itself (`unit_snapshot`).
+Start reading at `unit`. A unit decodes messages (`decode`), joins and aligns their records (`operators`), applies the
+joining functions (`emit`), and saves its state (`unit_snapshot`).
 """

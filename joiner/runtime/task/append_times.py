@@ -22,7 +22,7 @@ STEPS_MAX: Final = 16_384
 
 
 class AppendTimes:
-    """Append times as steps, each with its first offset and its time. Both increase from step to step."""
+    """Append times as steps, each with its first offset and its time, in offset order."""
 
     def __init__(self) -> None:
         self._offset = np.zeros(2 * STEPS_MAX, dtype=np.int64)

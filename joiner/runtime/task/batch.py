@@ -27,7 +27,7 @@ class Batch:
         return len(self.values)
 
     def take(self, which: Ints) -> Batch:
-        """The messages at the given indices."""
+        """Return the messages at these indices."""
         return Batch(None if self.keys is None else self.keys.take(which), self.values.take(which))
 
     def each(self) -> list[tuple[bytes | None, bytes]]:

@@ -121,7 +121,7 @@ class Messages:
 
 
 class Records(NamedTuple):
-    """n records of one topic: offsets, times in ns, strings, values, and their JSON in results."""
+    """n records of one topic: offsets, times in ns, things, quantities, ids, values, and the JSON for results."""
 
     seq: Ints
     ts_ns: Ints
@@ -140,7 +140,7 @@ class Records(NamedTuple):
 class SideInput:
     """A batch for one side, in log order: the records with hashes of their ids, and the watermarks.
 
-    ``mixed``: whether the side selects several quantities, so that an event may yield several records with the same id.
+    ``mixed``: whether the side selects any quantity, so that an event may yield several records with the same id.
     """
 
     mixed: bool = False
@@ -159,14 +159,14 @@ class SideInput:
         return self.parts[0]
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """Return the records' keys, times, offsets and identities for the engine, or None if there are no records."""
+        """Return the records' keys, times, positions and identities for the engine, or None if there are none."""
         if not self.parts:
             return None
         rows = self.rows()
         return rows.key, rows.ts_ns, rows.seq, np.concatenate(self.identities)
 
     def watermarks(self) -> tuple[Ints, Ints, Ints] | None:
-        """Return keys, times and offsets of the watermarks, or None if there are none."""
+        """Return the keys, times and positions of the watermarks, or None if there are none."""
         if not self.watermark_key:
             return None
         return _int64(self.watermark_key), _int64(self.watermark_ts_ns), _int64(self.watermark_seq)
@@ -176,7 +176,7 @@ class SideInput:
 class Intake:
     """A decoded batch: the input for each stream (by operator number and stream number), dead letters, and counts.
 
-    ``records``: the number of records, watermarks and unreadable messages.
+    ``records``: the number of records, watermarks and unreadable messages. ``selected``: how many records have a side.
     """
 
     sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
@@ -283,7 +283,7 @@ class TopicDecoder:
             self._decode(intake, messages.part(begin, end))
 
     def _decode_together(self, intake: Intake, messages: Messages) -> bool:
-        """Decode the messages if all of them are valid plain records. Otherwise, change nothing and return False."""
+        """Decode the messages in one pass if all are plain. Otherwise, leave ``intake`` unchanged and return False."""
         records = _read_together(messages, self._time_unit)
         # Check all records against a single, stricter limit. If one exceeds it, each is checked individually.
         if (
@@ -325,8 +325,8 @@ class TopicDecoder:
                 named, first = quantity.distinct()
                 ids = glue(escape(quantity.take(first)).take(named), b"\0", ids)
             side.parts.append(mine)
-            # Compared only among records of one stream, key and time; for each such pair of different ids the
-            # probability of a collision is 2**-64.
+            # Hashes are compared only among records of one stream, key and time. The probability that two different ids
+            # collide is 2**-64.
             side.identities.append(ids.hashes())
 
     def _decode_singly(self, intake: Intake, messages: Messages) -> None:
@@ -337,7 +337,7 @@ class TopicDecoder:
                 if isinstance(content, Watermark):
                     self._add_watermark(intake, offset, append_ms, content, ts_ns)
                 elif self._has_rows:
-                    # Its position would have no row.
+                    # The position of such a record would have no row.
                     raise Unreadable(ONLY_WATERMARKS)
                 else:
                     self._add_record(intake, offset, append_ms, content, ts_ns)
@@ -393,7 +393,7 @@ class TopicDecoder:
         if key is None:
             right = partition_of(thing.encode(), self._partitions)
             reason = (
-                f"thing {thing!r} belongs to partition {right}, this is {self._unit}: "
+                f"thing {thing!r} belongs to partition {right}, but the message is in partition {self._unit}: "
                 "its producer must use the murmur2 partitioner and the thing as key"
             )
             raise Unreadable(reason)

@@ -27,20 +27,20 @@ class Effects:
     pairs: int = 0
     """The number of results. A message may hold many."""
     joined_parts: list[Batch] = field(default_factory=list)
-    """The encoded results, in parts that are concatenated when they are read."""
+    """The encoded results and watermarks, in parts that are concatenated when they are read."""
     late: list[Late] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: list[Unmatched] = field(default_factory=list)
     failed_pairs: dict[str, Failures] = field(default_factory=dict)
-    """The pairs for which the joining function failed, by join. Their dead letters are included in the effects."""
+    """The pairs and rows for which a function failed, by join or align. ``rejected`` contains their dead letters."""
     watermarks: int = 0
-    """The number of watermarks among the messages of the results."""
+    """The number of watermarks in ``joined_parts``."""
     appended_ms: Counter[int] = field(default_factory=Counter)
-    """The number of pairs by the append time (ms) of the later record; empty if there are no metrics."""
+    """The number of results by the append time (ms) from which latency is measured; empty if there are no metrics."""
 
     @property
     def joined(self) -> Batch:
-        """All results as one batch."""
+        """All results and watermarks as one batch."""
         if len(self.joined_parts) != 1:
             self.joined_parts = [Batch.concat(self.joined_parts)]
         return self.joined_parts[0]
@@ -69,7 +69,7 @@ class Effects:
             self.watermarks += len(watermarks)
 
     def messages(self, topics: TopicSettings) -> Outgoing:
-        """Return the messages to write."""
+        """Return the messages to write, by topic."""
         found: Outgoing = {topics.out: self.joined} if len(self.joined) else {}
         for topic, records in ((topics.late, self.late), (topics.unmatched, self.unmatched)):
             if records:

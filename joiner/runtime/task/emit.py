@@ -100,10 +100,10 @@ class Emitter:
         self.needs_strings = self._has_sides or not _is_built_in(self._function)
         """Whether `results` needs the strings of all records, or only those of pairs that fail."""
         self.failures: Failures | None = None
-        """The pairs of the last `results` whose joining function failed."""
+        """The failures of the joining function in the last call of `results`, or None if there were none."""
 
     def results(self, pairs: Pairs, with_strings: Callable[[], Pairs] | None = None) -> tuple[Batch, list[Rejected]]:
-        """Return one result for each pair, in order, or a dead letter if the joining function failed for it.
+        """Return the results of the pairs, in order, and dead letters for those pairs for which the function failed.
 
         ``with_strings`` returns the same pairs with their strings, if ``pairs`` has none.
         """
@@ -222,17 +222,16 @@ Each call passes new columns, because the function may have modified those of th
 
 
 def evaluate(call: Call, count: int, *, with_place: bool = True) -> tuple[NDArray[np.float64], dict[int, Reason]]:
-    """Return the values of ``count`` pairs or rows and, by position, the reason for each that has none.
+    """Return the values of ``count`` pairs or rows and, by index, the reason for each that has none.
 
     The values have shape (n,) or, if the function keeps both sides of a pair, (n, 2).
 
-    A function that raises on a batch is called again for each pair or row, so that a pair or row that fails does not
-    affect the others. ``with_place``: also determine where an error was raised, which takes longer than the call
-    itself.
+    A function that raises on a batch is called again for each pair or row, so that one that fails does not affect the
+    others. ``with_place``: also determine where an error was raised, which takes longer than the call itself.
     """
     try:
         values = call(None)
-    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, SystemExit too; signals come otherwise
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything; signals do not raise
         if count == 1:
             place = place_of(error) if with_place else ""
             return np.full(1, np.nan), {0: Reason(reason_of(error), place)}

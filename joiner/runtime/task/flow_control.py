@@ -1,9 +1,9 @@
 """Pauses topics that run ahead of others in event time and so fill a buffer, and limits the size of batches.
 
-Records later than all records of the other side are held because that side lags. If they make up more than half of the
-records of a join, and its buffer is more than half full, their topic is paused until the other one has caught up. It is
-not paused if the other topic has been silent for a while, because waiting would not help. This affects the memory used,
-never the results.
+Records later than all records of another stream are held because that stream lags. If they make up more than half of
+the records that a join or an align holds, and its buffer is more than half full, their topic is paused until the other
+one has caught up. It is not paused if the other topic has been silent for a while, because waiting would not help. This
+affects the memory used, never the results.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ if TYPE_CHECKING:
 
 PAUSE_ABOVE: Final = 0.5
 RESUME_BELOW: Final = 0.25
-"""Thresholds for both the used share of the buffer and a side's lead: pause a topic above, resume it below."""
+"""Thresholds for the used share of the buffer and for the lead of a stream. A topic is paused once both are above
+`PAUSE_ABOVE`, and resumed once one of them is no longer above `RESUME_BELOW`."""
 
 SILENT_S: Final = 10.0
 """A topic is not paused to wait for another topic that has been at its end for this many seconds."""
 
 
 ROWS_MAX: Final = 500_000
-"""About how many rows of a single column a batch may have. Each takes a few hundred bytes until it is written."""
+"""About how many rows with one column a batch may have. Each takes a few hundred bytes until it is written."""
 
 _ROW_VALUES: Final = 3
 """A row takes as much memory as this many values, in addition to those of its columns."""
 
 _FORGETTING: Final = 0.8
-"""The number of rows per record decays by this factor with every batch."""
+"""The estimate of the rows per record falls at most by this factor with every batch."""
 
 
 class Lead(NamedTuple):
-    """A side of a join whose topic may be ahead of the other side's.
+    """How far a stream of a join or an align, read from ``topic``, is ahead of another one, read from ``behind``.
 
-    ``fill``: the used share of the join's buffer; ``share``: the share of the held records that belong to this side and
-    are later than all records of the other side.
+    ``fill``: the used share of the operator's buffer. ``share``: the share of the records in it that belong to the
+    first stream and are later than all records of the second one.
     """
 
     topic: str
@@ -63,9 +64,9 @@ def topics_to_pause(leads: Iterable[Lead], paused: Collection[str], silent: Coll
 class BatchLimit:
     """Limits the records of a batch if each of them may complete many rows of a grid.
 
-    How many rows they complete is known only once they have been joined. At first, this number is assumed to be the
-    maximum that a record can add; later, it is estimated from the last batches. The limit affects the memory used,
-    never the results.
+    How many rows they complete is known only after the batch has been processed. At first, the number per record is
+    assumed to be the maximum that a record can add. Later, it is estimated from the last batches. The limit affects the
+    memory used, never the results.
     """
 
     def __init__(self, settings: JoinerSettings) -> None:
@@ -76,7 +77,7 @@ class BatchLimit:
         self._has_grids = bool(grids)
 
     def note(self, records: int, results: int) -> None:
-        """Adjust the limit to a batch that has been joined.
+        """Adjust the limit to a batch that has been processed.
 
         ``results``: the number of its results, and of the rows for which a function failed, which become dead letters.
         """

@@ -1,4 +1,4 @@
-"""Counts the failures of joining functions in the checkpoint, and logs them at a bounded rate.
+"""Counts the failures of the functions of joins and aligns in the checkpoint, and logs them at a bounded rate.
 
 A failed pair or row becomes a dead letter. The checkpoint counts failed pairs as `failed` (over all joins) and as
 `<join>:failed`, and failed rows as `failed_rows` (over all aligns) and as `<align>:failed`. The counts are not part of
@@ -28,7 +28,7 @@ _FIRST_LENGTH_MAX: Final = 300
 """Maximum length of a reason. Longer ones are truncated, because a user's error message may have any length."""
 
 _AGAIN_S: Final = 60.0
-"""Minimum number of seconds between two log lines about a join, after the first line."""
+"""Minimum number of seconds between two log lines about a join or an align, except for the line written at the end."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,11 @@ class Failures(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, count: int, reason: str, place: str, *, of_rows: bool = False) -> Failures:
-        """Return the failures of ``count`` pairs or rows. ``reason``: why the first one failed; truncated to a line."""
+        """Return the failures of ``count`` pairs or rows.
+
+        ``reason``: why the first one failed, shortened here to one line. ``place``: where in the user's code; may be
+        empty.
+        """
         shown = reason if len(reason) <= _FIRST_LENGTH_MAX else f"{reason[:_FIRST_LENGTH_MAX]}..."
         shown = " ".join(shown.encode(errors="backslashreplace").decode().split())
         return cls(count, f"{shown} ({place})" if place else shown, of_rows)
@@ -52,7 +56,7 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 def add_up(failed: dict[str, Failures], more: Mapping[str, Failures]) -> None:
-    """Add ``more``, failures by join, to ``failed``."""
+    """Add ``more`` to ``failed``. Both contain failures by join or align."""
     for join, one in more.items():
         failed[join] = failed[join] + one if join in failed else one
 
@@ -74,7 +78,7 @@ def of_join(name: str) -> str | None:
 
 
 class FailureLog:
-    """Logs the first failure of a join at once, and the total of the later ones once a minute."""
+    """Logs the first failures of a join or an align at once, and the number of later ones at most once a minute."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topic = settings.topics.rejected
@@ -85,39 +89,40 @@ class FailureLog:
         self._unreported: dict[str, Failures] = {}
 
     def note(self, unit: int, failed: Mapping[str, Failures]) -> None:
-        """Record the failures of a unit's batch, by join."""
+        """Record the failures of a unit's batch, by join or align."""
         for join, one in failed.items():
             told_s = self._told_s.get(join)
             if told_s is None:
                 self._told_s[join] = self._clock.monotonic_s()
-                self._tell(join, f"{one.count:,} {_kinds(one)[1]} of unit {unit}", one)
+                self._tell(join, f"{one.count:,} {_noun(one, one.count)} of unit {unit}", one)
             elif self._clock.monotonic_s() - told_s < _AGAIN_S:
                 add_up(self._unreported, {join: one})
             else:
                 before = self._unreported.pop(join, None)
+                count = one.count + (before.count if before else 0)
                 self._told_s[join] = self._clock.monotonic_s()
-                self._tell(join, f"{one.count + (before.count if before else 0):,} more {_kinds(one)[1]}", one)
+                self._tell(join, f"{count:,} more {_noun(one, count)}", one)
 
     def close(self) -> None:
         """Log the failures that have not been logged yet."""
         for join, one in self._unreported.items():
-            self._tell(join, f"{one.count:,} more {_kinds(one)[1]}", one)
+            self._tell(join, f"{one.count:,} more {_noun(one, one.count)}", one)
         self._unreported.clear()
 
     def _tell(self, join: str, which: str, one: Failures) -> None:
-        operator, what = _kinds(one)
         _log.warning(
-            "%s %r: the function %s failed for %s: %s. Each such %s becomes a dead letter in %s, not a result",
-            operator,
+            "%s %r: the function %s failed for %s: %s. Each such %s becomes a dead letter in %s instead of a result",
+            "align" if one.of_rows else "join",
             join,
             self._functions.get(join, "?"),
             which,
             one.first,
-            what.removesuffix("s"),
+            _noun(one, 1),
             self._topic,
         )
 
 
-def _kinds(one: Failures) -> tuple[str, str]:
-    """Return the kind of the operator, and of what its function failed for."""
-    return ("align", "rows") if one.of_rows else ("join", "pairs")
+def _noun(one: Failures, count: int) -> str:
+    """Return the noun for ``count`` failed pairs or rows."""
+    noun = "row" if one.of_rows else "pair"
+    return noun if count == 1 else f"{noun}s"

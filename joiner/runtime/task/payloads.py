@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Self:
-        """Return the rows of all parts, in order."""
+        """Return the rows of all parts, of which there is at least one, in order."""
         seq, key, ts_ns, result, shown = zip(*parts, strict=True)
         numbers = map(np.concatenate, (seq, key, ts_ns, result))
         return cls._make((*numbers, StringColumn.concat(shown)))
@@ -99,7 +99,7 @@ def _time_texts(ts_ns: Ints, time_unit: str) -> StringColumn:
 
 
 class Payloads:
-    """The rows of one side of a join. New rows are appended; once most are removed, the rest are compacted."""
+    """The rows of one side of a join. New rows are appended; when the columns are full, the held rows are compacted."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         """Start with ``rows``, whose strings must be packed."""
@@ -127,7 +127,7 @@ class Payloads:
         return self._rows.take(self._at(seq))
 
     def find_numbers(self, seq: Ints) -> Rows:
-        """Return the rows at these positions without their strings, which are empty. All must be held."""
+        """Return the rows at these positions, but with an empty ``shown``, shape (0,). All must be held."""
         at, rows = self._at(seq), self._rows
         nothing = StringColumn.repeated(b"", 0)
         return Rows(np.ascontiguousarray(seq), rows.key.take(at), rows.ts_ns.take(at), rows.result.take(at), nothing)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _KEYS_MIN: Final = 10_000
-"""A unit with at most this many things does not look for idle ones."""
+"""A unit with at most this many things looks for idle ones only when it takes a snapshot."""
 
 
 class Unit:
@@ -63,10 +63,10 @@ class Unit:
         """Process the next messages from each input topic. Return the effects.
 
         ``ends``: the vector C after the batch; a position may be beyond the last message. ``silent``: only rebuild the
-        state, without effects. ``is_part``: further parts of the same batch follow; buffer limits are checked after the
-        last one.
+        state, without output and without checking the limits of the buffers. ``is_part``: further parts of the same
+        batch follow, and the limits are checked after the last one.
 
-        Raises `UnitStopped` if the messages do not continue the state, or the buffer is full.
+        Raises `UnitStopped` if the messages do not continue the state, or if a buffer exceeds a limit.
         """
         effects = Effects()
         inputs: dict[tuple[int, int], SideInput] = {}
@@ -182,10 +182,10 @@ class Unit:
             what = f"{'align' if operator in self._aligns else 'join'} {operator.name!r}"
             message = (
                 f"unit {self.number}: {what} holds {operator.held()} {operator.holds} (about {size:,} bytes), more "
-                f"than application.{beyond[0]}; the keys with the most of them are {most}. One of their streams is "
-                "silent: raise the limit and restart the joiner. To prevent this error, write watermarks for that "
-                "stream, or set a tolerance together with watermarks. Nothing is lost: the unit stays failed until the "
-                "restart, and then continues from its last commit"
+                f"than application.{beyond[0]}; the keys with the most of them are {most}. Usually, one of "
+                "their streams is silent: raise the limit and restart the joiner. To prevent this error, write "
+                "watermarks for that stream, or set a tolerance together with watermarks. Nothing is lost: the unit "
+                "stays failed until the restart, and then continues from its last commit"
             )
             raise UnitStopped(message)
 

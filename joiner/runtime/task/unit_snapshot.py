@@ -45,7 +45,7 @@ class SavedRows(msgspec.Struct):
 
 
 class SavedAlign(msgspec.Struct):
-    """An align's state: its buffer, and the other fields that it holds for driver records."""
+    """An align's state: its buffer, and the other fields that it holds for driver records (empty with a grid)."""
 
     buffer: bytes
     driver: bytes
@@ -82,7 +82,7 @@ def decode(data: bytes) -> UnitSnapshot:
         message = f"format {version}, this one reads up to {VERSION}"
         raise NewerSnapshotError(message)
     if version < _OLDEST:
-        message = f"format {version}, this one reads formats from {_OLDEST} on"
+        message = f"it has format {version}, but this release reads only formats {_OLDEST} to {VERSION}"
         raise SnapshotError(message)
     return msgspec.msgpack.decode(data, type=UnitSnapshot)
 
@@ -113,7 +113,7 @@ def save_rows(rows: Rows, time_unit: str) -> SavedRows:
 
 
 def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
-    """Decode the output of `save_rows`. Raises `SnapshotError` or msgspec.DecodeError if that fails."""
+    """Decode the output of `save_rows`. Raises `SnapshotError`, KeyError or msgspec.DecodeError if that fails."""
     _, columns = snapshot.unpack(saved.columns)
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     if saved.times:
@@ -135,7 +135,7 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
 
 
 def save_short(rows: Rows, quantity: str | None) -> SavedRows:
-    """Encode rows in short form (see `joiner.runtime.task.payloads`). ``quantity``: what their side selects."""
+    """Encode rows in short form (see `joiner.runtime.task.payloads`). ``quantity``: see `with_json` there."""
     quantities, ids = split_short(rows.shown, quantity)
     number, first = quantities.distinct()
     columns = {
@@ -151,11 +151,12 @@ def save_short(rows: Rows, quantity: str | None) -> SavedRows:
 
 
 def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
-    """Decode the output of `save_short`. Raises `SnapshotError` or msgspec.DecodeError if that fails."""
+    """Decode the output of `save_short`. Raises `SnapshotError` or KeyError if that fails."""
+    if not saved.is_short or isinstance(saved.ids, list):
+        message = "its rows are not in short form"
+        raise SnapshotError(message)
     _, columns = snapshot.unpack(saved.columns)
     try:
-        if not saved.is_short or isinstance(saved.ids, list):
-            raise ValueError("they are not in short form")
         # Copy the columns, because those of held records are modified in place.
         shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
         if quantity is None and len(shown):

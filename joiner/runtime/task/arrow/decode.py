@@ -30,7 +30,7 @@ _JSON_STARTS_WITH: Final = b"{"
 
 
 class ArrowDecoder(TopicDecoder):
-    """Decodes the messages of one input topic for all joins of one unit. A watermark is still a message in JSON."""
+    """Decodes the messages of one input topic for all operators of one unit. Watermarks are JSON messages here, too."""
 
     def decode(self, messages: Messages) -> Intake:
         """Decode a batch of messages, which are in offset order."""
@@ -73,7 +73,7 @@ class ArrowDecoder(TopicDecoder):
         self._share_out_rows(intake, offset, rows, keys, wanted, sides_of)
 
     def _keys_of(self, rows: ArrowRows, wanted: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.bool_] | None]:
-        """Return each wanted row's key, and whether the row belongs to another partition."""
+        """Return each wanted row's key, and whether the row belongs to another partition (None if no row does)."""
         labels = rows.thing
         used = np.zeros(len(labels.names) + 1, dtype=np.bool_)
         used[labels.number[wanted] if not wanted.all() else labels.number] = True

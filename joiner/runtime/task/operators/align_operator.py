@@ -1,4 +1,4 @@
-"""Defines `AlignOperator`, the shared implementation of aligns with a driver and aligns with a grid in one unit."""
+"""Defines `AlignOperator`, the implementation that aligns with a driver and aligns with a grid share."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AlignOperator(UnitOperator):
     def _write_rows(
         self, found: AlignedRows, things: Things, results: Floats, position: Pieces, ordinal: Ints, effects: Effects
     ) -> None:
-        """Add n rows to the results. ``position``: the last part of the rows' ids (see `RowColumns`)."""
+        """Add n rows to the effects. ``position``: the last part of the rows' ids (see `RowColumns`)."""
         columns = RowColumns(
             things.texts(),
             mean_times(found.ts_ns, found.ts_ns, self._settings.events.time_unit),

@@ -1,6 +1,6 @@
 """Defines `UnitOperator`, the interface and the shared implementation of a unit's joins and aligns.
 
-An operator has two or more streams, each a selection of the unit's input, in a fixed order.
+An operator has one or more streams, each a selection of the unit's input, in a fixed order.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def bounds_ns(self, count: int) -> tuple[Ints, int]:
-        """Return lower bounds on the times of the results still to come, in ns; the smallest int64 if there is none.
+        """Return lower bounds, in ns, on the times of the results still to come.
 
-        The bounds are those of the keys below ``count``, shape (count,), and that of a key that was never used.
+        The first value holds the bound of each key below ``count``, shape (count,). The second is the bound of a key
+        that was never used. A bound is the smallest int64 if nothing is known.
         """
 
     @abstractmethod
@@ -108,7 +109,7 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def _frontiers_ns(self) -> list[Ints]:
-        """Return the frontiers of each stream, for all keys in use."""
+        """Return the frontiers of each stream in ns, for all keys in use."""
 
     @abstractmethod
     def _leading_pairs(self) -> list[tuple[int, int]]:
@@ -120,7 +121,7 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def _latest_held_ns(self, stream: int) -> int | None:
-        """Return the largest time of a stream's held records, None if it has none or does not hold its latest ones."""
+        """Return the largest time of a stream's held records, or None if there are none."""
 
     def held(self) -> int:
         """Return the number of records held."""
@@ -155,9 +156,10 @@ class UnitOperator(ABC):
         ]
 
     def _latest_ns(self, stream: int, frontiers: Ints) -> int:
-        """Return the largest time seen in a stream, in a record of any key or in a watermark.
+        """Return approximately the largest time seen in a stream, in a record of any key or in a watermark.
 
-        If a watermark has set the frontier, the lateness is not part of it. A record above the frontier is held.
+        If the stream holds records, this is the time of the latest one, or the frontier, which a watermark may have set
+        beyond it. If it holds none, the frontier is assumed to come from a record, which is later by the lateness.
         """
         frontier_ns, held_ns = int(frontiers.max(initial=_NEVER)), self._latest_held_ns(stream)
         return frontier_ns + self._lateness_ns[stream] if held_ns is None else max(frontier_ns, held_ns)
@@ -169,7 +171,7 @@ class UnitOperator(ABC):
         return self.held()
 
     def _spans(self) -> list[tuple[int, int] | None]:
-        """Return the lowest and the highest frontier of each stream, None if there is none."""
+        """Return the lowest and the highest frontier of each stream in ns, or None if no key has a frontier there."""
         known = (frontier[frontier != _NEVER] for frontier in self._frontiers_ns())
         return [(int(some.min()), int(some.max())) if len(some) else None for some in known]
 
@@ -206,7 +208,7 @@ class UnitOperator(ABC):
             effects.late += self._outputs(Late, stream, late, identity)
 
     def _appended_ms(self, stream: int, seq: Ints) -> Ints:
-        """Return the append times of a stream's records."""
+        """Return the append times (ms) of a stream's records, shape (n,)."""
         return self._appended[self._topics[stream]].of(seq >> ROW_BITS if self._has_rows else seq)
 
     def _things_of(self, keys: Ints) -> Things:

@@ -20,7 +20,7 @@ _KEY, _TS, _COUNT = range(3)
 """The rows of a table of counts, shape (3, n)."""
 
 _SLOTS_MIN: Final = 1 << 12
-"""Slots of the smallest hash table."""
+"""The number of slots in the smallest hash table."""
 
 
 class Ordinals:
@@ -65,7 +65,7 @@ class Ordinals:
         return self._slots.compress(self._slots[_COUNT] > 0, axis=1)
 
     def _put(self, counts: Ints, more: int = 0) -> None:
-        """Replace the hash table with one of these counts that is less than a quarter full and has room for more."""
+        """Move these counts to a new hash table, which stays less than a quarter full with ``more`` further counts."""
         room = counts.shape[1] + more
         self._slots = np.zeros((3, max(_SLOTS_MIN, 1 << (4 * room).bit_length())), dtype=np.int64)
         self._used = 0

@@ -2,10 +2,11 @@
 
 A watermark names the quantity of the results and a thing, or all things. It is true because it is taken from the state
 after a batch and written after the results of that batch, in the same transaction and partition: the state has a lower
-bound on the time of every later result (`UnitOperator.bounds_ns`). When a watermark is taken does not follow from the
-vector C, and need not: it is true at any time, and a reader's results depend only on the log that it reads.
+bound on the time of every later result (`UnitOperator.bounds_ns`). Unlike results, watermarks are not a function of the
+vector C, and need not be: a watermark is true whenever it is taken, and a reader's results depend only on the log that
+it reads.
 
-What has been written is kept in memory alone. The next owner of the unit writes each watermark once more.
+Which watermarks have been written is kept only in memory, so the next owner of the unit writes them again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 WATERMARKS_MAX: Final = 10_000
-"""The maximum number of watermarks for single things in a transaction, about 1 MB. The rest follows in later ones."""
+"""The maximum number of watermarks for single things in a transaction, about 1 MB. The others follow in later ones."""
 
 _NEVER: Final = np.iinfo(np.int64).min
 _FOREVER: Final = np.iinfo(np.int64).max
@@ -51,7 +52,7 @@ class OutputWatermarks:
         """Whether the last `take` left out watermarks, because there were too many."""
 
     def take(self) -> Batch:
-        """Return the watermarks that have risen since they were last returned."""
+        """Return the messages for the watermarks that have risen since they were last returned (see `has_more`)."""
         parts, room, self.has_more = [], max(1, WATERMARKS_MAX // len(self._operators)), False
         in_use, count = np.sort(self._keys.numbers_in_use()), len(self._keys.things)
         for output, operator in self._operators.items():
@@ -86,14 +87,14 @@ class OutputWatermarks:
 
 
 def _times(ts_ns: Ints, unit: str) -> StringColumn:
-    """Return times as JSON: numbers in ``unit`` or, if they are finer, ISO-8601, since a mark cannot be a decimal."""
+    """Return times as JSON: integers in ``unit`` or, if finer, ISO 8601. A watermark's time cannot be a decimal."""
     unit_ns = UNIT_NS[unit]
     texts = [ts // unit_ns if ts % unit_ns == 0 else iso_text(ts) for ts in ts_ns.tolist()]
     return StringColumn.of_lines(encode_lines(texts))
 
 
 class _Quantity:
-    """The watermarks of one quantity that have been written: ``by_key`` and ``of_all``, in ns."""
+    """The watermarks of one quantity that have been written, in ns: for each key, and for all keys together."""
 
     def __init__(self) -> None:
         self._by_key: Ints = np.empty(0, dtype=np.int64)
@@ -103,6 +104,8 @@ class _Quantity:
 
     def take(self, in_use: Ints, bounds: Ints, of_unused: int, room: int) -> tuple[int | None, Ints, bool]:
         """Return the watermark for all keys, the keys whose watermarks have risen, and whether more such keys remain.
+
+        The first value is None if the watermark for all keys has not risen.
 
         ``in_use``: the keys in use, ascending. ``bounds``: of all keys, in ns. ``room``: the maximum number of keys.
         """

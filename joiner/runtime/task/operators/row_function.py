@@ -52,8 +52,8 @@ class RowFunctionCaller:
     ) -> ComputedRows:
         """Return the rows for which the function succeeds, with its results.
 
-        The other rows become dead letters. ``driver``: the values of the driver's records, None with a grid. ``place``:
-        returns the last part of the id of the row at an index.
+        Add the other rows to ``effects`` as dead letters. ``driver``: the values of the driver's records, None with a
+        grid. ``place``: returns the last part of the id of the row at an index.
         """
 
         def call(which: Ints | None) -> Floats:

@@ -1,7 +1,7 @@
-"""Executes one align in one unit: holds its waiting rows and column records, and computes the effects of a batch.
+"""Executes one align with a driver in one unit: holds waiting rows and records, and computes the effects of a batch.
 
 `AlignBuffer` holds the keys, the times and the columns' values. This module holds the remaining contents of a row until
-the row is emitted: the driver record's value, and its ordinal among the records with the same key and time.
+the row is emitted or dropped: the driver record's value, and its ordinal among the records with the same key and time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_DRIVER: Final = 0
 """The driver's place among the streams."""
 
 _HELD: Final = 3
-"""The fields held for a driver record: position, value (the bits of a float64) and ordinal."""
+"""The number of fields held for a driver record: position, value (the bits of a float64) and ordinal."""
 
 _ROW_BYTES: Final = 80
 """Bytes that a waiting row needs, in addition to those for its relations. Measured. A driver record that is held for
@@ -50,7 +50,7 @@ _RECORD_BYTES: Final = 120
 
 
 class UnitAlign(AlignOperator):
-    """One align of a unit that has a driver."""
+    """One align with a driver, in one unit."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class UnitAlign(AlignOperator):
 
     def known_keys(self) -> Ints:
         """See `UnitOperator`."""
-        # Records with such times are still in the buffer, so the buffer knows every key that remains in use.
+        # The ordinals that remain are for records that the buffer still holds, so it knows every key that is in use.
         self._ordinals.forget_all(self._driver_frontier_ns)
         return self._buffer.driver_rows.known_keys()
 
@@ -126,7 +126,7 @@ class UnitAlign(AlignOperator):
         return int(np.count_nonzero(self._buffer.driver_rows.held_ts(self._streams[stream]) > ts_ns))
 
     def _latest_held_ns(self, stream: int) -> int | None:
-        # Of the driver, only the rows that wait have their times here.
+        # For the driver, these are the times of the waiting rows only.
         times = self._buffer.driver_rows.held_ts(self._streams[stream])
         return int(times.max()) if len(times) else None
 

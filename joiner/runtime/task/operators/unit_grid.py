@@ -42,7 +42,7 @@ _NO_LIMIT: Final = 2**63 - 1
 
 
 class UnitGrid(AlignOperator):
-    """One align of a unit that has a grid in place of a driver."""
+    """One align with a grid, in one unit."""
 
     holds = "records and ticks"
 
@@ -61,12 +61,12 @@ class UnitGrid(AlignOperator):
         self._buffer = AlignBuffer(self._rules, grid=grid.grid(self._ticks_max), watermark_scope=align.watermark_scope)
         self._result = align.result
         self._ticks: int | None = None
-        """How many ticks wait, once they have been counted."""
+        """How many ticks wait, or None if they have not been counted."""
         self._times_ns: dict[int, Ints] = {}
         """By stream, the sorted times of its held records, once they have been read."""
 
     def push(self, inputs: Sequence[SideInput], effects: Effects | None) -> dict[str, int]:
-        """See `UnitOperator`. Return the numbers of rows, late records and duplicates."""
+        """See `UnitOperator`. Return the numbers of rows, dropped rows (always 0), late records and duplicates."""
         counts = dict.fromkeys(("rows", "dropped", "late", "duplicates"), 0)
         given = {name: _Entries.of(side) for name, side in zip(self._streams, inputs, strict=True)}
         for found in self._steps(given):
@@ -170,7 +170,7 @@ class UnitGrid(AlignOperator):
         )
 
     def _step_without_limit(self, given: Mapping[str, _Entries]) -> AlignedRows:
-        """Consume a single entry. The ticks that it completes have been counted as held before."""
+        """Consume a single entry. The ticks that it completes were counted as held, except those that it adds."""
         self._buffer = AlignBuffer.restore(self._buffer.snapshot(), ticks_max=_NO_LIMIT)
         found = self._step(given)
         self._buffer = AlignBuffer.restore(self._buffer.snapshot(), ticks_max=self._ticks_max)
@@ -189,7 +189,7 @@ class UnitGrid(AlignOperator):
         self._write_rows(found, things, results, position, np.zeros(len(found), dtype=np.int64), effects)
 
     def _results(self, found: AlignedRows) -> Floats:
-        """Return the result of each row: the value of a column, or the number of columns that have one."""
+        """Return each row's result: the value of the column ``result`` or, without one, the number of its values."""
         if self._result is not None:
             return found.values[self._result]
         has_value = np.stack([~missing for missing in found.is_missing.values()])
@@ -238,9 +238,9 @@ class _Entries(NamedTuple):
 
 
 def _halves(given: Mapping[str, _Entries]) -> Iterator[dict[str, _Entries]]:
-    """Yield two parts of at least two entries. Neither of them is empty."""
+    """Split the entries, of which there must be at least two, into two parts that are not empty, and yield both."""
     name, longest = max(given.items(), key=lambda one: len(one[1]))
-    # If each column has one entry at most, that of one column comes first.
+    # If no column has more than one entry, the entry of one column comes first.
     place = longest.middle() if len(longest) > 1 else _NO_LIMIT
     first: dict[str, _Entries] = {}
     rest: dict[str, _Entries] = {}
@@ -256,7 +256,7 @@ def _places(found: AlignedRows, things: Things) -> Callable[[int], str]:
 
 
 def _unquoted(things: Things) -> StringColumn:
-    """Return the name of each record's thing as JSON, without the quotation marks."""
+    """Return the name of each row's thing as JSON, without the quotation marks."""
     texts = things.texts()
     return StringColumn(texts.data, texts.start + 1, texts.end - 1)
 

@@ -1,6 +1,7 @@
 """Executes one join in one unit: holds its records, and computes the effects of a batch.
 
-The engine holds the keys and times of the held records, `Payloads` their other fields, both by offset.
+The engine holds the keys and times of the records, and `Payloads` holds what else the results need. Both identify a
+record by its position.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class UnitJoin(UnitOperator):
         return self._buffer.known_keys()
 
     def bounds_ns(self, count: int) -> tuple[Ints, int]:
-        """See `UnitOperator`. A bound is computed again once a frontier of its key has risen."""
+        """See `UnitOperator`. A bound is computed again only once a frontier of its key has changed."""
         known, keys = np.full((3, count), NEVER), np.arange(count)
         have = min(count, self._bounds.shape[1])
         known[:, :have] = self._bounds[:, :have]

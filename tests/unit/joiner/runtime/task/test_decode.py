@@ -103,7 +103,7 @@ def test_a_thing_in_the_wrong_partition_is_refused_every_time(*, is_watermark: b
     ]
     intake = read(settings, *sent, unit=2)
     assert [dead_letter.offset for dead_letter in intake.rejected] == [0, 1]
-    assert "belongs to partition 3, this is 2" in intake.rejected[0].reason
+    assert "belongs to partition 3, but the message is in partition 2" in intake.rejected[0].reason
     assert "murmur2" in intake.rejected[0].reason
     assert not intake.sides
 

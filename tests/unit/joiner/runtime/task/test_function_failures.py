@@ -154,6 +154,19 @@ def test_the_log_says_how_many_failed_since_the_last_line_and_with_what_now(
     assert "6 more pairs" in warnings(caplog)[2]
 
 
+def test_the_log_counts_a_single_failure_in_the_singular(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(0.0)
+    log = FailureLog(make_settings(FAILS), clock)
+    log.note(0, {"power": Failures(1, "first")})
+    assert "failed for 1 pair of unit 0: first. Each such pair becomes a dead letter" in warnings(caplog)[0]
+    clock.now_s = 61.0
+    log.note(0, {"power": Failures(1, "second")})
+    assert "failed for 1 more pair: second" in warnings(caplog)[1]
+    log.note(0, {"power": Failures(1, "third", of_rows=True)})
+    log.close()
+    assert "failed for 1 more row: third. Each such row becomes a dead letter" in warnings(caplog)[2]
+
+
 def test_an_error_that_says_too_much_or_no_text_is_told_in_a_line() -> None:
     one = Failures.of(1, "no such file:\n\udcff.csv " + "x" * 3_000_000, "f.py line 3")
     assert len(one.first) < 400

@@ -225,6 +225,7 @@ def newer(buffer: bytes, version: int) -> bytes:
         (lambda data: data[: len(data) // 2], "cannot be read"),
         (lambda data: data.replace(b"LSBJOIN", b"LSBJOYN"), "cannot be read"),
         (lambda data: msgspec.msgpack.encode(msgspec.msgpack.decode(data) | {"version": 99}), "newer release"),
+        (lambda _data: msgspec.msgpack.encode({"version": 1}), "format 1, but this release reads only formats 2 to"),
         (
             lambda _data: msgspec.msgpack.encode({"version": unit_snapshot.VERSION + 1, "things": {"a": 1}}),
             "newer release",
