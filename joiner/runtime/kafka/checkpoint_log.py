@@ -1,4 +1,4 @@
-"""Reads a unit's newest checkpoint and newest complete snapshot from the state topic."""
+"""Reads a unit's partition of the state topic: the newest checkpoint, or the whole log, which includes snapshots."""
 
 from __future__ import annotations
 

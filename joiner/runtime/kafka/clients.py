@@ -46,7 +46,7 @@ def make_consumer(
 
 
 def make_reader(kafka: KafkaSettings, group: str, **more: str | float | bool) -> Consumer:
-    """Create a consumer that quickly reports the end of a log: brokers answer it without waiting for more data."""
+    """Create a consumer that quickly reports the end of a log: brokers wait at most 10 ms for more data."""
     quick: dict[str, str | float | bool] = {"fetch_wait_max_ms": 10, "fetch_queue_backoff_ms": 2}
     return make_consumer(kafka, group, enable_partition_eof=True, **(quick | more))
 
@@ -57,7 +57,7 @@ def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
 
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
-    """Create a client for describing topics and groups."""
+    """Create a client for Kafka's administrative requests."""
     return AdminClient(kafka.client_config(), logger=KAFKA_LOG)
 
 
@@ -76,7 +76,8 @@ def read_to_end(
 ) -> Iterator[Message]:
     """Yield the messages of a partition from ``start`` up to ``end``. ``consumer`` must come from `make_reader`.
 
-    Stops at ``end`` even if the log has grown. Raises KafkaException if nothing arrives for `TIMEOUT_S`.
+    Stops at ``end`` even if the log has grown. Raises KafkaException on an error, or if no message arrives for
+    `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S
@@ -92,7 +93,9 @@ def read_to_end(
                 return
             deadline_s = clock.monotonic_s() + TIMEOUT_S
             yield message
-    raise timed_out(f"{topic} [{partition}] could not be read to its end within {TIMEOUT_S:.0f} s")
+    raise timed_out(
+        f"no message arrived from {topic} [{partition}] for {TIMEOUT_S:.0f} s while reading up to offset {end}"
+    )
 
 
 def raise_for(message: Message) -> None:
@@ -137,7 +140,7 @@ def names_fencing(error: KafkaException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of any kind of error."""
+    """Return the message of an error of any kind, or the name of its type if it has none."""
     if isinstance(error, KafkaException):
         return str(error.args[0].str())
     return str(error) or type(error).__name__
@@ -164,7 +167,7 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
     try:
         error = outcome.get(timeout=seconds)
     except Empty:
-        raise timed_out(f"Kafka's client did not return within {seconds:g} s") from None
+        raise timed_out(f"a call to the Kafka client did not return within {seconds:g} s") from None
     if error is not None:
         try:
             raise error

@@ -52,7 +52,7 @@ class ControlLog:
                 return
 
     def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
-        """Return new records, each with its append time in ms since the epoch."""
+        """Return new records, each with its append time in ms since the epoch. Wait up to ``wait_s`` seconds."""
         found = []
         for message in self._consumer.consume(100, wait_s):
             error = message.error()
@@ -92,7 +92,7 @@ class ControlLog:
     def _append(self, producer: Producer, record: msgspec.Struct) -> None:
         producer.produce(self._topic, encode(record), partition=0)
         if producer.flush(_FLUSH_S):
-            _log.warning("%s is not yet written to %s", type(record).__name__, self._topic)
+            _log.warning("%s has not been written to %s yet; retrying", type(record).__name__, self._topic)
 
     def _begin_at(self, offset: int) -> None:
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])

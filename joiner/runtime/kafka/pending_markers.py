@@ -59,7 +59,7 @@ def holds_results(value: bytes | None) -> TypeGuard[bytes]:
 
 
 def identities_in(value: bytes, count: int | None = None) -> list[str]:
-    """Return the identities of the results in a message, or of the first ``count``; empty if it holds no results."""
+    """Return the identities of the results in a message, or of the first ``count``; empty if none can be decoded."""
     try:
         from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
     except ImportError:
@@ -103,7 +103,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: whether replays can start there, at a claim or a snapshot."""
+        """Record a committed transaction. ``is_base``: whether it is a claim or has a snapshot: replays start there."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)

@@ -41,7 +41,7 @@ def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock)
             wait_s = min(deadline_s - clock.monotonic_s(), _SLICE_S)
             if wait_s <= 0:
                 message = (
-                    f"Kafka at {servers} does not answer within {within_s:g} s ({error.args[0].str()}): "
+                    f"Kafka at {servers} did not answer within {within_s:g} s ({error.args[0].str()}): "
                     "is it running, and is kafka.bootstrap_servers (or LSB_KAFKA__BOOTSTRAP_SERVERS) right?"
                 )
                 raise KafkaAway(message) from error

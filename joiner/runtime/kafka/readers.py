@@ -30,11 +30,11 @@ class Readers:
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
         self.is_over: Callable[[], bool] = lambda: False
-        """Whether the claim is cancelled."""
+        """Returns whether the claim was cancelled."""
         self.state: StateLog | None = None
         """The unit's log in the state topic, or None if it has not been read completely."""
         self.begun_at: dict[str, int] | None = None
-        """The offsets at which the unit had started when `state` was read. A reset changes them."""
+        """The offsets at which the application had started the unit when `state` was read. A reset changes them."""
 
     @cached_property
     def stable(self) -> Consumer:

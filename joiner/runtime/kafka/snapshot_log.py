@@ -24,14 +24,18 @@ Records = list[tuple[str, bytes | None]]
 
 @dataclass
 class SnapshotPlace:
-    """Where the newest snapshot is stored: its serial number, which determines the slot, and the chunks per slot."""
+    """Where the newest snapshot is stored.
+
+    ``serial``: its serial number, which determines its slot; -1 if there is none. ``chunks``: the number of chunks in
+    each slot.
+    """
 
     serial: int
     chunks: list[int]
 
     @classmethod
     def after(cls, state: StateLog) -> SnapshotPlace:
-        """Return where the newest snapshot is stored in the state topic."""
+        """Return where the newest snapshot is stored. Raises `UnitStopped` if a manifest is unreadable."""
         newest = state.manifests()[:1]
         return cls(newest[0].serial if newest else -1, [state.chunks_in(slot) for slot in range(SLOTS)])
 
@@ -63,7 +67,7 @@ def snapshot_records(
 
 
 def cut(records: Records, bytes_max: int) -> list[Records]:
-    """Split records into parts of at most ``bytes_max`` bytes. A larger record becomes a part of its own."""
+    """Split records into parts with at most ``bytes_max`` bytes of values. A larger value gets a part of its own."""
     parts: list[Records] = []
     size = bytes_max + 1
     for key, value in records:

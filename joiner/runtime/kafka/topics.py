@@ -28,13 +28,14 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Time between two checks. If a topic is recreated, it may be joined for this long before the process stops."""
+"""Time between two checks. The records of a recreated topic may be joined for about this long, until the process
+stops."""
 
 _ANSWER_S: Final = 10.0
 
 
 class TopicWatch:
-    """Checks that topics still have the ids and partition counts in ``known``, which they had at start-up."""
+    """Checks that topics still exist, with the ids and partition counts in ``known``, which they had at start-up."""
 
     def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
         self._admin, self._clock = admin, clock

@@ -61,15 +61,16 @@ _MARKERS_S: Final = 5.0
 
 LOOK_S: Final = 0.05
 FIRST_LOOK_S: Final = 0.005
-"""Intervals between checks for markers, which usually arrive within milliseconds."""
+"""The longest and the first interval between checks for markers, which usually arrive within milliseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 class OwnershipInDoubt(Exception):
-    """The process may no longer own the unit: it must verify the unit's owner, then claim the unit again.
+    """The process may no longer own the unit: it must check the owner, and claim the unit again if no other runner has.
 
-    For example, retention has removed input that this process has not consumed, perhaps because another owner has.
+    This is also raised if retention has removed input that this process has not consumed: a newer owner may have
+    consumed it already.
     """
 
 
@@ -126,7 +127,8 @@ class UnitTransactions:
     ) -> SnapshotPlace | None:
         """Commit the effects and the checkpoint (steps 1-6). If a snapshot is written, return its place, else None.
 
-        ``removed``: keys to delete from the state topic, by tombstones.
+        ``snapshot``: the bytes of a snapshot, which may be postponed, and the place of the previous one. ``removed``:
+        keys to delete from the state topic, by tombstones.
 
         A large snapshot takes additional transactions, and releasing the unit after that takes one more.
 
@@ -163,7 +165,10 @@ class UnitTransactions:
         return place
 
     def begin_anew(self, state: StateLog, checkpoint: Checkpoint) -> None:
-        """In one transaction, delete the unit's records from the state topic and write ``checkpoint`` instead."""
+        """In one transaction, delete the unit's records from the state topic and write ``checkpoint`` instead.
+
+        Raises `Fenced` and `Aborted` as `commit` does.
+        """
         try:
             self._begin(checkpoint)
             for key in state.values:
@@ -182,8 +187,9 @@ class UnitTransactions:
     def check_ended(self) -> None:
         """Wait until none of our transactions is the oldest open one in any partition.
 
-        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Another
-        program's open transaction also hides everything after it, but this method does not wait for it to end.
+        Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Raises
+        KafkaException if a request fails. Another program's open transaction also hides everything after it, but this
+        method does not wait for it to end.
         """
         deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
         while True:
@@ -212,7 +218,7 @@ class UnitTransactions:
         """In one transaction, write a record to the unit's partition of each topic and the group's offsets, then abort.
 
         The abort markers also end any earlier transaction of this producer that is still open in these partitions.
-        Returns the offsets of the records, by topic. Raises `Fenced` if another runner has claimed the unit, and
+        Return the offsets of the records, by topic. Raises `Fenced` if another runner has claimed the unit, and
         `Aborted` if the transaction failed or its outcome is unknown.
         """
         try:
@@ -267,8 +273,8 @@ class UnitTransactions:
     def _delivered(self) -> dict[str, int]:
         """Return the offset of the last transaction's first record in each topic.
 
-        Kafka does not report the offset of a record that was sent twice. Raises `Aborted` in that case. The next claim
-        will find the record in the log.
+        Raises `Aborted` if Kafka has not reported one, as happens if the record was sent twice. The next claim will
+        find the record in the log.
         """
         firsts = dict(self._producer.firsts)
         if unknown := sorted(topic for topic, at in firsts.items() if at < 0):

@@ -28,10 +28,11 @@ _OFFSETS_S: Final = 10.0
 """Time limit for sending the consumed offsets to Kafka, a request of only a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
-"""Time allowed for the last step of a commit, even if the earlier steps have used up the limit."""
+"""Time allowed for the last attempt to commit, even if earlier attempts have used up the limit, and for a call to
+return after its own time limit."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Number of messages passed to the producer in one call, which holds the GIL. This many also fit into the CPU cache."""
+"""Maximum number of messages passed to the producer in one call, which holds the GIL. They also fit the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -153,7 +154,7 @@ class UnitProducer:
         self._client.abort_transaction(_COMMIT_S)
 
     def commit(self) -> None:
-        """Commit the transaction. If Kafka's answer is lost, the commit request is repeated, which is safe."""
+        """Commit the transaction. After a retriable error, such as a lost answer, repeat the request, which is safe."""
         deadline_s = self._clock.monotonic_s() + _COMMIT_S
         self.was_asked_again = False
         while True:

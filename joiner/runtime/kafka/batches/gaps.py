@@ -45,8 +45,8 @@ class GapVerifier:
     def check(self, number: int, offsets: Mapping[str, int], batches: Mapping[str, Messages]) -> None:
         """Verify the gaps before and within the batches that follow the unit's ``offsets``.
 
-        Raises `UnitStopped` if a gap contains a record, `OwnershipInDoubt` if the log now begins after the gap, and
-        KafkaException if Kafka does not answer.
+        Raises `UnitStopped` if a gap contains a record or a record cannot be read again, `OwnershipInDoubt` if the log
+        now begins after the start of the first gap, and KafkaException if reading from Kafka fails.
         """
         for topic, batch in batches.items():
             if found := gaps_in(offsets[topic], batch.offset):
@@ -62,7 +62,13 @@ class GapVerifier:
         if low > begin:
             # If the unit is still ours, the next claim reports the lost records. If not, retention has only removed
             # records that the new owner has consumed.
-            _log.warning("unit %s: %s now begins at %s, after %s", number, topic, low, begin)
+            _log.warning(
+                "unit %s: %s now begins at offset %s, so the gap from offset %s on cannot be verified",
+                number,
+                topic,
+                low,
+                begin,
+            )
             raise OwnershipInDoubt
         wanted = offsets[(begin <= offsets) & (offsets <= last)].tolist()
         found = _offsets_of(self._consumer, self._clock, topic, number, begin, last)
@@ -82,7 +88,7 @@ class GapVerifier:
 
 
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
-    """Return the gaps in ``offsets``, which must be increasing. ``at``: the offset that is expected first.
+    """Return the gaps in ``offsets``, which must be increasing and not empty. ``at``: the offset expected first.
 
     Each gap is given by its first missing offset and the next offset that exists. If there are no gaps, this takes
     constant time.
@@ -110,11 +116,13 @@ def _offsets_of(consumer: Consumer, clock: Clock, topic: str, number: int, begin
             if messages:
                 deadline_s = clock.monotonic_s() + TIMEOUT_S
             elif clock.monotonic_s() > deadline_s:
-                raise timed_out(f"{topic}@{begin} could not be read again within {TIMEOUT_S:.0f} s")
+                where = f"{topic} [{number}] again from offset {begin}"
+                raise timed_out(f"no message arrived for {TIMEOUT_S:.0f} s while reading {where}")
     finally:
         consumer.unassign()
     return [offset for offset in found if offset <= last]
 
 
 def _some(offsets: list[int]) -> str:
-    return f"{len(offsets)} records ({', '.join(map(str, offsets[:3]))}{', …' if len(offsets) > 3 else ''})"  # noqa: PLR2004
+    shown = [*map(str, offsets[:3]), *(["…"] if len(offsets) > 3 else [])]  # noqa: PLR2004
+    return f"{len(offsets)} {'record' if len(offsets) == 1 else 'records'} ({', '.join(shown)})"

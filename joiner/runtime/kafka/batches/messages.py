@@ -19,7 +19,7 @@ class Read(NamedTuple):
     """The result of polling a consumer once.
 
     ``batches``: the messages, by unit and topic. ``ends``: the end offset of each log that was read to its end, by unit
-    and topic. ``errors``: each error with its partition and topic.
+    and topic. ``errors``: each error with its partition and topic (None if it names none).
     """
 
     batches: dict[int, dict[str, Messages]]
@@ -28,7 +28,7 @@ class Read(NamedTuple):
 
 
 def messages_of(messages: Sequence[Message]) -> Messages:
-    """Convert the messages of one partition to columns. No message may be an error event.
+    """Convert the messages of one partition to columns. There must be at least one, and none may be an error event.
 
     The loops are kept minimal because they run for every record.
     """

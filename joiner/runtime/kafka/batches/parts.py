@@ -45,5 +45,5 @@ def _records_in(value: memoryview) -> int:
         # records; decoding them takes five times as long, and joining them longer still.
         return max(1, check_limits(value))
     except Unreadable:
-        # A watermark, or a dead letter.
+        # A watermark, or a message that becomes a dead letter.
         return 1

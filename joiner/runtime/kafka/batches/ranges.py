@@ -1,4 +1,4 @@
-"""Reads a unit's input between two offset vectors, for replays and for runners that plan batches in advance."""
+"""Reads a unit's input between two offset vectors, for replays."""
 
 from __future__ import annotations
 
@@ -68,4 +68,6 @@ def read_range(
                 # Restart the timeout here, because the caller may have taken a long time to process the part.
                 deadline_s = clock.monotonic_s() + TIMEOUT_S
             elif clock.monotonic_s() > deadline_s:
-                raise timed_out(f"unit {unit}: no records up to {offsets_as_text(end)} for {TIMEOUT_S:.0f} s")
+                raise timed_out(
+                    f"unit {unit}: no message arrived for {TIMEOUT_S:.0f} s while reading up to {offsets_as_text(end)}"
+                )

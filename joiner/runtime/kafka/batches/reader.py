@@ -21,7 +21,7 @@ _EVENTS_MAX: Final = 100
 
 _STRAY: Final = KafkaError(
     KafkaError._FAIL,  # noqa: SLF001 - the public name
-    "messages were delivered to the consumer instead of the reader: please report this bug",
+    "messages were delivered to the consumer instead of the reader: report this bug",
 )
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class BatchReader(Protocol):
         ...
 
     def read(self, count_max: int, wait_s: float) -> Read:
-        """Return the messages and events that have arrived, at most ``count_max``. Wait up to ``wait_s`` seconds."""
+        """Return the events and at most ``count_max`` messages that have arrived. Wait up to ``wait_s`` seconds."""
         ...
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class ColumnReader:
     """Reads with a `NativeReader`."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str], count_max: int) -> None:
-        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if native calls are missing."""
+        """``count_max``: maximum number of messages per `read`. Raises `Unavailable` if there are no native calls."""
         self._native = NativeReader(consumer, count_max)
         # Delivers broker errors and the client's log lines, but no messages.
         self._events = ObjectReader(consumer, topics)

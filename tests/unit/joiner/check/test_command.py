@@ -92,7 +92,7 @@ def test_a_kafka_that_is_away_is_an_error_without_a_stack_trace(
     config: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(["verify", "--config", config, "--timeout", "1"]) == 1
-    assert "Kafka at 127.0.0.1:1 does not answer within 1 s" in capsys.readouterr().err
+    assert "Kafka at 127.0.0.1:1 did not answer within 1 s" in capsys.readouterr().err
     assert sum(record.name == "joiner.check.found.kafka_log" for record in caplog.records) <= 2
 
 

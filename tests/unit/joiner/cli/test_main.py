@@ -45,7 +45,7 @@ def test_a_kafka_that_is_away_is_told_with_the_way_out(
 ) -> None:
     assert status_of(arguments) == 1
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith("joiner: Kafka at 127.0.0.1:1 does not answer within 1 s")
+    assert message.startswith("joiner: Kafka at 127.0.0.1:1 did not answer within 1 s")
     assert "is it running" in message
     assert "kafka.bootstrap_servers" in message
     assert "waiting for Kafka at 127.0.0.1:1" in caplog.text
@@ -131,7 +131,7 @@ def test_waiting_is_told_once_and_only_where_it_lasts(
 
 def test_kafka_is_waited_for_as_long_as_was_said_in_short_waits() -> None:
     admin = _Admin(answers=1000)
-    with pytest.raises(KafkaAway, match="a:1 does not answer within 10 s"):
+    with pytest.raises(KafkaAway, match="a:1 did not answer within 10 s"):
         reach_kafka(admin, "a:1", 10.0, admin.clock)
     assert sum(admin.waits_s) == 10.0
     assert max(admin.waits_s) <= 3.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from confluent_kafka import KafkaError
+import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from joiner.runtime.kafka.clients import EOF_CODE, read_to_end
+from joiner.runtime.kafka.clients import EOF_CODE, describe, read_to_end
 from tests.manual_clock import ManualClock
 from tests.simulation.memory_clients import MemoryMessage
 
@@ -44,3 +45,20 @@ def test_a_log_that_grows_faster_than_it_is_read_is_read_to_the_end_that_was_ask
 def test_a_log_is_read_to_its_end_where_no_record_lies_there() -> None:
     log: Any = QuietLog()
     assert [message.offset() for message in read_to_end(log, ManualClock(), "out", 0, 18, 23)] == [18, 19]
+
+
+def test_reading_ends_with_an_error_if_no_message_arrives_for_too_long() -> None:
+    clock = ManualClock()
+
+    class StuckLog(BusyLog):
+        def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
+            clock.now_s += 20.0
+            self.read += 1
+            return [MemoryMessage(("out", 0), next(self._offsets), content=(b"k", b"v"))] if self.read <= 3 else []
+
+    log: Any = StuckLog()
+    messages = read_to_end(log, clock, "out", 0, 3, 25)
+    assert [next(messages).offset() for _ in range(3)] == [3, 4, 5]
+    with pytest.raises(KafkaException) as raised:
+        next(messages)
+    assert describe(raised.value) == "no message arrived from out [0] for 30 s while reading up to offset 25"
