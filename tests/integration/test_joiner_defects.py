@@ -81,7 +81,7 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0
     # The claim was cancelled, not abandoned after a timeout.
-    assert "unit 0: claim cancelled, because the unit is no longer assigned here" in second.text()
+    assert "unit 0: claim cancelled, because the unit was revoked or this process is stopping" in second.text()
     after = app.start()
     app.wait_until_through()
     assert after.stop() == 0

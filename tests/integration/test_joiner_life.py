@@ -194,7 +194,7 @@ def test_reset_beside_a_running_process_never_leaves_half_a_state(app: Applicati
     app.produce(seeded_entries(12, 500))
     if done.returncode == 0:
         assert joiner.ends() == 1
-        assert "now owned by nobody since a reset" in joiner.text()
+        assert "now without an owner since a reset" in joiner.text()
         assert all(set(checkpoint.offsets.values()) == {0} for checkpoint in app.checkpoints().values())
     else:
         assert ": not reset" in done.stdout

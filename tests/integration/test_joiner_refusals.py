@@ -148,7 +148,7 @@ def test_a_unit_of_another_kind_of_runner_is_claimed_only_when_forced(app: Appli
         claim_as(app, unit, site="spark", instance="driver-7")
     before = app.checkpoints()
     said = refusal(app)
-    assert "is owned by a spark (driver-7)" in said
+    assert "is owned by spark driver-7" in said
     assert "--force-claim" in said
     assert app.checkpoints() == before
     app.produce(seeded_entries(30, 300))

@@ -1,8 +1,8 @@
 """Manages the units that are assigned to a runner but not served by it.
 
-Such a unit is waiting to be claimed, has been lost to another runner, or has failed. After a failed claim
-or batch, a runner claims the unit again from its last commit after a back-off, or verifies the owner first, or marks
-the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
+Such a unit is waiting to be claimed, has been lost to another runner, or has failed. After a claim or a batch fails,
+the runner does one of three things: it claims the unit again after a back-off, verifies the unit's owner first, or
+marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.kafka.transaction import Aborted, Fenced, OwnershipInDoubt, UnitTransactions
 from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
 from joiner.runtime.ownership.claim import Claimer, ClaimLost
-from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere
+from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere, ownership_of
 from joiner.runtime.ownership.retry_policy import Obstacle, RetryTracker, cause_of
 from joiner.runtime.ownership.warmup import Warm
 from joiner.runtime.settings import JoinerSettings
@@ -37,16 +37,19 @@ class _Action(NamedTuple):
 
     failed: str
     follows: str
+    note: str = ""
+    """Follows the error."""
 
 
-_BATCH = _Action("a batch failed", "going back to its last commit")
+_BATCH = _Action("a batch failed", "going back to its last commit", "; none of it was written")
+# A claim may have been written before it failed.
 _CLAIM = _Action("its claim failed", "cannot be claimed now")
 
 _log = logging.getLogger(__name__)
 
 
 class _Lost(UnitStopped):
-    """Another run has claimed the unit."""
+    """Another run has claimed the unit, or the unit has been reset."""
 
     def __init__(self, text: str, checkpoint: Checkpoint) -> None:
         super().__init__(text)
@@ -73,8 +76,8 @@ class AssignmentManager:
         *,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``found_elsewhere`` is called with units of other sites and returns whether the runner waits for them.
-        ``fenced`` is called, from any thread, when it turns out that another runner has claimed a unit.
+        """``found_elsewhere`` is called with a unit of another site and its checkpoint. It returns whether the runner
+        waits for the unit. ``fenced`` is called when it turns out that another runner has fenced a unit of this one.
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
@@ -134,7 +137,9 @@ class AssignmentManager:
         readers: Readers,
         restore: Callable[[UnitTransactions, Checkpoint, Readers], _Claimed],
     ) -> _Claimed | None:
-        """Claim and restore a unit. Return None on failure; `plan_retries` then decides what to do next.
+        """Claim and restore a unit. Return None if this fails or is cancelled.
+
+        After a failure, `plan_retries` decides what to do next.
 
         ``claimant``: the claimant that a move requires; by default the runner's own. ``restore``: builds the task.
         """
@@ -145,7 +150,7 @@ class AssignmentManager:
             claimed = self._claimer.claim(number, claimant or self._claimant_of(number), warm, readers)
             task = restore(*claimed, readers)
         except ClaimCancelled:
-            _log.info("unit %s: claim cancelled, because the unit is no longer assigned here", number)
+            _log.info("unit %s: claim cancelled, because the unit was revoked or this process is stopping", number)
             return None
         except Exception as error:  # noqa: BLE001 - no error may affect the other units
             self._claim_errors.append((number, error))
@@ -193,7 +198,7 @@ class AssignmentManager:
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return, for each unit that is not being served, the reason why a retry is pending or why the unit failed."""
+        """Return why units are not being served: those that wait for a retry, and those that have failed."""
         numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -216,7 +221,7 @@ class AssignmentManager:
         if checkpoint is None or checkpoint.run in runs:
             _log.info("unit %s: no other runner has claimed it; claiming it again", number)
             return
-        why = f"unit {number}: now owned by {checkpoint.owner} (run {checkpoint.run}); given up"
+        why = f"unit {number}: now {ownership_of(checkpoint, with_run=True)}; given up"
         if not self._claimant_of(number).may_continue(checkpoint):
             raise OwnedElsewhere(why, checkpoint)
         raise _Lost(why, checkpoint)
@@ -278,7 +283,7 @@ def _why(number: int, error: Exception, action: _Action) -> str:
         return str(error)
     if isinstance(error, Aborted | KafkaException):
         return describe(error)
-    what = f"unit {number}: {action.failed} with {type(error).__name__}: {describe(error)}; none of it was written"
+    what = f"unit {number}: {action.failed} with {type(error).__name__}: {describe(error)}{action.note}"
     if cause_of(error).is_transient:
         return what
     again = "Restart the joiner; if this happens again, report it as a bug (--log-level debug shows where it occurred)"

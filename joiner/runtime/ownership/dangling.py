@@ -23,12 +23,12 @@ Every claim fences the partitions. A partition learns a producer's epoch only fr
 Until the new owner has written one to a partition, that partition may still accept a request that the old owner's
 client had in flight, even after the check for open transactions, and the new owner's first commit would commit it. The
 fence is a record that the new owner writes to each partition and aborts. From then on, the partition rejects requests
-of older epochs. Every transaction that began before the fence has ended; if other programs have transactions open, the
-claimant waits for them to end. (KIP-890 describes such requests. They belong to no committed transaction, so there is
-nothing to write again.)
+of older epochs. The claimant then waits until all transactions that began before the fences have ended, including those
+of other programs. (KIP-890 describes such requests. They belong to no committed transaction, so there is nothing to
+write again.)
 
-No transaction before the fences is still open, but a dangling one may have been ended wrongly: it is also aborted when
-the transaction after it is aborted. For each topic, checkpoints name the first record of the last transaction. The
+After that, no transaction before the fences is open, but a dangling one may have been ended wrongly: it is also aborted
+when the transaction after it is aborted. For each topic, checkpoints name the first record of the last transaction. The
 records named by the newest visible checkpoint must be visible, and those named by later, aborted checkpoints must not
 be. If this does not hold, the procedure above resolves it as well.
 
@@ -231,7 +231,8 @@ def resolve(
         unmatched = missing_in(topics.unmatched, _encoded(effects.unmatched))
         effects.unmatched = [effects.unmatched[number] for number in unmatched]
     missing = effects.pairs + len(effects.late) + len(effects.rejected) + len(effects.unmatched)
-    _log.warning("unit %s: resolved; writing %s missing results with the claim", unit, missing)
+    what = "results, late and unmatched records and dead letters"
+    _log.warning("unit %s: resolved; writing %s missing %s with the claim", unit, missing, what)
     return effects
 
 
@@ -283,7 +284,8 @@ def fence_partitions(
 ) -> dict[str, int]:
     """Write and abort a record in each partition of the unit, and wait until all earlier transactions there have ended.
 
-    Returns the offsets of these records, by topic. Raises KafkaException if a transaction remains open for too long.
+    Returns the offsets of these records, by topic. Raises `Fenced` and `Aborted` as `UnitTransactions.roll_back` does,
+    and KafkaException if a transaction remains open for too long.
     """
     settings, clock = readers.settings, readers.clock
     fences = transactions.roll_back(_topics(settings), checkpoint)
@@ -335,7 +337,7 @@ def _missing_results(
 
 
 def _removed(readers: Readers, topic: str, unit: int, absent: set[str], start: int, end: int) -> set[str]:
-    """Return the identities in ``absent`` whose records were written after ``start`` and then removed by retention.
+    """Return the identities in ``absent`` that retention has removed, assuming that all were written after ``start``.
 
     A read-committed consumer does not see aborted records either, but a read-uncommitted one still finds them in the
     log.

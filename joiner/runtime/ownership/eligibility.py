@@ -57,12 +57,7 @@ def check_continues(
     """Check that the claimant, settings and topics match the checkpoint ``found``. Raises `UnitStopped` if not."""
     unit, name = found.unit, settings.application.name
     if not claimant.may_continue(found):
-        owner = f"owned by a {found.site} ({found.instance})" if found.on_the_way is None else found.owner
-        raise OwnedElsewhere(
-            f"unit {unit} of {name!r} is {owner}: move it (`joiner move --to {claimant.site}`), wait for it to be "
-            "moved here (--standby), or claim it with --force-claim once its owner has stopped",
-            found,
-        )
+        raise OwnedElsewhere(f"unit {unit} of {name!r} is {ownership_of(found)}: {_ways_here(found, claimant)}", found)
     if found.fingerprint != settings.fingerprint():
         differences = semantic_differences(found.semantics, settings.semantics())
         changed = ", ".join(f"{path}: {then} then, {now} now" for path, then, now in differences) or "the semantics"
@@ -77,6 +72,28 @@ def check_continues(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
             f"{offsets_as_text(found.offsets)} no longer refer to the same records: start over with `joiner reset`"
         )
+
+
+def _ways_here(found: Checkpoint, claimant: Claimant) -> str:
+    """Return, for an error message, how the claimant can get a unit that it may not claim."""
+    if found.on_the_way is not None:
+        return (
+            f"start a joiner with --site {found.site} to claim it, wait for it to be moved here (--standby), or claim "
+            "it with --force-claim"
+        )
+    return (
+        f"move it (`joiner move --to {claimant.site}`), wait for it to be moved here (--standby), or claim it with "
+        "--force-claim once its owner has stopped"
+    )
+
+
+def ownership_of(found: Checkpoint, *, with_run: bool = False) -> str:
+    """Return who owns a unit, as a phrase that can follow "the unit is". ``with_run``: also name the owner's run."""
+    if found.run == RESET_RUN:
+        return "without an owner since a reset"
+    if (way := found.on_the_way) is not None:
+        return f"on its way from {way.source} to {found.site}"
+    return f"owned by {found.owner}" + (f" (run {found.run})" if with_run else "")
 
 
 def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:

@@ -61,7 +61,7 @@ class Membership:
     def poll(self) -> None:
         """Keep the membership alive and handle rebalances.
 
-        Raises `InstanceInUse` if another process uses the same name.
+        Raises `InstanceInUse` if another process uses the same name, and KafkaException after any other fatal error.
         """
         message = self._consumer.poll(0)
         error = message.error() if message is not None else None
@@ -133,7 +133,7 @@ class Membership:
                 "its own name with --instance or application.instance"
             )
         self._fenced_s = now_s
-        _log.warning("another member of the group has the name of instance %r; rejoining", application.instance)
+        _log.warning("the group reports another member with the instance name %r; rejoining", application.instance)
         self._consumer.close()
         self._consumer = self._join()
 

@@ -1,7 +1,6 @@
-"""Determines whether the owner of a unit is running, from what other processes can observe.
+"""Determines whether the owner of a unit is running, from the unit's checkpoint and the members of consumer groups.
 
-An instance is a member of its site's consumer group, which detects within a session timeout that the instance has
-ended.
+Each instance is a member of its site's consumer group. If an instance ends, its group notices within a session timeout.
 """
 
 from __future__ import annotations
@@ -27,11 +26,14 @@ UNKNOWN: Final = "not known"
 _log = logging.getLogger(__name__)
 
 Members = Mapping[str, Mapping[str, frozenset[int]]]
-"""For each site, its running processes by instance name; for each process, the units that the group assigns to it."""
+"""For each site, the members of its group by instance name; for each member, the units that are assigned to it."""
 
 
 def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """Return the current members of each site's consumer group. Sites whose group cannot be described are omitted."""
+    """Return the current members of each site's consumer group.
+
+    A group that does not exist has no members. Sites whose group cannot be described are omitted.
+    """
     groups = {settings.membership_group(site): site for site in sites}
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
@@ -67,8 +69,8 @@ def state_of(checkpoint: Checkpoint, members: Members) -> str:
         return UNKNOWN
     if checkpoint.unit in there.get(checkpoint.instance, ()):
         return RUNNING
-    # The group has assigned the unit to another process, which has not claimed it yet. Its log says why.
     others = sorted(name for name, units in there.items() if checkpoint.unit in units)
     if others:
+        # The other process has not claimed the unit yet. The log of that process says why.
         return f"given to {others[0]}"
     return REBALANCING if checkpoint.instance in there else GONE

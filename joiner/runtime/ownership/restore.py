@@ -51,8 +51,9 @@ def recover(
     """Restore the state of a claimed unit.
 
     ``readers``: the readers that the claim used. ``warm``: the unit as it was built before the claim, at offsets that
-    may be earlier than the checkpoint's; None if it was not built in advance. Raises `UnitStopped` if the state cannot
-    be built, and `Fenced` if another runner has claimed the unit.
+    may be earlier than the checkpoint's; None if it was not built in advance. If the state cannot be built, raises
+    `Fenced` if another runner has claimed the unit, and `UnitStopped` otherwise. Raises `ClaimCancelled` if the claim
+    is cancelled, and KafkaException if Kafka does not answer.
     """
     with unless_fenced(transactions):
         # The claim read the log after initialising the transactional id, so only this runner has written to it since.
@@ -66,8 +67,8 @@ def recover(
 def build_state(checkpoint: Checkpoint, state: StateLog, readers: Readers, warm: Unit | None = None) -> Unit:
     """Build a unit's state at the offsets of ``checkpoint``. ``state``: the unit's log in the state topic.
 
-    The replay starts from ``warm``, unless the newest snapshot is ahead of it: retention may already have removed the
-    input that precedes that snapshot. Raises `UnitStopped` if the state cannot be built.
+    The replay starts from ``warm``, unless ``warm`` is ahead of the checkpoint or behind the newest snapshot: retention
+    may already have removed the input that precedes that snapshot. Raises `UnitStopped` if the state cannot be built.
     """
     unit, clock = checkpoint.unit, readers.clock
     restored = _nearest(readers.settings, checkpoint, state, warm)
@@ -127,7 +128,9 @@ def _replay_effects(readers: Readers, until: Checkpoint) -> ReplayedEffects:
 
 @contextmanager
 def unless_fenced(transactions: UnitTransactions) -> Iterator[None]:
-    """Propagate `UnitStopped` only if this runner still owns the unit; otherwise raise `Fenced`.
+    """Propagate `UnitStopped` only if this runner still owns the unit.
+
+    Otherwise raise `Fenced`, or `Aborted` if the owner cannot be determined.
 
     A process that hangs may read the state topic long before it reads the input logs. In between, a new owner may have
     written a newer snapshot, and retention may have removed the input that precedes it.
@@ -152,7 +155,8 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
     if any(at > checkpoint.offsets.get(topic, -1) for topic, at in manifest.offsets.items()):
         raise UnitStopped(
             f"unit {unit}: its snapshot (at {offsets_as_text(manifest.offsets)}) is ahead of its checkpoint (at "
-            f"{offsets_as_text(checkpoint.offsets)}): the state topic has lost acknowledged records"
+            f"{offsets_as_text(checkpoint.offsets)}): the state topic has lost acknowledged records; restore the "
+            "topic, or start over with `joiner reset`"
         )
     return Unit.restore(settings, unit, state.snapshot(manifest))
 

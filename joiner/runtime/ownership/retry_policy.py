@@ -132,7 +132,7 @@ class RetryTracker:
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:
-        """Return why a unit is not being served, or None if it has not failed.
+        """Return why a unit is not being served, or None if it is being served or has not failed.
 
         ``not_before_s``: the monotonic time of the next retry, or None if the unit will not be retried.
         """

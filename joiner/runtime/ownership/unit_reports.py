@@ -109,7 +109,7 @@ def _moment(at_ms: int) -> datetime:
 
 
 def decode(value: bytes | None) -> NotServed | None:
-    """Decode a report. Return None if the record is not a report, or was written by a newer release."""
+    """Decode a report. Return None if the record is not a report, or is in a newer format."""
     try:
         notice = _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -39,7 +39,8 @@ class Warm:
 def warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
     """Build a unit's state before the unit is claimed. Return None if the unit can be claimed right away.
 
-    Raises `UnitStopped` if this runner could not continue the unit, and KafkaException if Kafka does not respond.
+    Raises `UnitStopped` if this runner cannot continue the unit or cannot build its state, and KafkaException if Kafka
+    does not respond.
     """
     for attempt in range(_ATTEMPTS):
         try:

@@ -117,7 +117,12 @@ def test_a_manifest_that_counts_more_chunks_than_there_can_be_is_an_error_at_onc
 @pytest.mark.parametrize(
     ("changes", "join", "said"),
     [
-        ({"site": "spark", "instance": "driver"}, POWER, "owned by a spark (driver)"),
+        ({"site": "spark", "instance": "driver"}, POWER, "owned by spark driver: move it (`joiner move --to process`)"),
+        (
+            {"site": "green", "run": OnTheWay("m", "spark").run()},
+            POWER,
+            "is on its way from spark to green: start a joiner with --site green",
+        ),
         ({}, {**POWER, "tolerance": "1s"}, "joins.power.tolerance_ns: None then, 1000000000 now"),
         ({}, {**POWER, "name": "force"}, "joins.force"),
         ({"partitions": 2}, POWER, "started with 2 partitions, but now there are 1"),

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.control import NotServed, decode, encode
 from joiner.runtime.kafka.transaction import Aborted, Fenced, OwnershipInDoubt
-from joiner.runtime.model import Checkpoint, UnitStopped
+from joiner.runtime.model import RESET_RUN, Checkpoint, OnTheWay, UnitStopped
 from joiner.runtime.ownership import assignment, claim, retry_policy
 from joiner.runtime.ownership.assignment import AssignmentManager
 from joiner.runtime.ownership.claim import ClaimLost
@@ -272,6 +272,32 @@ def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
     runner.wait(60.0)
     assert runner.is_served
     assert runner.wanted.obstacles() == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (RESET_RUN, "unit 3: now without an owner since a reset; given up"),
+        (OnTheWay("m", "green").run(), "unit 3: now on its way from green to process; given up"),
+    ],
+)
+def test_a_unit_that_was_lost_to_no_other_runner_names_none(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, run: str, said: str
+) -> None:
+    monkeypatch.setattr(assignment, "read_checkpoint", lambda *_: checkpoint(run))
+    runner = Runner(clock)
+    runner.turn()
+    runner.fail(Fenced())
+    runner.wait(2.0)
+    assert runner.wanted.failed == {UNIT: said}
+
+
+def test_a_failed_claim_does_not_say_that_nothing_was_written(clock: ManualClock) -> None:
+    """The claim may have been committed before the state could not be restored."""
+    runner = Runner(clock)
+    runner.claims.outcomes = [MemoryError("cannot allocate")]
+    runner.turn()
+    assert runner.wanted.obstacles()[UNIT].why == "unit 3: its claim failed with MemoryError: cannot allocate"
 
 
 def test_it_is_told_what_a_unit_waits_for_since_when_and_when_it_is_tried_again(clock: ManualClock) -> None:
