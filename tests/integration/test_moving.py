@@ -234,7 +234,7 @@ def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Appl
             moved = move(app)
         assert moved.returncode == 0, moved.stdout
         third.wait_for(
-            "joiner move --to process|waiting until it is moved here|is on its way to green|released to green"
+            "joiner move --to process|waiting until it is moved here|on its way to green|releasing it to green"
         )
         assert owners(app) == all_of("green green")
     app.wait_until_through()

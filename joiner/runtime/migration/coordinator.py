@@ -1,7 +1,7 @@
 """Drives both sides of a move: passes control records to `Source` and `Target`, and executes the actions they return.
 
 A runner implements the five actions of `MoveActions`. None of them blocks, except that a release may wait for the
-unit's in-flight commit. The thread that calls `Coordinator.poll` reports the outcomes by calling its other methods.
+unit's in-flight commit. The thread that calls `Coordinator.poll` also calls its other methods, to report the outcomes.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Coordinator:
         self._do(self._target.resumed(unit, late_ms))
 
     def found(self, unit: int, checkpoint: Checkpoint) -> None:
-        """Record that the unit belongs to another site or is on its way there, according to its checkpoint."""
+        """Record that, according to its checkpoint, the unit belongs to another site or is on its way to one."""
         way = checkpoint.on_the_way
         if way is None:
             self._source.gone(unit)
@@ -142,7 +142,7 @@ class Coordinator:
                 _log_record(record)
                 self.control.write(record)
             case Release(unit, way, to):
-                _log.info("unit %s: released to %s (move %s)", unit, to, way.move)
+                _log.info("unit %s: releasing it to %s (move %s)", unit, to, way.move)
                 self._runner.release(action)
             case Reclaim(unit, way):
                 _log.warning("unit %s: no one claimed it (move %s); reclaiming it", unit, way.move)
@@ -161,7 +161,7 @@ def _log_record(record: object) -> None:
         case Refused(move=move, unit=unit, why=why):
             _log.warning("unit %s: not moved (move %s): %s", unit, move, why)
         case Released(move=move, unit=unit, to=to):
-            _log.info("unit %s: is on its way to %s (move %s)", unit, to, move)
+            _log.info("unit %s: on its way to %s (move %s)", unit, to, move)
         case Resumed(move=move, unit=unit):
             _log.info("unit %s: moved here (move %s)", unit, move)
         case _:

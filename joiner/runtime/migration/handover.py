@@ -24,7 +24,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.migration.coordinator import Coordinator
 from joiner.runtime.migration.protocol import Release
 from joiner.runtime.model import Checkpoint, OnTheWay, UnitStopped
-from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.eligibility import Claimant, ownership_of
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
@@ -64,7 +64,7 @@ class Host(Protocol):
         ...
 
     def prepare(self, unit: int) -> None:
-        """Prepare a unit before its claim."""
+        """Prepare to run a unit, before its state is built."""
         ...
 
     def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
@@ -75,10 +75,10 @@ class Host(Protocol):
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Stop running a unit and begin to write its last transaction, with a snapshot.
+        """Stop running a unit, and begin to write its last transaction.
 
-        ``then`` is called once the transaction has been written. Return None if the unit cannot be released now and
-        therefore keeps running.
+        ``then`` is called once the transaction has been written. Return None if the unit keeps running, because it
+        cannot be released now, or if it has failed.
         """
         ...
 
@@ -164,7 +164,7 @@ class Handover:
         waits = self.is_standby or (way is not None and way.source == self._claimant.site)
         if waits and number not in self._reported:
             self._reported.add(number)
-            _log.info("unit %s: %s; waiting until it is moved here", number, checkpoint.owner)
+            _log.info("unit %s: %s; waiting until it is moved here", number, ownership_of(checkpoint))
         self._elsewhere[number] = self._clock.monotonic_s() + CHECK_S
         self._found.append((number, checkpoint))
         return waits
@@ -263,7 +263,7 @@ class Handover:
                 if number in self._elsewhere and number not in self._host.claiming:
                     self._after_check(number, checkpoint)
         now_s = self._clock.monotonic_s()
-        # A copy, as another thread may add units.
+        # Iterate over a copy, because another thread may add units.
         due = [number for number, check_s in list(self._elsewhere.items()) if check_s <= now_s]
         if due and self._check is None:
             self._elsewhere.update(dict.fromkeys(due, now_s + CHECK_S))

@@ -90,7 +90,10 @@ class Order:
         return [Cancelled(move=self.move, units=cancelled)] if cancelled else []
 
     def hear(self, record: Record, at_ms: int) -> int | None:
-        """Process a record of the control topic, appended at ``at_ms``. Return the unit whose status has changed."""
+        """Process a record of the control topic, appended at ``at_ms``.
+
+        Return the unit if the record has changed its step, otherwise None.
+        """
         if record.move != self.move or isinstance(record, Request | Cancelled | Claiming | Stop):
             return None
         if record.unit not in self.units:
@@ -119,6 +122,6 @@ class Order:
         return record.unit if one.step is not before else None
 
     def finish(self, unit: int, step: Step, why: str) -> None:
-        """Set the outcome of a unit's move from its checkpoint, unless a record has already reported it."""
+        """Set the outcome of a unit's move, found in its checkpoint. A reason that was already reported is kept."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

@@ -1,7 +1,7 @@
 """The protocol of a move between sites. Both sides are state machines, which use neither Kafka nor a clock.
 
-Their input is control records and times; their output is actions for the runner, which drives
-them through `coordinator`.
+Their input is control records and times. Their output is actions for the runner, which drives them through
+`coordinator`.
 
     order     sends Request, repeated every `REPEAT_S`: a lease, which each side times by its own clock
     target    WarmUp: builds the state while the owner still serves the unit; sends Ready, repeated with each Request
@@ -126,7 +126,7 @@ class Source:
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
-        """Process a record of the control topic. ``owned``: the units this runner serves."""
+        """Process a record of the control topic, and return the actions due. ``owned``: units this runner serves."""
         match record:
             case Request():
                 return self._ask(record, now_s, owned)
@@ -142,7 +142,7 @@ class Source:
         return self._hear_of(one, record, now_s, owned) if one is not None else []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Perform the actions due at ``now_s``."""
+        """Return the actions due at ``now_s``."""
         for unit, one in list(self._units.items()):
             if one.step is _Leaving.ASKED and now_s - one.since_s > LEASE_S:
                 del self._units[unit]
@@ -160,7 +160,10 @@ class Source:
             one.step, one.since_s = _Leaving.RELEASED, now_s
 
     def found(self, unit: int, way: OnTheWay, to: str, now_s: float) -> list[Action]:
-        """Record that a runner of this site, not necessarily this one, has released the unit to the site ``to``."""
+        """Record that a runner of this site, not necessarily this one, has released the unit to the site ``to``.
+
+        Ignored if ``way`` names another source, or if the release is already known.
+        """
         one = self._units.get(unit)
         if way.source != self._site:
             return []
@@ -271,7 +274,10 @@ class Target:
         return {unit for unit, one in self._units.items() if one.step is _Arriving.CLAIMING}
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
-        """Process a record of the control topic. ``absent``: units assigned to this runner that it does not serve."""
+        """Process a record of the control topic, and return the actions due.
+
+        ``absent``: the units that are assigned to this runner but not served by it.
+        """
         if isinstance(record, Request) and record.to == self._site:
             units = [unit for unit in record.units if unit in absent]
             return [action for unit in units for action in self._ask(unit, record, now_s)]
@@ -282,7 +288,7 @@ class Target:
         return []
 
     def tick(self, now_s: float) -> list[Action]:
-        """Perform the actions due at ``now_s``."""
+        """Return the actions due at ``now_s``."""
         old = [unit for unit, one in self._units.items() if self._waits(one) and now_s - one.heard_s > LEASE_S]
         return [action for unit in old for action in self.lost(unit)]
 
@@ -298,7 +304,10 @@ class Target:
         return [self._ready(unit, one)]
 
     def dropped(self, unit: int) -> list[Action]:
-        """Record that the state was not built: building it failed or is unnecessary. The next Request tries again."""
+        """Record that the state was not built: building it failed or is unnecessary.
+
+        If the unit has been released, it is claimed without prepared state. If not, the next Request tries again.
+        """
         one = self._units.get(unit)
         if one is not None and one.is_released:
             one.step = _Arriving.CLAIMING
