@@ -41,8 +41,8 @@ def test_a_side_that_is_read_first_waits_for_the_other(app: Application, first: 
     joiner = app.start()
     app.wait_until_through()
     assert joiner.stop() == 0
-    assert "waits: its records fill the buffer" in joiner.text()
-    assert "resumes" in joiner.text()
+    assert "because records that are ahead fill the buffer" in joiner.text()
+    assert "resumed " in joiner.text()
     compared = {(row["what"], row["join"]): row["found"] for row in app.verify()["compared"]}
     assert compared["results", "apart"] == 2 * COUNT - 1
 

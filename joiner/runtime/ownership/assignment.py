@@ -99,7 +99,7 @@ class AssignmentManager:
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue on this runner, except units that another process has claimed and is running."""
+        """Units that cannot continue on this runner, except those that another process has claimed."""
         return self.failed.keys() - self._lost.keys()
 
     def due(

@@ -50,7 +50,7 @@ class ActiveTask:
     quiet_since_s: dict[str, float] = field(default_factory=dict)
     """For each topic that was at the end of its log at the last check: the monotonic time at which it got there."""
     paused: set[str] = field(default_factory=set)
-    """The topics that are paused because they are ahead of the others."""
+    """The topics that are paused (see `to_pause`)."""
     has_uncommitted: bool = False
     """Whether the state includes a batch whose commit has not begun. The next commit must contain its results, or they
     would be lost."""
@@ -79,7 +79,11 @@ class ActiveTask:
         return None
 
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
-        """Return the offsets after a batch: one past the last message, or the end of the log if it was reached."""
+        """Return the offsets after a batch: one past the last message, or the end of the log if it was reached.
+
+        Only topics whose offset advances are included. Also note since when each topic has been at the end of its log.
+        ``met``: the ends of the logs that were read to their end, by topic.
+        """
         ends = {topic: batch.last + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
         for topic in batches:
@@ -91,7 +95,7 @@ class ActiveTask:
         return ends | {topic: at for topic, at in met.items() if at > ends.get(topic, offsets[topic])}
 
     def to_pause(self) -> set[str]:
-        """Return the topics that should be paused."""
+        """Return the topics to pause: all if a large snapshot holds up a commit, otherwise those that are ahead."""
         if self.is_held_up:
             return set(self.unit.offsets)
         latest_s = self.clock.monotonic_s() - SILENT_S
@@ -101,11 +105,11 @@ class ActiveTask:
     @property
     def why_paused(self) -> str:
         """The reason why topics of the unit are paused, for log messages."""
-        return "a large snapshot is being written" if self.is_held_up else "its records fill the buffer"
+        return "a large snapshot is being written" if self.is_held_up else "records that are ahead fill the buffer"
 
     @property
     def is_held_up(self) -> bool:
-        """Whether a batch waits for a commit that may take too long to wait for. Then no other batch may be joined."""
+        """Whether a batch waits for a commit that may take long. No other batch may be joined until it ends."""
         return self.waiting is not None and self.is_writing_long
 
     def add_waiting(self, effects: Effects) -> None:

@@ -55,9 +55,10 @@ def write_commit(
 ) -> SnapshotPlace | None:
     """Call `UnitTransactions.commit`, and count the written messages in the metrics.
 
-    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then.
-    ``watermarks``: the number of watermarks among the messages. If the commit raises an error, nothing is counted, even
-    if Kafka has committed the transaction.
+    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then, and of rows
+    whose driver record was. ``watermarks``: the number of watermarks among the messages. Return the place of the
+    snapshot, if one was written. If the commit raises an error, nothing is counted, even if Kafka has committed the
+    transaction.
     """
     began_s = clock.monotonic_s()
     place = transactions.commit(messages, checkpoint, snapshot)

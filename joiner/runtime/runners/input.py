@@ -25,7 +25,7 @@ _RECORDS_FOR_ONE: Final = 10
 """If messages hold many records each, a batch may be larger by this factor, because each record then costs far less."""
 
 _RECORD_BYTES: Final = 24
-"""Approximate size of such a record, in bytes."""
+"""Approximate size in bytes of a record in a message that holds many."""
 
 _AT_FIRST: Final = 10
 """The number of messages per read until their size is known."""
@@ -34,7 +34,8 @@ _FORGETTING: Final = 0.9
 """The largest message size seen so far is multiplied by this factor on every read, so that it decays over time."""
 
 _TURNS_MAX: Final = 4
-"""Turns per commit interval. Each turn polls the input once, which costs about as much as joining a few records."""
+"""Maximum number of turns per commit interval. Each turn polls the input once, which costs about as much as joining a
+few records."""
 
 
 class InputConsumer:

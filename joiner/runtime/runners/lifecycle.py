@@ -2,8 +2,8 @@
 
 UNASSIGNED  the unit is not assigned to this runner, or the runner has not seen it yet
 PENDING     the unit will be claimed, at once or after a back-off; `AssignmentManager.obstacles` gives the reason
-CLAIMING    the runner initialises the unit's transactional id, reads its checkpoint and writes it back as its owner
-RESTORING   the unit is claimed and its state is being built (in Spark only its task; a worker builds the state later)
+CLAIMING    the runner initialises the unit's transactional id, reads its checkpoint and becomes the owner named there
+RESTORING   the unit is claimed and its state is being built
 RUNNING     the unit's batches are joined and committed
 RELEASING   the unit's last transaction before a move is being written
 ELSEWHERE   the unit belongs to another site or is being moved there; the runner waits for it

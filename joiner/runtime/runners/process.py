@@ -59,7 +59,7 @@ class JoinerProcess:
         self._stop.set()
 
     def run(self) -> int:
-        """Serve units until stopped. Return the exit status: 1 if a unit has failed.
+        """Serve units until stopped, or until all have failed. Return the exit status: 1 if a unit has failed.
 
         Raises KafkaException or `TopicError` if no unit can be served, `InstanceInUse` if another process has the same
         instance name, and `SettingsError` if the metrics cannot be exposed.
@@ -80,7 +80,8 @@ class JoinerProcess:
                 try:
                     with closing(loop):
                         who = settings.application.instance, self._claimant.site, self._claimant.run
-                        _log.info("joiner %s at %s (%s): waiting for units of %r", *who, settings.application.name)
+                        name = settings.application.name
+                        _log.info("instance %s at site %s (run %s): waiting for units of %r", *who, name)
                         tune_gc()
                         return loop.run(self._is_over)
                 finally:
@@ -132,7 +133,11 @@ class ProcessLoop:
         return self.tasks.statuses()
 
     def run(self, is_over: Callable[[], bool]) -> int:
-        """Serve units until ``is_over()`` is true. Return the exit status. Raises what `JoinerProcess.run` raises."""
+        """Serve units until ``is_over()`` is true or all units have failed.
+
+        Return the exit status: 1 if a unit has failed. Raises `TopicError` if the input topics have changed, and
+        `InstanceInUse` and KafkaException as `Membership.poll` does.
+        """
         try:
             while not is_over() and not self._have_all_failed():
                 self._membership.poll()
@@ -164,7 +169,7 @@ class ProcessLoop:
         if not self._membership.is_assigned:
             return "the group has not assigned any units yet"
         missing = self._membership.units - self.tasks.tasks.keys()
-        return f"units {sorted(missing)} are not served, see the log" if missing else ""
+        return f"units {sorted(missing)} are not served: see the log" if missing else ""
 
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
         """Release revoked units. ``lost``: whether the group may already have assigned them to other processes."""
@@ -179,7 +184,12 @@ class ProcessLoop:
             self.tasks.drop(number)
         self.supervisor.forget(units)
         if mine:
-            _log.info("units %s: %s", mine, "lost to the group" if lost else "given back")
+            how = (
+                "lost; the group may already have assigned them to other processes"
+                if lost
+                else "given back to the group"
+            )
+            _log.info("units %s: %s", mine, how)
 
     def finish_all(self) -> dict[int, int]:
         """Write the last snapshots and stop all units. Return the number of records that each unit held."""

@@ -1,4 +1,4 @@
-"""The running units of a plain process. Its thread joins batches; the pool writes transactions."""
+"""The running units of a plain process. The runner's thread joins batches, and the pool writes transactions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class ProcessTasks:
         self._input = InputConsumer(settings)
         self._gaps = GapVerifier(settings, services.clock)
         self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
-        # Batches of records are made for throughput, and how many records are pending is not known before decoding.
+        # Messages with many records are meant for throughput, and how many records are pending is not known until they
+        # are decoded. All units are therefore served in one turn.
         self._pending = PendingInput(self._input.records_most, *([1] if settings.topics.has_rows else []))
         self._read_s = -math.inf
         """The time of the last poll of the input."""
@@ -49,7 +50,7 @@ class ProcessTasks:
         return {number: task.status() for number, task in list(self.tasks.items())}
 
     def held(self) -> dict[int, int]:
-        """Return the number of records each unit holds."""
+        """Return the number of records that each unit holds."""
         return {number: task.unit.held() for number, task in self.tasks.items()}
 
     def note_log_ends(self) -> None:
@@ -62,7 +63,7 @@ class ProcessTasks:
         self._commits.throughput.report(held, last=last)
 
     def close(self) -> None:
-        """Close the consumers and log the last progress lines."""
+        """Close the consumers, and log the last failures of joining functions."""
         self._input.close()
         self._gaps.close()
         self._commits.close()
@@ -139,10 +140,10 @@ class ProcessTasks:
             return
         if pausing := ahead - task.paused:
             self._input.pause(number, pausing)
-            _log.info("unit %s: %s waits: %s", number, ", ".join(sorted(pausing)), task.why_paused)
+            _log.info("unit %s: paused %s, because %s", number, ", ".join(sorted(pausing)), task.why_paused)
         if resuming := task.paused - ahead:
             self._input.resume(number, resuming)
-            _log.info("unit %s: %s resumes", number, ", ".join(sorted(resuming)))
+            _log.info("unit %s: resumed %s", number, ", ".join(sorted(resuming)))
         task.paused = ahead
 
     def _apply(self, number: int, task: ActiveTask, batches: Mapping[str, Messages], ends: dict[str, int]) -> Effects:
@@ -186,7 +187,7 @@ class ProcessTasks:
     # Releasing and stopping
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Finish the in-flight commit and begin the last transaction, for a move."""
+        """See `supervisor.Execution`."""
         number = action.unit
         task = self.tasks[number]
         if not self._commits.commit_all(number, task):

@@ -71,7 +71,7 @@ class Execution(Protocol[_Task]):
         ...
 
     def prepare(self, unit: int) -> None:
-        """Prepare a unit before its claim."""
+        """Prepare to run a unit, before its state is built. It may already have been claimed."""
         ...
 
     def restore(self, claimed: Claimed) -> _Task:
@@ -83,10 +83,10 @@ class Execution(Protocol[_Task]):
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Stop running a unit, and begin to write its last transaction, which includes a snapshot.
+        """Stop running a unit, and begin to write its last transaction, with a snapshot if the state has changed.
 
-        ``then`` is called once the transaction is written. Return a future that ends at that time, or None if the unit
-        keeps running or has failed. May wait for the unit's in-flight commit.
+        ``then`` is called once the transaction is written. Return a future that is done after that call, or None if the
+        unit keeps running or has failed. May wait for the unit's in-flight commit.
         """
         ...
 
@@ -153,7 +153,7 @@ class Supervisor(Generic[_Task]):
 
     @property
     def failed_units(self) -> set[int]:
-        """Units that cannot continue here."""
+        """Units that cannot continue here, except those that another process has claimed."""
         return self._assignment.failed_units
 
     def cancel_claims(self, units: Collection[int] | None, until_s: float) -> None:
@@ -227,7 +227,7 @@ class Supervisor(Generic[_Task]):
     def _claim(
         self, number: int, claimant: Claimant | None, warm: Warm | None, is_over: Callable[[], bool]
     ) -> _Task | None:
-        """Claim and restore a unit; runs in the pool. Return None on failure, which `AssignmentManager` handles."""
+        """Claim and restore a unit, in a thread of the pool. Return None if this fails or is cancelled."""
         began_s = self._clock.monotonic_s()
 
         def restore(transactions: UnitTransactions, checkpoint: Checkpoint, readers: Readers) -> _Task:

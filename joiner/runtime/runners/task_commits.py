@@ -30,7 +30,7 @@ class TaskCommits:
         tasks: Mapping[int, ActiveTask],
         fail: Callable[[int, Exception], None],
     ) -> None:
-        """``tasks``: the running units. ``fail``: stops running a unit whose commit has failed."""
+        """``tasks``: the running units. ``fail``: stops running a unit whose commit fails."""
         self.throughput = Throughput(services.clock)
         self._settings, self._metrics, self._tasks, self._fail = settings, metrics, tasks, fail
         self._pool, self._clock = services.pool, services.clock

@@ -100,9 +100,9 @@ def _run(order: Order, number: int, attempt: int) -> int:
 
 
 def settings_of(settings: JoinerSettings, number: int) -> JoinerSettings:
-    """Return the settings of one instance. Its name, and the port of its metrics, are made unique by its number.
+    """Return the settings of one instance. Its number is added to its name and to the port of its metrics.
 
-    Raises `SettingsError` if the port would be above `PORT_MAX`.
+    Port 0 stays 0. Raises `SettingsError` if the port would be above `PORT_MAX`.
     """
     application, metrics = settings.application, settings.metrics
     name = f"{application.instance}-{number}"

@@ -37,7 +37,7 @@ _PREFERRED: Final = {
 """Defaults that settings may change."""
 
 _LOCAL: Final = {
-    # Nothing listens on other machines.
+    # Listen on the loopback only.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The JVM does little work, and shares the cores with the workers.

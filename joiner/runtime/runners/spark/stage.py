@@ -62,7 +62,9 @@ class SparkStage:
         self._stop.set()
 
     def run(self) -> int:
-        """Run the instances until all have ended. Return the exit status: 1 if an instance has failed.
+        """Run the instances until all have ended. Return the highest of their exit statuses.
+
+        Return 0 if the stage is stopped before the topics exist, or if Spark fails while the stage is being stopped.
 
         Raises KafkaException or `TopicError` if no unit can be served, and `StageFailed` if Spark cannot run the
         instances.

@@ -268,7 +268,7 @@ def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() ->
     assert loop.why_unready() == ""
     group.units = {0, 2}
     running[0] = None
-    assert loop.why_unready() == "units [2] are not served, see the log"
+    assert loop.why_unready() == "units [2] are not served: see the log"
     running[2] = None
     assert loop.why_unready() == ""
 
