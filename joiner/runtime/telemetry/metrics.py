@@ -1,7 +1,7 @@
 """The metrics of a runner. docs/metrics.md defines each of them.
 
-A counter increases when a transaction commits, so a batch that is rolled back and joined again is counted only once.
-The gauges of a unit are computed when they are read, from the checkpoint of the unit's last commit.
+The counters of input and output increase when a transaction commits, so a batch that is rolled back and joined again is
+counted only once. The gauges of a unit are computed when they are read, from the checkpoint of the unit's last commit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LATENCIES_S: Final = (*DURATIONS_S, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Histogram buckets up to an hour, because a pair may have to wait for the next record of a machine that has paused."""
 
 _OUTPUTS: Final = {"out": "pairs", "late": "late", "rejected": "rejected", "unmatched": "unmatched"}
-"""The names of the counters for each output, by the setting that names its topic."""
+"""The counter for each output topic, by the setting that names the topic."""
 
 _TOTALS: Final = {"records": "records", "rows": "rows", "duplicates": "duplicates", "watermarks": WATERMARK_COUNT}
-"""The counts that are totals of a checkpoint, by the name there."""
+"""The counters that follow a total in the checkpoint, each with the name of that total."""
 
 _COUNTED: Final = {
     "records": "Messages that were read from the input topics: records, watermarks and other messages.",
@@ -119,8 +119,8 @@ class JoinerMetrics:
     ) -> None:
         """Count a committed transaction.
 
-        ``appended_ms``: the number of pairs by the later record's append time. ``watermarks``: the number of watermarks
-        among the messages.
+        ``appended_ms``: the number of pairs by the append time of the later record, and of rows by that of the driver
+        record. ``watermarks``: the number of watermarks among the messages. ``took_s``: the duration of the commit.
         """
         if self._is_on:
             self._transaction_s.observe(took_s)
@@ -131,7 +131,7 @@ class JoinerMetrics:
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """Record that a unit was claimed at ``checkpoint`` and is now being served."""
+        """Count a unit that was claimed at ``checkpoint`` and restored, which took ``took_s`` altogether."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)

@@ -15,17 +15,17 @@ _log = logging.getLogger(__name__)
 
 
 class Throughput:
-    """Counts the records and pairs of this process, and logs them periodically."""
+    """Counts the records and results of this process, and logs them periodically."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._reported_s = clock.monotonic_s()
-        self._records = self._pairs = self._failed = self._records_before = 0
+        self._records = self._results = self._failed = self._records_before = 0
 
-    def count(self, records: int, pairs: int, failed: Mapping[str, Failures]) -> None:
-        """Add a batch to the counts. ``failed``: the pairs for which the joining function failed, by join."""
+    def count(self, records: int, results: int, failed: Mapping[str, Failures]) -> None:
+        """Add a batch to the counts. ``failed``: the pairs or rows whose function failed, by join or align."""
         self._records += records
-        self._pairs += pairs
+        self._results += results
         self._failed += sum(one.count for one in failed.values())
 
     def report(self, held: Mapping[int, int], *, last: bool = False) -> None:
@@ -34,8 +34,8 @@ class Throughput:
         passed_s = now_s - self._reported_s
         if passed_s < _INTERVAL_S and not last:
             return
-        failed = f", {self._failed} pairs failed in the joining function" if self._failed else ""
-        totals = f"{self._records} records in, {self._pairs} pairs out{failed}"
+        failed = f", functions failed for {self._failed} pairs or rows" if self._failed else ""
+        totals = f"{self._records} records in, {self._results} results out{failed}"
         if last:
             rest = f"units {sorted(held)} continue from Kafka at the next start, with {sum(held.values())} records held"
             _log.info("ended: %s; %s", totals, rest if held else "no units were served here at the end")

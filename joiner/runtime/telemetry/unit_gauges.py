@@ -33,9 +33,9 @@ class UnitStatus(NamedTuple):
 
 
 class _Figures(NamedTuple):
-    """An operator of a unit, by stream: the records held, their approximate bytes, and the frontiers in ns.
+    """An operator of a unit. By stream: the records held, their approximate bytes, and the frontiers in ns.
 
-    A stream without a frontier is missing in ``frontiers``.
+    ``frontiers``: the lowest and the highest frontier of any key; streams without a frontier are left out.
     """
 
     unit: str
@@ -68,10 +68,10 @@ class UnitGauges:
             self._owners,
             ("unit", "owner", "site", "placement"),
         )
-        gauge("lsb_joiner_lag_records", "Offsets of the input that are not committed.", self._by_unit("lag"), unit)
+        gauge("lsb_joiner_lag_records", "Input offsets beyond the last commit.", self._by_unit("lag"), unit)
         gauge(
             "lsb_joiner_snapshot_age_seconds",
-            "Seconds since the last snapshot, or 0 if the state has not changed since.",
+            "Seconds since the last snapshot here, or since the claim; 0 if the state has not changed since.",
             self._by_unit("snapshot_age_s"),
             unit,
         )
@@ -83,7 +83,7 @@ class UnitGauges:
         )
         gauge(
             "lsb_joiner_topic_paused",
-            "1 while a topic is paused because it is ahead of the others, otherwise 0.",
+            "1 while a topic is paused, because it is ahead or a large snapshot is being written; otherwise 0.",
             self._paused,
             ("unit", "topic"),
         )

@@ -32,20 +32,20 @@ def test_the_last_line_of_a_process_says_that_its_units_keep_what_they_held(
     process.turn("speed", "torque")
     process.tasks.report(process.loop.finish_all(), last=True)
     assert last_line(caplog) == (
-        "ended: 2 records in, 1 pairs out; units [0] continue from Kafka at the next start, with 2 records held"
+        "ended: 2 records in, 1 results out; units [0] continue from Kafka at the next start, with 2 records held"
     )
 
 
 def test_a_process_without_units_says_so_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     Throughput(ManualClock()).report({}, last=True)
-    assert last_line(caplog) == "ended: 0 records in, 0 pairs out; no units were served here at the end"
+    assert last_line(caplog) == "ended: 0 records in, 0 results out; no units were served here at the end"
 
 
-def test_pairs_whose_function_failed_are_no_pairs_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_and_rows_whose_function_failed_are_no_results(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Throughput(ManualClock())
-    metrics.count(10, 2, {"power": Failures(3, "first"), "gap": Failures(1, "first")})
+    metrics.count(10, 2, {"power": Failures(3, "first"), "steps": Failures(1, "first", of_rows=True)})
     metrics.report({1: 5}, last=True)
-    assert "10 records in, 2 pairs out, 4 pairs failed in the joining function; units [1]" in last_line(caplog)
+    assert "10 records in, 2 results out, functions failed for 4 pairs or rows; units [1]" in last_line(caplog)
 
 
 @pytest.mark.parametrize(("status", "ends_with"), [(0, 0), (1, 0), (3, 2)])
