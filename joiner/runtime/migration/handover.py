@@ -117,7 +117,7 @@ class Handover:
         # Units of other sites, each with the time at which to check its owner next.
         self._elsewhere: dict[int, float] = {}
         self._reported: set[int] = set()
-        # Reported by the pool's threads, in order.
+        # Units found to belong to other sites since the last poll, each with its checkpoint.
         self._found: deque[tuple[int, Checkpoint]] = deque()
         self._warm: dict[int, Warm] = {}
         self._warming: dict[int, Future[Warm | None]] = {}
@@ -159,7 +159,7 @@ class Handover:
         self._report_refused()
 
     def found_elsewhere(self, number: int, checkpoint: Checkpoint) -> bool:
-        """Record that a unit belongs to another site. Return whether to wait for it. Thread-safe."""
+        """Record that a unit belongs to another site. Return whether to wait for it."""
         way = checkpoint.on_the_way
         waits = self.is_standby or (way is not None and way.source == self._claimant.site)
         if waits and number not in self._reported:
@@ -263,8 +263,7 @@ class Handover:
                 if number in self._elsewhere and number not in self._host.claiming:
                     self._after_check(number, checkpoint)
         now_s = self._clock.monotonic_s()
-        # Iterate over a copy, because another thread may add units.
-        due = [number for number, check_s in list(self._elsewhere.items()) if check_s <= now_s]
+        due = [number for number, check_s in self._elsewhere.items() if check_s <= now_s]
         if due and self._check is None:
             self._elsewhere.update(dict.fromkeys(due, now_s + CHECK_S))
             self._check = self._services.pool.submit(self._read, due)

@@ -38,7 +38,7 @@ class _Action(NamedTuple):
     failed: str
     follows: str
     note: str = ""
-    """Follows the error."""
+    """Added after the error."""
 
 
 _BATCH = _Action("a batch failed", "going back to its last commit", "; none of it was written")
@@ -121,10 +121,9 @@ class AssignmentManager:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
         for number in units - (self._waiting.keys() | self.failed.keys() | busy):
             self._waiting[number] = _Next(now_s)
-        # Iterate over a copy, because another thread may remove an entry.
         waiting = {
             number
-            for number, then in list(self._waiting.items())
+            for number, then in self._waiting.items()
             if then.not_before_s <= now_s and (then.runs is None or number not in claimed)
         }
         return sorted((waiting & units) - busy)
@@ -170,7 +169,7 @@ class AssignmentManager:
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int) -> None:
-        """Verify that a unit is still ours before claiming it again. The first check follows at once."""
+        """Schedule a check of who owns a unit, and a new claim if it is still ours. The first check is due at once."""
         self._verify_first(number, OwnershipInDoubt(), first_s=0.0)
 
     def schedule_claim(self, number: int) -> None:
@@ -250,15 +249,15 @@ class AssignmentManager:
             self._lost[number] = self._clock.monotonic_s() + self._settings.application.session_timeout / 1e9
 
     def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:
-        """Wait, then read the checkpoint, because another runner may have claimed the unit.
+        """Schedule a claim that first reads the checkpoint, because another runner may have claimed the unit.
 
         The unit is still ours if the checkpoint names us or, after a lost claim, the previous owner's run.
         """
         runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
         is_fenced = isinstance(doubt, Fenced)
-        why = "another runner is claiming it too" if is_fenced else "its input is not as expected; verifying its owner"
-        wait_s = self._troubles.wait_s(number, cause_of(doubt), f"unit {number}: {why}")
+        why = "another runner may have claimed it" if is_fenced else "its input is not as expected"
+        wait_s = self._troubles.wait_s(number, cause_of(doubt), f"unit {number}: {why}; verifying its owner")
         wait_s = first_s if is_first and first_s is not None else wait_s or 0.0
         _log.warning("unit %s: another runner may have claimed it; checking in %.1f s", number, wait_s)
         self._waiting[number] = _Next(self._clock.monotonic_s() + wait_s, frozenset(runs))

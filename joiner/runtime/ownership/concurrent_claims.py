@@ -22,9 +22,9 @@ _Made_co = TypeVar("_Made_co", covariant=True)
 
 
 class ClaimFunction(Protocol[_Made_co]):
-    """A function that claims and restores a unit, called in a thread of the pool. Returns None on failure.
+    """A function that claims and restores a unit, called in a thread of the pool.
 
-    ``is_over``: returns whether the claim has been cancelled.
+    Returns None if this fails or is cancelled. ``is_over``: returns whether the claim has been cancelled.
     """
 
     def __call__(

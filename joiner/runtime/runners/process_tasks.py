@@ -170,7 +170,7 @@ class ProcessTasks:
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             # The topic was deleted, or retention removed unread records. If the unit is still ours, the next claim
             # reports the cause. If not, its new owner may have consumed the records before they were removed.
-            _log.warning("unit %s: %s cannot be read at the committed offset: %s", number, topic, error.str())
+            _log.warning("unit %s: %s cannot be read any further: %s", number, topic, error.str())
             self._fail(number, None)
         elif task.is_writing_long or self._commits.finish(number, task):
             # The client may continue after skipped records, for example those of a corrupt batch.

@@ -268,8 +268,7 @@ class Supervisor(Generic[_Task]):
         """Update the state of a unit, unless it is running, being claimed, or being released."""
         if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
             return
-        # Tasks are checked before failures: another thread that stops a task adds the failure before it removes the
-        # task.
+        # The state is updated once the failure has been handled.
         if any(failure.unit == number for failure in self._execution.failures.copy()):
             return
         self._lifecycle.enter(number, self._idle_state(number))

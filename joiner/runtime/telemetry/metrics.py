@@ -79,7 +79,7 @@ class JoinerMetrics:
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
         counter("lsb_joiner_claims", "Units that were claimed and restored here.", lambda: self._claims)
-        counter("lsb_joiner_fencings", "Times another runner has fenced a unit of this runner.", lambda: self._fencings)
+        counter("lsb_joiner_fencings", "Times another runner has fenced a unit of this one.", lambda: self._fencings)
         telemetry.readings.gauge(
             "lsb_joiner_failed_units",
             "Units that have failed here and will not be retried.",

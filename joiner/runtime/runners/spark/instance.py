@@ -25,7 +25,7 @@ from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import SPARK, JoinerSettings
 
 _LISTEN_S: Final = 0.2
-"""How often the thread that waits for the stop checks whether the instance has ended."""
+"""How often the thread that waits for the request to stop checks whether the instance has ended."""
 
 _RETRY_WAIT_MAX_S: Final = 30.0
 

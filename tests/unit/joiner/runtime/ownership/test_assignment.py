@@ -254,6 +254,8 @@ def test_only_a_fencing_counts_as_one(clock: ManualClock, error: Exception, coun
     runner.handle_failure(UNIT, error)
     assert runner.is_pending(UNIT)
     assert fencings == [UNIT] * count
+    why = "another runner may have claimed it" if count else "its input is not as expected"
+    assert runner.obstacles()[UNIT].why == f"unit 3: {why}; verifying its owner"
 
 
 def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
