@@ -269,7 +269,10 @@ class Handover:
             self._check = self._services.pool.submit(self._read, due)
 
     def _read(self, numbers: list[int]) -> dict[int, Checkpoint | None]:
-        """Read the checkpoints of units with one consumer. Stop at the first unit for which Kafka does not answer."""
+        """Read the checkpoints of units. Stop at the first unit for which Kafka does not answer.
+
+        A unit's checkpoint is None if there is none or it is unreadable.
+        """
         found: dict[int, Checkpoint | None] = {}
         with closing(Readers(self._settings, self._clock)) as readers:
             for number in numbers:

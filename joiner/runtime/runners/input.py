@@ -174,7 +174,7 @@ class PendingInput:
         return max(1, min(units, self._turns_max))
 
     def add(self, read: Read, running: Container[int]) -> None:
-        """Add what one poll has returned for units that are running, except its errors."""
+        """Add the messages and log ends that one poll has returned, for units that are running."""
         for unit, batches in read.batches.items():
             if unit in running:
                 parts = self._batches.setdefault(unit, {})

@@ -37,7 +37,7 @@ _TOTALS: Final = {"records": "records", "rows": "rows", "duplicates": "duplicate
 """The counters that follow a total in the checkpoint, each with the name of that total."""
 
 _COUNTED: Final = {
-    "records": "Messages that were read from the input topics: records, watermarks and other messages.",
+    "records": "Messages read from the input topics; in a message with many records, each record counts.",
     "pairs": "Results of joins that were written.",
     "rows": "Aligned rows that were written.",
     "late": "Late records that were written to the late topic.",
@@ -63,7 +63,10 @@ class JoinerMetrics:
         failed: Callable[[], Collection[int]],
         clock: Clock,
     ) -> None:
-        """``statuses`` returns the running units, ``failed`` those that cannot continue. Any thread may call them."""
+        """``statuses`` returns the status of each running unit, and ``failed`` the units that cannot continue.
+
+        Both must be thread-safe.
+        """
         self._settings, self._clock = settings, clock
         self._is_on = telemetry.is_on
         self._lock = threading.Lock()
@@ -95,7 +98,7 @@ class JoinerMetrics:
         )
         self._transaction_size = add(
             "lsb_joiner_transaction_messages",
-            "Number of results, watermarks, late and unmatched records, and dead letters in a transaction.",
+            "Number of messages in a transaction: results, watermarks, late and unmatched records, and dead letters.",
             _SIZES,
         )
         self._recovery_s = add(

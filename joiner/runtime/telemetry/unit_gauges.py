@@ -55,7 +55,7 @@ class UnitGauges:
         statuses: Callable[[], Mapping[int, UnitStatus]],
         snapshot_bytes: Mapping[int, int],
     ) -> None:
-        """``statuses`` returns the running units. ``snapshot_bytes``: the size of each unit's last snapshot."""
+        """``statuses`` returns the status of each running unit. ``snapshot_bytes``: the size of each last snapshot."""
         self._settings, self._claimant = settings, claimant
         self._unit_statuses, self._snapshot_bytes = statuses, snapshot_bytes
 
