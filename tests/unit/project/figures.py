@@ -186,7 +186,7 @@ def _benchmarks_of_others() -> Iterable[Figure]:
     yield Figure(page, "for each unit, the joiner makes {:.1f} to {:.1f} times the rate.", (min(through), max(through)))
     yield Figure(
         page,
-        "turn the plain process differs by {:.0%}.",
+        "turn, the rate of the plain process differs by {:.0%}.",
         (max(_rates(PROCESS)) / min(_rates(PROCESS)) - 1,),
     )
 
