@@ -83,7 +83,7 @@ test: setup check ## everything that must pass: checks, all tests, a few chaos s
 	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE)
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
-test-compose: compose-needs setup ## docker-compose.yml with stand-in images: up, kills, alerts, Spark, tester, fifteen minutes; needs Docker and debootstrap
+test-compose: compose-needs setup ## test docker-compose.yml with stand-in images (start, kills, alerts, Spark), about fifteen minutes; needs Docker and debootstrap
 	@$(PY) -m pytest tests/compose -rs -v
 
 # This target comes first, so that a missing program is reported before anything is built.
@@ -97,20 +97,20 @@ test-chaos: setup ## many more crashes and limits, about an hour: make test-chao
 soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_REPORT=path
 	@$(PY) -m tests.chaos.soak --minutes $(SOAK_MINUTES) --report "$(SOAK_REPORT)"
 
-simulation: setup ## ten thousand simulated histories of each kind of runner, with a broker in memory
+simulation: setup ## ten thousand simulated histories of the runner, with a broker in memory
 	@$(PY) -m tests.simulation --seeds 1-10000 --jobs 2
 
 fuzz: setup ## a million cases of hostile input for everything that reads external bytes, about 15 minutes
 	@$(PY) -m tests.fuzz --cases 1000000 --seed 1 --jobs 2
 
-mutations: setup ## break each rule of the join once and require that a test fails; its laws with 1,000 examples, about 15 minutes
+mutations: setup ## break each rule of the join once and require that a test fails; check its laws with 1,000 examples; about 15 minutes
 	@LSB_PROPERTY_EXAMPLES=1000 $(PY) -m pytest $(SIDE_BY_SIDE) tests/property
 	@$(PY) -m tests.property.mutations
 
 # The tests in tests/chaos read their seeds from the environment; without any, they make one run.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
 
-bench: setup ## compare with windowed joins and other engines, end to end, about five hours: make bench BENCH="--resume"; make bench QUICK=1, minutes
+bench: setup ## compare with windowed joins and other engines, end to end, about five hours, or minutes with QUICK=1: make bench BENCH="--resume"
 	@$(PY) -m bench.contest $(if $(QUICK),--quick --results .lsb/bench/results --page .lsb/bench/benchmarks.md --plots .lsb/bench/plots) $(BENCH)
 
 bench-engine: setup ## compare the join in memory with pandas, polars, DuckDB, about ten minutes: make bench-engine BENCH_REPORTS=folder
