@@ -35,9 +35,7 @@ def application_of(job: Job, cores: int = 2) -> Application:
     """Return the joiner's application for a job."""
     application = Application(job.kafka, job.folder, job.name, job.partitions, data=job.data, quantities=job.quantities)
     of_operator = f'lateness = "{job.lateness_ms}ms"\nwatermark_scope = "{job.watermark_scope}"\n'
-    application.add_settings(
-        f'{of_operator}\n[spark]\nmaster = "local[{job.cores or cores}]"\ncheckpoint = "{job.state}"\n'
-    )
+    application.add_settings(f'{of_operator}\n[spark]\nmaster = "local[{job.cores or cores}]"\n')
     return application
 
 
@@ -164,7 +162,6 @@ OURS: Final = (
         lambda job: _joiner(job, command="spark"),
         _NEIGHBOURS,
         states=_states,
-        in_batches=True,
     ),
     Contender(
         "Spark stage, one core",
@@ -172,7 +169,6 @@ OURS: Final = (
         lambda job: _joiner(job, command="spark", cores=1),
         _NEIGHBOURS,
         states=_states,
-        in_batches=True,
     ),
 )
 PASS_THROUGH: Final = Contender(

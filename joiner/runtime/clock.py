@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from threading import Event
 from typing import Any, Protocol
 
 
@@ -25,10 +24,6 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``."""
-        ...
-
-    def wait_for(self, event: Event, seconds: float) -> None:
-        """Wait until the event is set, but no longer than ``seconds``."""
         ...
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
@@ -54,10 +49,6 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         time.sleep(seconds)
-
-    def wait_for(self, event: Event, seconds: float) -> None:
-        """See `Clock`."""
-        event.wait(seconds)
 
     def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
         """See `Clock`."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from joiner.cli.main import main
 from joiner.runtime.runners.spark import stage
-from joiner.runtime.runners.spark.instance import Order, Outcome, run_instance
+from joiner.runtime.runners.spark.instance import Outcome, StageOrder, run_instance
 from tests.chaos.dying import POINTS, SOURCE_POINTS, TARGET_POINTS, arm, flush_open_transaction
 from tests.integration.services import signal_all, with_children
 
@@ -47,7 +47,7 @@ class _Death:
             signal_all(sorted(doomed, key=lambda number: number == os.getpid()), signal.SIGKILL)
 
 
-def run_dying_instance(order: Order, number: int, attempt: int) -> Outcome:
+def run_dying_instance(order: StageOrder, number: int, attempt: int) -> Outcome:
     """Run an instance in which the point is armed."""
     *who, name, count = os.environ["LSB_CHAOS_DIE"].split(":")
     arm(_POINTS[name], _Death(who[0] if who else "instance", int(count)).arrive)

@@ -165,7 +165,7 @@ def _read(messages: Messages) -> tuple[Any, ...]:
         ]
         for target, side in sorted(found.sides.items())
     }
-    return len(found.rejected), found.selected, found.not_selected, found.rejected, sides
+    return len(found.rejected), found.not_selected, found.rejected, sides
 
 
 def _read_singly(messages: Messages) -> tuple[Any, ...]:

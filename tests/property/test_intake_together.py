@@ -99,7 +99,7 @@ def _read(values: list[bytes | None], joins: list[dict[str, Any]], partitions: i
         for target, side in sorted(found.sides.items())
     }
     dead_letters = [msgspec.to_builtins(dead_letter) for dead_letter in found.rejected]
-    return sides, dead_letters, found.not_selected, found.watermarks, found.selected, keys.things
+    return sides, dead_letters, found.not_selected, found.watermarks, keys.things
 
 
 def _columns(rows: Rows) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from concurrent.futures import Future
-from threading import Event
 from typing import Any, Final, Protocol
 
 from tests.simulation.feed import BASE_MS
@@ -42,10 +41,6 @@ class SimulatedClock:
         return self._world.clock_s - BEGIN_S + BASE_MS / 1000
 
     def sleep(self, seconds: float) -> None:
-        """See `Clock`."""
-        self._world.link.pass_time(seconds)
-
-    def wait_for(self, event: Event, seconds: float) -> None:  # noqa: ARG002 - no other thread sets it during the wait
         """See `Clock`."""
         self._world.link.pass_time(seconds)
 

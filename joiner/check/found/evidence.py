@@ -61,7 +61,7 @@ class Evidence(Protocol):
         """Return the results in the unit's partition."""
         ...
 
-    def progress_after(self, unit: int) -> Checkpoint | None:
+    def checkpoint_after(self, unit: int) -> Checkpoint | None:
         """Return the newest committed checkpoint, C', or None. It is read after all outputs of the unit."""
         ...
 
@@ -85,18 +85,18 @@ class Evidence(Protocol):
 class RecordedEvidence:
     """Evidence held in memory: logs as lists of messages, and checkpoints by unit."""
 
-    progress_by_unit: dict[int, Checkpoint]
+    checkpoint_by_unit: dict[int, Checkpoint]
     messages: list[Message]
     topics: TopicSettings
-    progress_later: dict[int, Checkpoint] = field(default_factory=dict)
+    checkpoint_later: dict[int, Checkpoint] = field(default_factory=dict)
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
         """See `Evidence.checkpoint`."""
-        return self.progress_by_unit.get(unit)
+        return self.checkpoint_by_unit.get(unit)
 
-    def progress_after(self, unit: int) -> Checkpoint | None:
-        """See `Evidence.progress_after`."""
-        return self.progress_later.get(unit, self.progress_by_unit.get(unit))
+    def checkpoint_after(self, unit: int) -> Checkpoint | None:
+        """See `Evidence.checkpoint_after`."""
+        return self.checkpoint_later.get(unit, self.checkpoint_by_unit.get(unit))
 
     def late(self) -> Iterable[Message]:
         """See `Evidence.late`."""

@@ -143,8 +143,8 @@ class KafkaEvidence:
         """See `Evidence.checkpoint`."""
         return self._checkpoints[unit]
 
-    def progress_after(self, unit: int) -> Checkpoint | None:
-        """See `Evidence.progress_after`."""
+    def checkpoint_after(self, unit: int) -> Checkpoint | None:
+        """See `Evidence.checkpoint_after`."""
         return self._newest_checkpoint(unit)
 
     def late(self) -> Iterator[Message]:

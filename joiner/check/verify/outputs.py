@@ -131,7 +131,7 @@ def _verify_unit(
     findings: Findings,
 ) -> UnitResult:
     results = without_watermarks(list(evidence.out(unit)), settings, findings)
-    span = _span(settings, checkpoint, evidence.progress_after(unit))
+    span = _span(settings, checkpoint, evidence.checkpoint_after(unit))
     judgement = UnitJudgement(settings, unit)
     pairs, rows = _judge_unit(settings, evidence, span, judgement)
     comparison.compare_results(pairs, rows, results, judgement, settings.events.time_unit, findings)

@@ -74,7 +74,7 @@ class JoinerProcess:
                 known = {name: facts[name] for name in settings.input_topics}
                 watch = TopicWatch(services.admin, known, self._clock)
                 loop = ProcessLoop(
-                    Parts(settings, self._claimant, services, self._telemetry, self._metrics, watch, self._standby)
+                    LoopParts(settings, self._claimant, services, self._telemetry, self._metrics, watch, self._standby)
                 )
                 self._loop = loop
                 try:
@@ -99,7 +99,7 @@ class JoinerProcess:
         return () if (loop := self._loop) is None else loop.supervisor.failed_units
 
 
-class Parts(NamedTuple):
+class LoopParts(NamedTuple):
     """The components from which a runner's loop is built.
 
     ``watch``: checks that the input topics stay the same. ``standby``: whether to wait for units of other sites.
@@ -117,7 +117,7 @@ class Parts(NamedTuple):
 class ProcessLoop:
     """The loop of a plain process, once the topics exist."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: LoopParts) -> None:
         """Create the loop. Raises KafkaException if a Kafka client cannot be created."""
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock

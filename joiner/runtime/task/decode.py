@@ -176,7 +176,7 @@ class SideInput:
 class Intake:
     """A decoded batch: the input for each stream (by operator number and stream number), dead letters, and counts.
 
-    ``records``: the number of records, watermarks and unreadable messages. ``selected``: how many records have a side.
+    ``records``: the number of records, watermarks and unreadable messages.
     """
 
     sides: dict[tuple[int, int], SideInput] = field(default_factory=dict)
@@ -184,7 +184,6 @@ class Intake:
     records: int = 0
     not_selected: int = 0
     watermarks: int = 0
-    selected: int = 0
 
 
 class Keys:
@@ -301,7 +300,6 @@ class TopicDecoder:
         if keys is None:
             return False
         intake.not_selected += len(messages) - len(number)
-        intake.selected += len(number)
         if len(number):
             self._share_out(intake, records, keys, number, selectors)
         return True
@@ -360,7 +358,6 @@ class TopicDecoder:
             intake.not_selected += 1
             return
         key = self._checked_key(append_ms, record.thing, ts_ns)
-        intake.selected += 1
         records = records_of(_int64([offset]), _int64([ts_ns]), [record])
         selectors = [self._by_quantity.get(record.quantity, self._whole)]
         self._share_out(intake, records, _int64([key]), _int64([0]), selectors)

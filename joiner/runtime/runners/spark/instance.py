@@ -18,7 +18,6 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Stop
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.control_log import ControlLog
-from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
@@ -32,7 +31,7 @@ _RETRY_WAIT_MAX_S: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Order(NamedTuple):
+class StageOrder(NamedTuple):
     """What the driver asks of every instance.
 
     ``stage``: the id of this start of the stage. ``log_level``: the name of a log level. ``force`` and ``standby``: see
@@ -53,7 +52,7 @@ class Outcome(NamedTuple):
     error: str
 
 
-def run_instance(order: Order, number: int, attempt: int) -> Outcome:
+def run_instance(order: StageOrder, number: int, attempt: int) -> Outcome:
     """Run an instance until the driver stops it. Return its outcome.
 
     ``number``: the number of the task, from 0. ``attempt``: how many attempts of this task have failed. Spark repeats a
@@ -65,7 +64,7 @@ def run_instance(order: Order, number: int, attempt: int) -> Outcome:
         return Outcome(_run(order, number, attempt), "")
     except SettingsError as error:
         outcome = Outcome(2, str(error))
-    except (TopicError, InstanceInUse, UnitStopped) as error:
+    except (TopicError, InstanceInUse) as error:
         outcome = Outcome(1, describe(error))
     except KafkaException as error:
         _log.error("instance %s: %s", number, describe(error))
@@ -75,7 +74,7 @@ def run_instance(order: Order, number: int, attempt: int) -> Outcome:
     return outcome
 
 
-def _run(order: Order, number: int, attempt: int) -> int:
+def _run(order: StageOrder, number: int, attempt: int) -> int:
     settings = settings_of(order.settings, number)
     claimant = Claimant(uuid.uuid4().hex, settings.application.instance, SPARK, force=order.force)
     process = JoinerProcess(settings, claimant, SystemClock(), standby=order.standby)

@@ -27,7 +27,7 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.runners.spark.instance import Order, Outcome, run_instance
+from joiner.runtime.runners.spark.instance import Outcome, StageOrder, run_instance
 from joiner.runtime.runners.spark.session import make_session, scratch_folder
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.shutdown import GRACE_S, end_on_signals
@@ -54,7 +54,7 @@ class SparkStage:
     def __init__(self, settings: JoinerSettings, claimant: Claimant, *, standby: bool = False) -> None:
         """``standby``: whether to wait for units that belong to other sites, instead of treating them as an error."""
         self._settings = settings
-        self._order = Order(settings, claimant.run, _log_level(), claimant.force, standby)
+        self._order = StageOrder(settings, claimant.run, _log_level(), claimant.force, standby)
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -115,7 +115,7 @@ class SparkStage:
 class _Job:
     """The Spark job that runs the instances. Waits for it in a thread, because Spark's calls cannot be interrupted."""
 
-    def __init__(self, context: SparkContext, order: Order) -> None:
+    def __init__(self, context: SparkContext, order: StageOrder) -> None:
         settings = order.settings
         self._instances = settings.spark.instances or min(settings.topics.partitions, context.defaultParallelism)
         _log.info("Spark is ready: starting %s instances", self._instances)

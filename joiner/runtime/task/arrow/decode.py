@@ -69,7 +69,6 @@ class ArrowDecoder(TopicDecoder):
             faults += misplaced.nonzero()[0].tolist()
             wanted &= ~misplaced
         self._reject_rows(intake, offset, append_ms, rows, sorted(faults))
-        intake.selected += int(np.count_nonzero(wanted))
         self._share_out_rows(intake, offset, rows, keys, wanted, sides_of)
 
     def _keys_of(self, rows: ArrowRows, wanted: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.bool_] | None]:

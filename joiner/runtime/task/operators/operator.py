@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import UNSET
 
 from broker.wire.records import ROW_BITS, Late, Unmatched, position_text
+from joiner.core.frontier import NEVER
 from joiner.runtime.task.emit import Things, record_of, sides_of
 from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
 from joiner.runtime.task.payloads import Rows, with_json
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from joiner.runtime.task.unit_snapshot import UnitSnapshot
 
     Ints = NDArray[np.int64]
-
-_NEVER: Final = np.iinfo(np.int64).min
-"""The frontier of a key that has had no records or watermarks."""
 
 Output = TypeVar("Output", Late, Unmatched)
 
@@ -161,7 +159,7 @@ class UnitOperator(ABC):
         If the stream holds records, this is the time of the latest one, or the frontier, which a watermark may have set
         beyond it. If it holds none, the frontier is assumed to come from a record, which is later by the lateness.
         """
-        frontier_ns, held_ns = int(frontiers.max(initial=_NEVER)), self._latest_held_ns(stream)
+        frontier_ns, held_ns = int(frontiers.max(initial=NEVER)), self._latest_held_ns(stream)
         return frontier_ns + self._lateness_ns[stream] if held_ns is None else max(frontier_ns, held_ns)
 
     # For the subclasses
@@ -172,7 +170,7 @@ class UnitOperator(ABC):
 
     def _spans(self) -> list[tuple[int, int] | None]:
         """Return the lowest and the highest frontier of each stream in ns, or None if no key has a frontier there."""
-        known = (frontier[frontier != _NEVER] for frontier in self._frontiers_ns())
+        known = (frontier[frontier != NEVER] for frontier in self._frontiers_ns())
         return [(int(some.min()), int(some.max())) if len(some) else None for some in known]
 
     def _outputs(self, kind: type[Output], stream: int, rows: Rows, identity: str) -> list[Output]:

@@ -18,6 +18,7 @@ import numpy as np
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text
 from broker.wire.columns import StringColumn, glue
 from broker.wire.records import encode, encode_lines
+from joiner.core.frontier import FOREVER, NEVER
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.emit import Things
 
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 WATERMARKS_MAX: Final = 10_000
 """The maximum number of watermarks for single things in a transaction, about 1 MB. The others follow in later ones."""
-
-_NEVER: Final = np.iinfo(np.int64).min
-_FOREVER: Final = np.iinfo(np.int64).max
 
 
 class OutputWatermarks:
@@ -98,7 +96,7 @@ class _Quantity:
 
     def __init__(self) -> None:
         self._by_key: Ints = np.empty(0, dtype=np.int64)
-        self._of_all = _NEVER
+        self._of_all = NEVER
         self._next = 0
         """The key with which the next watermarks begin, so that each key has its turn."""
 
@@ -110,7 +108,7 @@ class _Quantity:
         ``in_use``: the keys in use, ascending. ``bounds``: of all keys, in ns. ``room``: the maximum number of keys.
         """
         self._grow(len(bounds))
-        of_all = min(of_unused, int(bounds.take(in_use).min(initial=_FOREVER)))
+        of_all = min(of_unused, int(bounds.take(in_use).min(initial=FOREVER)))
         has_risen = max(self._of_all, TIME_MIN_NS - 1) < of_all <= TIME_MAX_NS
         if has_risen:
             self._of_all = of_all
@@ -123,11 +121,11 @@ class _Quantity:
         return of_all if has_risen else None, found, is_cut
 
     def keep(self, numbers: Ints) -> None:
-        kept = np.full_like(self._by_key, _NEVER)
+        kept = np.full_like(self._by_key, NEVER)
         which = numbers[numbers < len(kept)]
         kept[which] = self._by_key[which]
         self._by_key = kept
 
     def _grow(self, count: int) -> None:
         if count > len(self._by_key):
-            self._by_key = np.append(self._by_key, np.full(count - len(self._by_key), _NEVER))
+            self._by_key = np.append(self._by_key, np.full(count - len(self._by_key), NEVER))

@@ -208,7 +208,7 @@ def test_what_became_due_after_the_progress_was_read_is_neither_missing_nor_unex
         earlier,
         whole.messages,
         whole.topics,
-        whole.progress_by_unit,
+        whole.checkpoint_by_unit,
     )
     findings = verify(pipeline.settings, running)
     total = findings.total
@@ -235,14 +235,14 @@ def test_other_settings_are_refused_and_the_difference_is_named(pipeline: Pipeli
 
 def test_an_application_that_never_ran_is_an_error(pipeline: Pipeline) -> None:
     evidence = pipeline.evidence()
-    evidence.progress_by_unit.clear()
+    evidence.checkpoint_by_unit.clear()
     with pytest.raises(EvidenceError, match="has committed nothing"):
         verify(pipeline.settings, evidence)
 
 
 def test_the_outputs_of_a_unit_that_has_not_begun_are_unexpected(pipeline: Pipeline) -> None:
     evidence = pipeline.evidence()
-    del evidence.progress_by_unit[1]
+    del evidence.checkpoint_by_unit[1]
     theirs = [m for m in pipeline.outputs if m.partition == 1]
     findings = verify(pipeline.settings, evidence)
     assert findings.total.unexpected == len(theirs) > 0

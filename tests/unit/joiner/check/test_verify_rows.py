@@ -155,7 +155,7 @@ def test_rows_that_became_due_after_the_progress_was_read_are_neither_missing_no
         unit: make_checkpoint(pipeline, unit, stop=min(30, pipeline.ends["machine.data", unit])) for unit in range(3)
     }
     findings = verify(
-        pipeline.settings, RecordedEvidence(earlier, whole.messages, whole.topics, whole.progress_by_unit)
+        pipeline.settings, RecordedEvidence(earlier, whole.messages, whole.topics, whole.checkpoint_by_unit)
     )
     assert findings.is_right, render_findings(findings)
     tally = findings.tally("aligned rows", "spindle")
@@ -242,7 +242,9 @@ def test_rows_of_a_grid_that_became_due_later_are_neither_missing_nor_unexpected
     earlier = {
         unit: make_checkpoint(on_grid, unit, stop=min(30, on_grid.ends["machine.data", unit])) for unit in range(3)
     }
-    findings = verify(on_grid.settings, RecordedEvidence(earlier, whole.messages, whole.topics, whole.progress_by_unit))
+    findings = verify(
+        on_grid.settings, RecordedEvidence(earlier, whole.messages, whole.topics, whole.checkpoint_by_unit)
+    )
     assert findings.is_right, render_findings(findings)
     tally = findings.tally("aligned rows", "regular")
     assert tally.after > 0

@@ -19,7 +19,7 @@ from joiner.runtime.runners import input as input_
 from joiner.runtime.runners import process
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.lifecycle import UnitState
-from joiner.runtime.runners.process import Parts, ProcessLoop
+from joiner.runtime.runners.process import LoopParts, ProcessLoop
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.telemetry.metrics import JoinerMetrics
@@ -77,7 +77,7 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
         patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
         metrics = JoinerMetrics(settings, claimant, telemetry, dict, set, SystemClock())
         return ProcessLoop(
-            Parts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
+            LoopParts(settings, claimant, quiet_services(AtOnce()), telemetry, metrics, watch, standby=False)
         )
 
 

@@ -15,7 +15,7 @@ from joiner.runtime import shutdown
 from joiner.runtime.control import Claiming, Record, Stop
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark import instance, stage
-from joiner.runtime.runners.spark.instance import Order, Outcome, run_instance, settings_of
+from joiner.runtime.runners.spark.instance import Outcome, StageOrder, run_instance, settings_of
 from joiner.runtime.runners.spark.session import make_session
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
@@ -46,7 +46,7 @@ def test_an_instance_that_ends_early_logs_the_reason_while_the_others_run(
 
     monkeypatch.setattr(instance, "JoinerProcess", lambda *_, **__: Process(stop=lambda: None))
     monkeypatch.setattr(instance, "_await_stop", lambda *_: None)
-    order = Order(make_settings(), "mine", "info", force=False, standby=False)
+    order = StageOrder(make_settings(), "mine", "info", force=False, standby=False)
     assert run_instance(order, 3, 0) == Outcome(status, str(error))
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         f"instance 3 has ended: {error}"
@@ -69,7 +69,7 @@ def test_an_instance_that_waits_for_its_next_attempt_hears_the_stop(monkeypatch:
     monkeypatch.setattr(instance, "JoinerProcess", Process)
     monkeypatch.setattr(instance, "_RETRY_WAIT_MAX_S", 3600.0)
     monkeypatch.setattr(instance, "_await_stop", lambda _settings, _stage, stop, _is_over: stop())
-    order = Order(make_settings(), "mine", "info", force=False, standby=False)
+    order = StageOrder(make_settings(), "mine", "info", force=False, standby=False)
     assert run_instance(order, 0, 50) == Outcome(0, "")
 
 
@@ -193,7 +193,7 @@ def test_an_instance_that_kafka_failed_is_started_again_by_spark(
 
     monkeypatch.setattr(instance, "_run", fail)
     monkeypatch.setattr(instance, "set_up_logs", lambda _level: None)
-    order = instance.Order(make_settings(), "mine", "info", force=False, standby=False)
+    order = instance.StageOrder(make_settings(), "mine", "info", force=False, standby=False)
     with pytest.raises(KafkaException):
         instance.run_instance(order, 2, 0)
     assert "instance 2: not allowed" in caplog.text
