@@ -96,15 +96,22 @@ class DriverRows:
         return np.concatenate(parts).view(np.float64)
 
     def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with held records, ascending, and how many are held for each, shape (k,) each.
+        """Return the keys with held records, ascending, and how many records of each are held, shape (k,) each.
 
-        A record counts once for each relation that holds it.
+        As in `held_by_stream`, each record counts once, although several relations may hold it.
         """
-        parts = [relation.held_by_key() for _, relation in self._relations]
-        keys, number = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
-        counts = np.zeros(len(keys), dtype=np.int64)
-        np.add.at(counts, number, np.concatenate([counts for _, counts in parts]))
-        return keys, counts
+        records: dict[str, list[Ints]] = {}
+        for name, relation in self._relations:
+            of_driver, of_column = relation.held_records()
+            records.setdefault(DRIVER, []).append(of_driver)
+            records.setdefault(name, []).append(of_column)
+        keys = []
+        for parts in records.values():
+            key, seq = np.concatenate(parts, axis=1)
+            _, first = np.unique(seq, return_index=True)
+            keys.append(key[first])
+        found, counts = np.unique(np.concatenate(keys), return_counts=True)
+        return found, counts
 
     def known_keys(self) -> Ints:
         """Return the keys with records or a frontier of their own, ascending; see `LocalStreamBuffer.known_keys`."""

@@ -90,9 +90,9 @@ class RelationBuffer:
         """Return the values of the column's held records, shape (n,)."""
         return self._held.column(VALUE)
 
-    def held_by_key(self) -> tuple[Ints, Ints]:
-        """Count the held records of the driver and the column; see `LocalStreamBuffer.held_by_key`."""
-        return self._buffer.held_by_key()
+    def held_records(self) -> tuple[Ints, Ints]:
+        """Return the held records of the driver and of the column; see `LocalStreamBuffer.held_records`."""
+        return self._buffer.held_records()
 
     def known_keys(self) -> Ints:
         """See `LocalStreamBuffer.known_keys`."""

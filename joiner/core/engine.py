@@ -28,7 +28,7 @@ from joiner.core.compiled import compile_declared, distinct
 from joiner.core.errors import ArgumentError
 from joiner.core.evaluate import evaluate, find_bounds
 from joiner.core.frontier import NEVER, Frontiers
-from joiner.core.record_store import COLUMNS, SEQ, Side
+from joiner.core.record_store import COLUMNS, KEY, SEQ, Side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,10 +237,13 @@ class LocalStreamBuffer:
         """Return the log positions of the records held on the left and on the right, each ascending, shape (n,)."""
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
+    def held_records(self) -> tuple[Ints, Ints]:
+        """Return the keys and log positions of the records held on the left and on the right, shape (2, n) each."""
+        return self._held.rows(_LEFT)[[KEY, SEQ]], self._held.rows(_RIGHT)[[KEY, SEQ]]
+
     def held_by_key(self) -> tuple[Ints, Ints]:
         """Return the keys for which records are held, ascending, and how many are held for each, both of shape (k,)."""
-        keys = self._held.keys()
-        return keys, self._held.count(keys)
+        return (keys := self._held.keys()), self._held.count(keys)
 
     def known_keys(self) -> Ints:
         """Return, in ascending order, the keys that have held records or a frontier above the one shared by all keys.
@@ -286,10 +289,7 @@ class LocalStreamBuffer:
 
     @classmethod
     def restore(cls, data: bytes) -> Self:
-        """Create a buffer from a snapshot.
-
-        Raises `SnapshotError` if the snapshot cannot be restored (`NewerSnapshotError` if a newer release wrote it).
-        """
+        """Restore a snapshot. Raises `SnapshotError`, or `NewerSnapshotError` if a newer release wrote the snapshot."""
         header, columns = snapshot.unpack(data)
         buffer = cls(**vars(Options.from_json(header)))
         buffer._frontiers.of_all[:, 0] = header["of_all"]

@@ -321,11 +321,15 @@ def test_finding_the_leads_takes_little_memory_however_many_columns_a_row_has() 
 def test_a_full_buffer_names_the_align_and_the_keys_that_hold_most() -> None:
     unit = Unit(settings_of(application={"buffer_records_max": 5}), 0, {DATA: 0})
     sent = [record(n, "torque", BASE_MS + n, thing="few" if n < 2 else "many") for n in range(6)]
-    with pytest.raises(UnitStopped, match=r"align 'spindle' holds 6 .* = 5; .* many .*, few"):
+    with pytest.raises(UnitStopped, match=r"align 'spindle' holds 6 .* = 5; .* many \(4\), few \(2\)"):
         apply(unit, sent)
     by_bytes = Unit(settings_of(application={"buffer_bytes_max": 5_000}), 0, {DATA: 0})
     with pytest.raises(UnitStopped, match=r"align 'spindle' holds 6 .*buffer_bytes_max = 5000"):
         apply(by_bytes, sent)
+    # Two relations hold each of these records, which count once, as in the total.
+    of_column = Unit(settings_of(application={"buffer_records_max": 3}), 0, {DATA: 0})
+    with pytest.raises(UnitStopped, match=r"align 'spindle' holds 4 .* = 3; .* are a \(4\)\."):
+        apply(of_column, [record(n, "angle", BASE_MS + n) for n in range(4)])
 
 
 def test_the_order_of_columns_may_be_changed_between_runs() -> None:
