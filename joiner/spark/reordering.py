@@ -263,8 +263,9 @@ class Reordering:
         columns = {"numbers": self._numbers}
         for side, held in zip(self._rules.sides, self.held, strict=True):
             columns |= {f"{side.name}.key": held.key, f"{side.name}.time": held.time, f"{side.name}.seq": held.seq}
-        tables = [arrow.to_bytes(table) for table in (self._keys, *(held.table for held in self.held))]
-        return _joined([snapshot.pack(header, columns), buffer, *tables])
+        # The rows of each micro-batch are a chunk of their own, which would take several times as much space as a row.
+        tables = [table.combine_chunks() for table in (self._keys, *(held.table for held in self.held))]
+        return _joined([snapshot.pack(header, columns), buffer, *map(arrow.to_bytes, tables)])
 
     def load(self, data: bytes, operator: str, rules: dict[str, Any]) -> bytes:
         """Restore what `save` has returned. Return the snapshot of the buffer.

@@ -253,6 +253,19 @@ def test_a_row_of_the_driver_waits_for_its_columns_alone() -> None:
     assert step(operator, Cut([[Row(0, 20, 0, 10), Row(0, 10, 0, 11)], [], []], NOT_YET)) == {10: (1, None), 11: (1, 3)}
 
 
+def test_the_size_of_a_state_does_not_grow_with_the_number_of_micro_batches_that_brought_its_rows() -> None:
+    how = rules(PREVIOUS, NEXT, lateness=(0,) * SIDES)
+    # The last row of every key in the first column's frame is held.
+    rows = [Row(key, 10, 0, key) for key in range(100)]
+    at_once, singly = ReorderedAlign(how), ReorderedAlign(how)
+    step(at_once, Cut([[], rows, []], 20))
+    for row in rows:
+        step(singly, Cut([[], [row], []], NOT_YET))
+        singly = ReorderedAlign.restore(how, singly.snapshot())
+    step(singly, Cut([[], [], []], 20))
+    assert len(singly.snapshot()) <= 1.1 * len(at_once.snapshot())
+
+
 def test_rows_and_keys_that_are_done_leave_nothing_behind() -> None:
     # Without a tolerance, the last row of every key would be the previous row of any later one.
     near = replace(PREVIOUS, rule=replace(PREVIOUS.rule, tolerance_ns=3))
