@@ -1,4 +1,4 @@
-"""Shuts a process down within seconds of Ctrl-C or SIGTERM, by force if Kafka does not respond.
+"""Shuts a process down within seconds of Ctrl-C or SIGTERM, by force if it does not end by itself.
 
 Python runs signal handlers only in the main thread, which may be inside a call to Kafka that returns only after its
 timeout. So a separate thread waits for signals: it reads the interpreter's wake-up file descriptor, to which every
@@ -48,9 +48,9 @@ def _wait(reader: int, stop: Callable[[], None], grace_s: float) -> None:
     _log.info("%s: stopping", signal.Signals(received).name)
     stop()
     time.sleep(grace_s)
+    # The cause may be Kafka, a cluster of Spark, or a joining function.
     _log.warning(
-        "not stopped after %.0f s, probably because Kafka does not answer: exiting without waiting for the final "
-        "snapshots; no data is lost",
+        "not stopped after %.0f s: exiting without waiting for the final snapshots; no data is lost",
         grace_s,
     )
     leave(0)
