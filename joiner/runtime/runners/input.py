@@ -156,13 +156,12 @@ class PendingInput:
     """The pending input of all units of a process.
 
     Args:
-        records_max: the number of records in a full batch of all units together.
         turns_max: the maximum number of turns in a commit interval. There are never more turns than units.
 
     """
 
-    def __init__(self, records_max: int, turns_max: int = _TURNS_MAX) -> None:
-        self._records_max, self._turns_max = records_max, turns_max
+    def __init__(self, turns_max: int = _TURNS_MAX) -> None:
+        self._turns_max = turns_max
         self._batches: dict[int, dict[str, list[Messages]]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._served_in: dict[int, int] = {}
@@ -184,18 +183,19 @@ class PendingInput:
             if unit in running:
                 self._ends.setdefault(unit, {}).update(ends)
 
-    def begin_turn(self, units: Iterable[int]) -> list[int]:
+    def begin_turn(self, units: Iterable[int], records_max: int) -> list[int]:
         """Return which of the running ``units`` to serve in this turn, in the order in which to serve them.
 
         These are the units that have waited longest, as many as it takes to serve all units once per commit interval,
-        and any other unit whose share of a full batch has arrived.
+        and any other unit whose share of a full batch has arrived. ``records_max``: the number of records in a full
+        batch of all units together.
         """
         self._turn += 1
         waiting = sorted(units, key=lambda unit: (self._served_in.get(unit, 0), unit))
         if not waiting:
             return []
         quota = math.ceil(len(waiting) / self.turns(len(waiting)))
-        share = self._records_max / len(waiting)
+        share = records_max / len(waiting)
         due = waiting[:quota] + [unit for unit in waiting[quota:] if self._count(unit) >= share]
         self._served_in |= dict.fromkeys(due, self._turn)
         return due

@@ -41,7 +41,7 @@ class ProcessTasks:
         self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
         # Messages with many records are meant for throughput, and how many records are pending is not known until they
         # are decoded. All units are therefore served in one turn.
-        self._pending = PendingInput(self._input.records_most, *([1] if settings.topics.has_rows else []))
+        self._pending = PendingInput(*([1] if settings.topics.has_rows else []))
         self._read_s = -math.inf
         """The time of the last poll of the input."""
 
@@ -107,7 +107,8 @@ class ProcessTasks:
         for error in read.errors:
             self._read_error(*error)
         # Messages that were read before their topics were paused stay pending until the large snapshot is written.
-        for number in self._pending.begin_turn([number for number, task in self.tasks.items() if not task.is_held_up]):
+        ready = [number for number, task in self.tasks.items() if not task.is_held_up]
+        for number in self._pending.begin_turn(ready, self._input.records_max):
             task = self.tasks[number]
             self._turn(number, task)
             if self.tasks.get(number) is task:
@@ -151,7 +152,7 @@ class ProcessTasks:
         self._gaps.check(number, unit.offsets, batches)
         effects = unit.apply(batches, ends)
         task.records += effects.records
-        self._input.batch_limit.note(effects.records, effects.outcomes)
+        self._input.batch_limit.note(effects.records, effects.outcomes, len(self.tasks))
         return effects
 
     def _fail(self, number: int, error: Exception | None) -> None:

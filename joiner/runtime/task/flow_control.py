@@ -31,7 +31,7 @@ _ROW_VALUES: Final = 3
 """A row takes as much memory as this many values, in addition to those of its columns."""
 
 _FORGETTING: Final = 0.8
-"""The estimate of the rows per record falls at most by this factor with every batch."""
+"""The estimate of the rows per record falls at most by this factor while each unit of the process has one batch."""
 
 
 class Lead(NamedTuple):
@@ -76,13 +76,14 @@ class BatchLimit:
         self._rows_max = ROWS_MAX * (1 + _ROW_VALUES) / (columns + _ROW_VALUES)
         self._has_grids = bool(grids)
 
-    def note(self, records: int, results: int) -> None:
+    def note(self, records: int, results: int, units: int) -> None:
         """Adjust the limit to a batch that has been processed.
 
         ``results``: the number of its results, and of the rows for which a function failed, which become dead letters.
+        ``units``: how many units share the limit. The batches of the others must not hide that one has many rows.
         """
         if records:
-            self._rows_per_record = max(results / records, _FORGETTING * self._rows_per_record)
+            self._rows_per_record = max(results / records, _FORGETTING ** (1 / units) * self._rows_per_record)
 
     def records(self, most: int) -> int:
         """Return how many records to read where ``most`` would be read if there were no grids."""

@@ -122,7 +122,7 @@ def test_a_batch_has_fewer_records_if_they_complete_many_rows_of_a_grid(monkeypa
     found = make_input(monkeypatch, *reads, aligns=aligns)
     assert found.records_max == 500
     assert offsets(found.read(0)) == {(0, DATA): [0, 1]}
-    found.batch_limit.note(100, 200_000)
+    found.batch_limit.note(100, 200_000, 1)
     assert offsets(found.read(0)) == {(0, DATA): [2]}
 
 

@@ -25,38 +25,47 @@ def read(by_unit: dict[int, Messages], ends: dict[int, int] | None = None) -> Re
 
 @pytest.mark.parametrize(("units", "turns"), [(0, 1), (1, 1), (2, 2), (4, 4), (5, 4), (64, 4)])
 def test_there_are_no_more_turns_than_units(units: int, turns: int) -> None:
-    assert PendingInput(1_000).turns(units) == turns
+    assert PendingInput().turns(units) == turns
 
 
 @given(st.integers(1, 20), st.integers(1, 6))
 def test_each_unit_is_served_once_per_interval(units: int, turns_max: int) -> None:
-    pending = PendingInput(1_000, turns_max)
+    pending = PendingInput(turns_max)
     for _ in range(3):
-        served = [unit for _ in range(pending.turns(units)) for unit in pending.begin_turn(range(units))]
+        served = [unit for _ in range(pending.turns(units)) for unit in pending.begin_turn(range(units), 1_000)]
         assert set(served) == set(range(units))
         assert len(served) < units + pending.turns(units)
 
 
 def test_a_new_unit_is_served_next_and_a_dropped_one_is_new_again() -> None:
-    pending = PendingInput(1_000, 2)
-    assert [pending.begin_turn([1, 2]) for _ in range(3)] == [[1], [2], [1]]
-    assert pending.begin_turn([1, 2, 5]) == [5, 2]
+    pending = PendingInput(2)
+    assert [pending.begin_turn([1, 2], 1_000) for _ in range(3)] == [[1], [2], [1]]
+    assert pending.begin_turn([1, 2, 5], 1_000) == [5, 2]
     pending.drop(5)
-    assert pending.begin_turn([1, 5]) == [5]
-    assert pending.begin_turn([]) == []
+    assert pending.begin_turn([1, 5], 1_000) == [5]
+    assert pending.begin_turn([], 1_000) == []
 
 
 def test_a_unit_whose_share_of_a_full_batch_has_arrived_does_not_wait() -> None:
-    pending = PendingInput(8, 4)
+    pending = PendingInput(4)
     pending.add(read({3: messages(0, b"a"), 4: messages(0, b"a", b"b")}), range(5))
-    assert pending.begin_turn(range(1, 5)) == [1, 4]
+    assert pending.begin_turn(range(1, 5), 8) == [1, 4]
     pending.take(4)
     pending.add(read({3: messages(1, b"b")}), range(5))
-    assert pending.begin_turn(range(1, 5)) == [2, 3]
+    assert pending.begin_turn(range(1, 5), 8) == [2, 3]
+
+
+def test_a_unit_does_not_wait_with_more_records_than_its_share_of_a_batch_that_is_limited() -> None:
+    pending = PendingInput(4)
+    for turn in range(8):
+        # Every read has as many records as the limit allows, all of one unit.
+        pending.add(read({3: messages(8 * turn, *[b"a"] * 8)}), range(4))
+        assert 3 in pending.begin_turn(range(4), 8)
+        assert len(pending.take(3).batches[DATA]) == 8
 
 
 def test_parts_are_joined_in_order_and_taken_once() -> None:
-    pending = PendingInput(1_000)
+    pending = PendingInput()
     pending.add(read({0: messages(4, b"a", None)}, {0: 6}), [0])
     pending.add(read({0: messages(9, b"c")}, {0: 10}), [0])
     batches, ends = pending.take(0)
@@ -68,7 +77,7 @@ def test_parts_are_joined_in_order_and_taken_once() -> None:
 
 
 def test_input_of_units_that_are_not_running_is_discarded() -> None:
-    pending = PendingInput(1_000)
+    pending = PendingInput()
     pending.add(read({0: messages(0, b"a"), 1: messages(0, b"a")}, {0: 1, 1: 1}), [0])
     assert pending.take(1) == ({}, {})
     pending.drop(0)

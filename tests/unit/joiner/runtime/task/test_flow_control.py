@@ -50,14 +50,27 @@ def test_a_batch_has_few_records_until_it_is_known_how_many_rows_of_a_grid_each_
     assert limit.records(30_000) == ROWS_MAX // 1001
     assert limit.records(100) == 100
     for _ in range(100):
-        limit.note(100, 100)
+        limit.note(100, 100, 1)
     assert limit.records(30_000) == 30_000
-    limit.note(10, 1_000)
+    limit.note(10, 1_000, 1)
     assert limit.records(30_000) == ROWS_MAX // 100
-    limit.note(0, 0)
+    limit.note(0, 0, 1)
     assert limit.records(30_000) == ROWS_MAX // 100
-    limit.note(1, 2 * ROWS_MAX)
+    limit.note(1, 2 * ROWS_MAX, 1)
     assert limit.records(30_000) == 1
+
+
+def test_the_batches_of_other_units_do_not_hide_that_the_records_of_one_complete_many_rows() -> None:
+    limit = BatchLimit(make_settings(align=[{"name": "g", "grid": {"every": "1ms"}, "columns": {"speed": {}}}]))
+    for _ in range(10):
+        limit.note(100, 100_000, 20)
+        for _ in range(19):
+            limit.note(100, 0, 20)
+    assert ROWS_MAX // 1_000 <= limit.records(30_000) <= ROWS_MAX // 800
+    # If the unit has no more records, the others are not held back for long.
+    for _ in range(20 * 30):
+        limit.note(100, 0, 20)
+    assert limit.records(30_000) == 30_000
 
 
 def test_a_batch_has_fewer_records_if_the_rows_of_a_grid_have_many_columns() -> None:
@@ -68,5 +81,5 @@ def test_a_batch_has_fewer_records_if_the_rows_of_a_grid_have_many_columns() -> 
 
 def test_without_a_grid_a_batch_has_as_many_records_as_the_settings_say() -> None:
     limit = BatchLimit(make_settings())
-    limit.note(10, 10_000)
+    limit.note(10, 10_000, 1)
     assert limit.records(30_000) == 30_000
