@@ -156,7 +156,7 @@ def in_a_line(error: BaseException) -> str:
     """Return the first line of a Spark error, leaving out the JVM stack trace."""
     if isinstance(error, Py4JJavaError):
         cause: Any = error.java_exception
-        return (str(cause.getMessage()).splitlines() or [type(error).__name__])[0]
+        return (str(cause.getMessage() or cause.toString()).splitlines() or [type(error).__name__])[0]
     if isinstance(error, ConnectionError) or type(error) is Py4JError:
         return "Spark's JVM has exited: see its last output above, then restart the stage"
     return (str(error).splitlines() or [type(error).__name__])[0]

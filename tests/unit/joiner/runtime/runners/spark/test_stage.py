@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from py4j.protocol import Py4JJavaError
 
 from broker.kafka.topics import TopicError
 from broker.settings import SettingsError
@@ -183,6 +184,13 @@ def test_an_error_of_spark_is_told_in_a_line(error: BaseException, line: str) ->
     told = stage.in_a_line(error)
     assert told.startswith(line)
     assert "\n" not in told
+
+
+def test_an_error_of_the_jvm_without_a_message_is_told_by_its_class() -> None:
+    cause = SimpleNamespace(
+        _target_id="o1", getMessage=lambda: None, toString=lambda: "java.util.concurrent.TimeoutException"
+    )
+    assert stage.in_a_line(Py4JJavaError("a call failed", cause)) == "java.util.concurrent.TimeoutException"
 
 
 def test_an_instance_that_kafka_failed_is_started_again_by_spark(
