@@ -85,9 +85,11 @@ def scratch_folder() -> Iterator[Path]:
             # A living stage holds the lock.
             fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    # It gets its name only once it is locked, or a stage that starts at the same time might remove it.
+    folder = Path(tempfile.mkdtemp(prefix=f".{_SCRATCH}"))
     with (folder / _ALIVE).open("w") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
+        folder = folder.rename(folder.with_name(folder.name.removeprefix(".")))
         try:
             yield folder
         finally:

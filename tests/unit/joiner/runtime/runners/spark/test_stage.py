@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +20,7 @@ from joiner.runtime.control import Claiming, Record, Stop
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark import instance, stage
 from joiner.runtime.runners.spark.instance import Outcome, StageOrder, run_instance, settings_of
-from joiner.runtime.runners.spark.session import make_session
+from joiner.runtime.runners.spark.session import make_session, scratch_folder
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
@@ -108,6 +111,32 @@ def test_a_local_master_repeats_failed_tasks_as_a_cluster_does(
     monkeypatch.setattr("joiner.runtime.runners.spark.session.SparkSession", SimpleNamespace(builder=Builder()))
     make_session(make_settings(spark={"master": master, "config": {"spark.speculation": True}}), tmp_path)
     assert (chosen["master"], chosen["spark.speculation"]) == (expected, "false")
+
+
+def test_a_stage_that_starts_removes_the_folder_of_a_killed_stage_but_of_none_that_is_starting_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = tmp_path / "joiner-spark-killed"
+    killed.mkdir()
+    (killed / "alive").touch()
+    lock = fcntl.flock
+    others: list[Path] = []
+
+    def lock_late(file: Any, how: int) -> None:
+        # Before the first stage has locked its folder, a second one starts.
+        if how == fcntl.LOCK_EX and not others:
+            others.append(tmp_path)
+            with scratch_folder() as other:
+                others.append(other)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with scratch_folder() as folder:
+        assert (folder / "alive").exists()
+        assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert len(others) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_instance_stops_when_its_own_stage_asks_it_to(monkeypatch: pytest.MonkeyPatch) -> None:
