@@ -47,7 +47,8 @@ class Subject:
     def first_pair_s(self, turn: int) -> float:
         """Send a record that completes a pair, start the joiner, and return the seconds until the pair arrives.
 
-        The record is earlier than all held records, so it is the previous neighbour of one of them.
+        The record is earlier than all held records of the other side, so the first of those with the same key is its
+        next neighbour, and the pair is certain at once.
         """
         (before,) = ends(self._kafka, self._out, 1)
         self._send("machine-0", "torque", FIRST_MS - 1000 + turn, f"torque {turn}")

@@ -340,7 +340,7 @@ def _address(given: object) -> str:
 
 
 class MetricsSettings(Section):
-    """Metrics and health over HTTP. There is no default port, because services that share it could not run together."""
+    """Metrics and health over HTTP. There is no default port, because each process on a machine needs its own."""
 
     listen: Annotated[str, BeforeValidator(_address)] | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")

@@ -61,9 +61,9 @@ def _shown(value: int | str | bytes) -> str:
 def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
     """Convert a JSON number to an exact fraction (numerator, denominator).
 
-    Raises ValueError if ``text`` is not a number, with a message that consists of "time … is" and ``otherwise``. Also
-    raises ValueError if the text is too long, or if the exponent is so large or so small that the number cannot be a
-    time. It is then not expanded to an integer.
+    Raises ValueError if ``text`` is too long or is not a number; in the latter case, the message is "time … is "
+    followed by ``otherwise``. Also raises ValueError if the exponent is too large or too small for a time, before the
+    number is expanded to what could be a huge integer.
     """
     if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has {len(text)} characters, more than {TIME_LENGTH_MAX}"

@@ -126,7 +126,7 @@ def gap(later: int, earlier: int) -> np.uint64:
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. If it is before ``ts``, this is true."""
+    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. Also true if ``until`` is before ``ts``."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 

@@ -91,7 +91,7 @@ def arrow_schema(types: Sequence[spark.DataType]) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit in which durations are given: microseconds or, if the times are integers, the unit of the times."""
+    """The unit to which durations are converted: microseconds or, if times are integers, the unit of the times."""
 
     is_datetime: bool
 

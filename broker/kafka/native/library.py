@@ -78,13 +78,13 @@ def path_of_library() -> str:
     """Return the path of the librdkafka library that confluent_kafka has loaded. Raises `Unavailable`."""
     if sys.platform != "linux" or sys.implementation.name != "cpython" or sys.byteorder != "little":
         raise Unavailable(
-            "they require CPython on little-endian Linux, but this is "
+            "native calls require CPython on little-endian Linux, but this is "
             f"{sys.implementation.name} on {sys.byteorder}-endian {sys.platform}"
         )
     mapped = (line.split(maxsplit=5) for line in _mappings())
     paths = {columns[5] for columns in mapped if len(columns) > _PATH and "librdkafka" in Path(columns[_PATH]).name}
     if len(paths) != 1:
-        raise Unavailable(f"confluent_kafka has loaded {len(paths)} librdkafka libraries")
+        raise Unavailable(f"expected exactly one librdkafka library in this process, but found {len(paths)}")
     return paths.pop()
 
 

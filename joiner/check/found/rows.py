@@ -80,10 +80,11 @@ def _timestamp_unit(kind: Any) -> str | None:
 
 
 def _cells(batch: Any, sizes: Counter[str]) -> Iterator[dict[str, Any]]:
-    """Yield each row's cells by column. A time is an integer and its unit (None if the column has none).
+    """Yield each row as a dict from column name to value.
 
-    ``sizes``: the total length in bytes of the names read so far, by column; this function adds to it. Raises
-    `Unreadable` if it exceeds the limit.
+    A time is a tuple of an integer and its unit, which is None for a column of plain integers; a null time is None.
+    ``sizes``: for each column of names, the number of bytes read so far from this message; updated in place. Raises
+    `Unreadable` if one of these numbers exceeds the limit.
     """
     columns: dict[str, list[Any]] = {}
     for name in batch.schema.names:

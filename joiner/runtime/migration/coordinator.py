@@ -127,7 +127,7 @@ class Coordinator:
             self._do(self._target.lost(unit))
 
     def forget(self, units: Iterable[int]) -> None:
-        """Stop handling the moves of units that are now assigned to other runners."""
+        """Stop handling the moves of units that were revoked from this runner."""
         for unit in units:
             self._source.gone(unit)
             self._do(self._target.lost(unit))

@@ -176,7 +176,7 @@ class Handover:
         self._resumed_s[number] = self._clock.monotonic_s()
 
     def give_back(self, units: list[int]) -> None:
-        """Stop tracking units that are now assigned to other processes of the same site."""
+        """Stop tracking units that were revoked from this process, so that others of the same site can serve them."""
         for number in units:
             self._elsewhere.pop(number, None)
             self._resumed_s.pop(number, None)

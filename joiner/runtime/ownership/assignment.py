@@ -76,8 +76,8 @@ class AssignmentManager:
         *,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``found_elsewhere`` is called with a unit of another site and its checkpoint. It returns whether the runner
-        waits for the unit. ``fenced`` is called when it turns out that another runner has fenced a unit of this one.
+        """``found_elsewhere`` is called with a unit of another site and its checkpoint; it must return whether this
+        runner waits for the unit. ``fenced`` is called when another runner turns out to have claimed one of its units.
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
@@ -185,7 +185,7 @@ class AssignmentManager:
         self._troubles.served(number)
 
     def forget(self, number: int) -> None:
-        """Discard what is known about a unit, because it is now assigned to another runner."""
+        """Discard what is known about a unit, because it was revoked from this runner."""
         self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)

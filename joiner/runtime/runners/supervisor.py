@@ -161,7 +161,7 @@ class Supervisor(Generic[_Task]):
         self._claims.cancel(self._claims.busy if units is None else units, until_s)
 
     def forget(self, units: list[int]) -> None:
-        """Forget units that have stopped running here because they are now assigned to other runners."""
+        """Forget units that have stopped running here because they were revoked from this runner."""
         # Collect the failures first: a commit that has just failed would otherwise schedule a new claim of its unit
         # later.
         self.collect_failures()

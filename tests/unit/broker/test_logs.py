@@ -66,6 +66,6 @@ def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monke
     (tmp_path / "brief.py").write_text(_PROGRAM)
     services = Services(tmp_path / "demo", {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"})
     services.start("brief", "brief")
-    with pytest.raises(ServiceFailed, match="was not ready") as failed:
+    with pytest.raises(ServiceFailed, match="ended before it was ready") as failed:
         services.wait_for("brief", "words that it never says")
     assert "INFO joiner.runtime.runners.process: unit 3: claimed" in str(failed.value)

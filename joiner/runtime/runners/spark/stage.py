@@ -4,8 +4,8 @@ Spark supplies machines, isolation and restarts. Everything else is as between p
 members of one consumer group, which assigns the units to them, and each reads from and writes to Kafka by itself. So no
 record and no result passes through the driver, and the loss of an executor affects only the units that it served.
 
-The tasks are not a barrier stage, although they run side by side: if one task of a barrier stage fails, Spark ends all
-of them, and it starts none before there is room for all.
+The tasks do not run as a barrier stage, because in a barrier stage the failure of one task ends all of them, and none
+starts until there is room for all.
 """
 
 from __future__ import annotations

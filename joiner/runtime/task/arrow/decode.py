@@ -133,7 +133,10 @@ def _take(rows: Rows, which: Ints) -> Rows:
 
 
 def _identities(rows: ArrowRows, part: Rows, which: Ints) -> Ints:
-    """Return a hash of each record's id. For a record without an id, use its position, so that it has no duplicates."""
+    """Return a hash of each record's id, with its quantity if its side accepts any.
+
+    A record without an id gets its position instead, so that it has no duplicates.
+    """
     if rows.id is None:
         return part.seq
     hashes = part.shown.hashes()
