@@ -1,14 +1,20 @@
-"""Settings for all tests: the format of logs, reproducible Hypothesis profiles, and the order of files."""
+"""Settings for all tests: logs, signals, reproducible Hypothesis profiles, and the order of files."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Services that the tests start log to files, where plain text is easier to read and search than JSON.
 os.environ.setdefault("LSB_LOG", "text")
+
+# A shell without job control starts background commands with SIGINT ignored, and all processes that the tests start
+# would inherit that. Then Ctrl-C could not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # There is no deadline per example, because any example can be slow on a busy machine.
 settings.register_profile("local", deadline=None, print_blob=True)
