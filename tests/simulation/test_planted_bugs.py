@@ -12,11 +12,11 @@ from tests.simulation.bugs import BUGS
 from tests.simulation.history import play
 from tests.simulation.watermark_bugs import WATERMARK_BUGS
 
-SEEDS_MAX = 2000
+SEEDS_MAX = 3000
 PLANTED = BUGS | ALIGN_BUGS | WATERMARK_BUGS
 
 FINDERS: Final = {
-    "a_manifest_outlives_its_chunks": 111,
+    "a_manifest_outlives_its_chunks": 1790,
     "errors_inside_a_batch_are_only_logged": 101,
     "group_offsets_are_believed": 275,
     "hanging_is_not_looked_for": 55,
