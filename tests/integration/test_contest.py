@@ -45,4 +45,6 @@ def test_the_contest_runs_and_judges_and_reports(tmp_path: Path) -> None:
     assert 0 < late["plain process"]["ms"][0] < late["plain process"]["max_ms"]
     text = page.read_text()
     assert all(f"| {name} |" in text for name in CHOSEN)
-    assert {path.name for path in folders["plots"].iterdir()} == {"bench_throughput.png", "bench_latency.png"}
+    # Latencies are drawn only of rates with which a contender keeps up, and a busy machine may be too slow for any.
+    drawn = {"bench_throughput.png"} | ({"bench_latency.png"} if late["plain process"]["keeps_up"] else set())
+    assert {path.name for path in folders["plots"].iterdir()} == drawn

@@ -335,7 +335,11 @@ def _failure(error: KafkaException) -> Fenced | Aborted:
 
 
 def unsubscribed_consumer(settings: JoinerSettings) -> Consumer:
-    """Create a consumer that does not join the group and only supplies its metadata, for committing offsets."""
+    """Create a consumer that does not join the group and only supplies its metadata, for committing offsets.
+
+    The metadata of a member would contain the generation of the group, and Kafka would refuse the offsets of every
+    transaction during which the group rebalances.
+    """
     consumer = make_consumer(settings.kafka, settings.application.name)
     consumer.assign([])
     return consumer
