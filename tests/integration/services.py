@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,9 +60,21 @@ def start_service(module: str, *arguments: str, environment: Mapping[str, str], 
 
 
 def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
-    """Stop a service. Return its exit status. Raises TimeoutExpired after `STOP_S`."""
+    """Stop a service, once it handles signals. Return its exit status. Raises TimeoutExpired after `STOP_S`."""
+    # A signal that arrives while Python is still importing would end the process at once.
+    wait_until(lambda: handles(process, number), "the service handles signals")
     process.send_signal(number)
     return process.wait(STOP_S)
+
+
+def handles(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+    """Return whether a process has installed a handler for a signal, or has ended. Always true without ``/proc``."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    caught = re.search(r"SigCgt:\s*(\w+)", status)
+    return process.poll() is not None or caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
