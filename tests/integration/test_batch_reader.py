@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +104,36 @@ def test_a_message_that_is_too_large_is_an_error(cluster: RealCluster) -> None:
     with pytest.raises(KafkaException, match="too large"):
         NativeWriter(producer).write(topic, 0, None, StringColumn.of([b"small", bytes(50_000_000)]))
     producer.flush(30)
+
+
+def refusal(begin: Callable[[], None]) -> tuple[object, ...]:
+    with pytest.raises(KafkaException) as refused:
+        begin()
+    error = refused.value.args[0]
+    return error.code(), error.str(), error.fatal(), error.retriable(), error.txn_requires_abort()
+
+
+def test_a_transaction_begins_and_is_refused_as_with_the_client_itself(cluster: RealCluster) -> None:
+    name, topic = uuid.uuid4().hex, cluster.make_topic()
+    producer, newer = (make_producer(cluster.kafka, transactional_id=name) for _ in range(2))
+    native = NativeWriter(producer).begin_transaction
+
+    def is_refused_alike() -> bool:
+        return refusal(native) == refusal(producer.begin_transaction)
+
+    assert is_refused_alike(), "before it is initialised"
+    producer.init_transactions(30)
+    native()
+    assert is_refused_alike(), "during a transaction"
+    producer.produce(topic, b"1", partition=0)
+    producer.commit_transaction(30)
+    assert written(cluster, topic) == [(None, b"1")]
+    native()
+    newer.init_transactions(30)
+    producer.produce(topic, b"2", partition=0)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    assert is_refused_alike(), "after it was fenced"
 
 
 def test_a_reader_that_is_not_closed_lets_its_consumer_go(cluster: RealCluster) -> None:

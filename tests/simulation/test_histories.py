@@ -17,8 +17,8 @@ from tests.seed_text import parse_seeds
 from tests.simulation.history import History, play
 from tests.simulation.seeds import Tally, play_all
 
-FIRST = tuple(range(1, 201))
-SEEDS = tuple(parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-200"))
+FIRST = tuple(range(1, 251))
+SEEDS = tuple(parse_seeds(os.environ.get("LSB_SIMULATION_SEEDS") or "1-250"))
 
 
 @functools.cache

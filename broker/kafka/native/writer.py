@@ -1,4 +1,4 @@
-"""Writes columns of messages with a producer, by calling librdkafka directly.
+"""Begins transactions and writes columns of messages with a producer, by calling librdkafka directly.
 
 **Memory.** librdkafka copies the bytes of every message before `write` returns, so the columns may then be freed.
 """
@@ -36,12 +36,21 @@ class NativeWriter:
         self._handle = handle_of(producer)
         self._messages = np.zeros((_CALL_MESSAGES, self._memory.WORDS), dtype=np.int64)
 
+    def begin_transaction(self) -> None:
+        """Begin a transaction, like `Producer.begin_transaction`. Raises KafkaException.
+
+        The producer's own method holds the GIL while it waits for librdkafka's thread.
+        """
+        self._check_open()
+        error = self._library.rd_kafka_begin_transaction(self._handle)
+        if error:
+            raise KafkaException(self._taken(error))
+
     def write(self, topic: str, partition: int, keys: StringColumn | None, values: StringColumn) -> None:
         """Add messages to the producer's queue, in order. Wait while the queue is full. Raises KafkaException."""
         if not len(values):
             return
-        if current_handle(self._producer) != self._handle:
-            raise KafkaException(KafkaError(KafkaError._DESTROY, "the producer is closed"))  # noqa: SLF001 - public name
+        self._check_open()
         handle = self._library.rd_kafka_topic_new(self._handle, topic.encode(), None)
         if not handle:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC, topic))  # noqa: SLF001 - the public name
@@ -57,6 +66,24 @@ class NativeWriter:
         finally:
             # Do not cache the topic handle: the producer cannot be destroyed while a handle exists.
             self._library.rd_kafka_topic_destroy(handle)
+
+    def _check_open(self) -> None:
+        if current_handle(self._producer) != self._handle:
+            raise KafkaException(KafkaError(KafkaError._DESTROY, "the producer is closed"))  # noqa: SLF001 - public name
+
+    def _taken(self, error: int) -> KafkaError:
+        """Convert an error from librdkafka, and free it."""
+        called = self._library
+        try:
+            return KafkaError(
+                called.rd_kafka_error_code(error),
+                called.rd_kafka_error_string(error).decode(errors="replace"),
+                fatal=bool(called.rd_kafka_error_is_fatal(error)),
+                retriable=bool(called.rd_kafka_error_is_retriable(error)),
+                txn_requires_abort=bool(called.rd_kafka_error_txn_requires_abort(error)),
+            )
+        finally:
+            called.rd_kafka_error_destroy(error)
 
     @staticmethod
     def _refer(messages: Ints, column: StringColumn, rows: slice, member: int) -> None:

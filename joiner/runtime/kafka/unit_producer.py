@@ -44,7 +44,9 @@ class UnitProducer:
 
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
         """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be a group member."""
-        self._unit, self._group_metadata_consumer, self._clock = unit, group_metadata_consumer, clock
+        self._unit, self._clock = unit, clock
+        # Constant, because the consumer is not a member. Getting it holds the GIL while librdkafka's thread answers.
+        self._group_metadata = group_metadata_consumer.consumer_group_metadata()
         # These dicts are reused for every call, because creating them would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
@@ -81,13 +83,13 @@ class UnitProducer:
     def begin(self) -> None:
         """Begin a transaction."""
         self.firsts = {}
-        self._client.begin_transaction()
+        (self._client if self._writer is None else self._writer).begin_transaction()
 
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
         """Add the consumer group's new offsets, by input topic, to the transaction."""
         places = [TopicPartition(topic, self._unit, at) for topic, at in offsets.items()]
-        metadata = self._group_metadata_consumer.consumer_group_metadata()
-        within(_OFFSETS_S + _LAST_STEP_S, self._client.send_offsets_to_transaction, places, metadata, _OFFSETS_S)
+        call = self._client.send_offsets_to_transaction
+        within(_OFFSETS_S + _LAST_STEP_S, call, places, self._group_metadata, _OFFSETS_S)
 
     def write_all(self, messages: Outgoing) -> None:
         """Add messages to the transaction, in order."""

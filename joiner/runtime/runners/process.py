@@ -8,6 +8,7 @@ joined. Uncommitted work of a unit may be discarded at any time, because its sta
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
@@ -33,6 +34,9 @@ from joiner.runtime.telemetry.unit_gauges import UnitStatus
 _LAST_COMMIT_S: Final = 3.0
 """Time limit for writing the last snapshots when units are released, so that a shutdown takes only seconds even if
 Kafka does not respond."""
+
+_POLL_S: Final = 0.02
+"""How often assignments, claims and moves are looked at. Units take turns several times as often."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +130,7 @@ class ProcessLoop:
             settings, claimant, self.tasks, services, metrics, standby=standby
         )
         self._membership = Membership(settings, claimant.site, self.give_back, services.clock)
+        self._polled_s = -math.inf
         telemetry.why_unready = self.why_unready
 
     def statuses(self) -> Mapping[int, UnitStatus]:
@@ -140,14 +145,11 @@ class ProcessLoop:
         """
         try:
             while not is_over() and not self._have_all_failed():
-                self._membership.poll()
-                self.supervisor.poll(self._membership.units)
+                self._poll()
                 self.tasks.turn()
                 self.supervisor.collect_failures()
                 if self._telemetry.is_look_due():
                     self.tasks.note_log_ends()
-                self.tasks.report(self.tasks.held())
-                self._watch.check()
             # Determine the status before leaving the group, because leaving also releases failed units.
             return 1 if self.supervisor.failed_units else 0
         except TopicError:
@@ -155,6 +157,16 @@ class ProcessLoop:
             for number in list(self.tasks.tasks):
                 self.tasks.drop(number)
             raise
+
+    def _poll(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._polled_s < _POLL_S:
+            return
+        self._polled_s = now_s
+        self._membership.poll()
+        self.supervisor.poll(self._membership.units)
+        self.tasks.report(self.tasks.held())
+        self._watch.check()
 
     def close(self) -> None:
         """Release all units within seconds, and leave the group."""
