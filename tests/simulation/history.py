@@ -28,6 +28,8 @@ RECORDS: Final = 40
 _TROUBLE_STEPS_MAX: Final = 900
 _HEAL_STEPS_MAX: Final = 12_000
 """Many, because the snapshot of an align takes a dozen of the small chunks, and a snapshot may follow every batch."""
+_SLOW_TO_END: Final = 0.1
+"""The share of histories in which a claim must ask Kafka twice, because a transaction is still being ended."""
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
@@ -71,6 +73,7 @@ class History:
         self.world = World(seed)
         self.world.director = self
         self.world.snapshot_bytes_max, self.world.slow_claims_s = _extremes(seed)
+        self.world.kafka.is_slow_to_end = random.Random(f"ends {seed}").random() < _SLOW_TO_END
         self.difference = ""
         self._draw = self.world.draw
         self._settings = make_settings(plan)

@@ -7,6 +7,7 @@ tests/integration/test_kafka_contract on a real server, each through a `Cluster`
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pytest
@@ -178,6 +179,20 @@ class KafkaContract:
         new.commit_transaction(30)
         assert read_until(cluster, topic, 4) == [b"new"]
         group_metadata_consumer.close()
+
+    def test_initialising_an_id_succeeds_if_it_is_repeated_while_a_transaction_is_being_ended(
+        self, cluster: Cluster
+    ) -> None:
+        topic = cluster.make_topic()
+        open_transaction(producer_of(cluster, topic), topic, b"open")
+        new: Any = make_producer(cluster.kafka, transactional_id=topic)
+        for _ in range(1_000):
+            with suppress(KafkaException):  # refused, or not finished yet
+                new.init_transactions(0.02)
+                break
+        open_transaction(new, topic, b"new")
+        new.commit_transaction(30)
+        assert read_until(cluster, topic, 4) == [b"new"]
 
     def test_initialising_an_id_aborts_what_is_open(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()

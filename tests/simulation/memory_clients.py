@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 _FATAL = KafkaError._FATAL  # noqa: SLF001
 _FENCED = KafkaError._FENCED  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
+_ASKS_AGAIN_S = 0.5
 
 
 class Link(Protocol):
@@ -196,13 +197,24 @@ class MemoryProducer:
         """Contact the broker."""
         self._tell("metadata", lambda: None)
 
-    def init_transactions(self, _timeout: float = 0) -> None:
-        """Initialise the transactional id."""
+    def init_transactions(self, timeout: float = 0) -> None:
+        """Initialise the transactional id.
+
+        If a transaction is open, the broker may refuse that once. The library asks again after half a second, or when
+        it is called again.
+        """
+        identity = self._kafka.identities.get(self._id)
+        is_open = identity is not None and identity.transaction is not None
 
         def init() -> int:
             return self._kafka.init(self._id, self._timeout_s)[1]
 
-        self._epoch = self._tell("init", init)
+        epoch = self._tell("init", init)
+        if is_open and self._kafka.is_slow_to_end:
+            self._link.pass_time(min(timeout, _ASKS_AGAIN_S))
+        if is_open and self._kafka.is_slow_to_end and timeout < _ASKS_AGAIN_S:
+            raise kafka_error(KafkaError.CONCURRENT_TRANSACTIONS, "an open transaction is being ended", retriable=True)
+        self._epoch = epoch
 
     def begin_transaction(self) -> None:
         """Begin a transaction. The broker learns of it only with the first record."""

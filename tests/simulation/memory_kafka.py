@@ -46,6 +46,8 @@ class MemoryKafka:
         self.committed: dict[str, dict[tuple[str, int], int]] = {}
         self.identities: dict[str, Identity] = {}
         self.aborted = 0
+        self.is_slow_to_end = False
+        """Whether a producer must ask twice to initialise an id while the last owner's transaction is open."""
         self.forgets: Callable[[Log], bool] | None = None
         """Returns, for each partition of the next transaction that ends, whether its marker is never written (see
         `joiner.runtime.ownership.dangling`).

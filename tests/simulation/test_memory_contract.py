@@ -64,6 +64,7 @@ class QuietWorld:
     def __init__(self) -> None:
         self.clock_s = 0.0
         self.memory = MemoryKafka(lambda: self.clock_s)
+        self.memory.is_slow_to_end = True
         self.draw = random.Random(1)
         self.snapshot_bytes_max = 10**9
         self.link = QuietLink(self)

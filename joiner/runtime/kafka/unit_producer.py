@@ -31,6 +31,10 @@ _LAST_STEP_S: Final = 1.0
 """Time allowed for the last attempt to commit, even if earlier attempts have used up the limit, and for a call to
 return after its own time limit."""
 
+_INIT_S, _INIT_MAX_S = 0.02, 1.0
+"""Time limits of the first call that initialises the transactional id, and of the longest later one. A later call
+continues the same initialisation."""
+
 _CALL_MESSAGES: Final = 1_000
 """Maximum number of messages passed to the producer in one call, which holds the GIL. They also fit the CPU cache."""
 
@@ -65,7 +69,6 @@ class UnitProducer:
             linger_ms=5,
             compression_type="lz4",
         )
-
         self._writer = _native_writer(self._client) if settings.application.native else None
 
     def connect(self, topic: str) -> None:
@@ -78,7 +81,18 @@ class UnitProducer:
 
     def init(self) -> None:
         """Initialise the transactional id, which fences all other owners of the unit."""
-        self._client.init_transactions(TIMEOUT_S)
+        deadline_s, wait_s = self._clock.monotonic_s() + TIMEOUT_S, _INIT_S
+        while True:
+            try:
+                self._client.init_transactions(wait_s)
+            except KafkaException as error:
+                # Kafka refuses the request while it is ending a transaction of the last owner, for some milliseconds.
+                # librdkafka repeats a refused request after half a second, but at once if the call is repeated.
+                if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
+                    raise
+                wait_s = min(2 * wait_s, _INIT_MAX_S)
+            else:
+                return
 
     def begin(self) -> None:
         """Begin a transaction."""

@@ -36,7 +36,7 @@ _LAST_COMMIT_S: Final = 3.0
 Kafka does not respond."""
 
 _POLL_S: Final = 0.02
-"""How often assignments, claims and moves are looked at. Units take turns several times as often."""
+"""The shortest time between two looks at assignments, claims and moves. Turns may follow each other more quickly."""
 
 _log = logging.getLogger(__name__)
 
