@@ -212,8 +212,8 @@ class MemoryProducer:
         epoch = self._tell("init", init)
         if is_open and self._kafka.is_slow_to_end:
             self._link.pass_time(min(timeout, _ASKS_AGAIN_S))
-        if is_open and self._kafka.is_slow_to_end and timeout < _ASKS_AGAIN_S:
-            raise kafka_error(KafkaError.CONCURRENT_TRANSACTIONS, "an open transaction is being ended", retriable=True)
+            if timeout < _ASKS_AGAIN_S:
+                raise kafka_error(KafkaError.CONCURRENT_TRANSACTIONS, "a transaction is being ended", retriable=True)
         self._epoch = epoch
 
     def begin_transaction(self) -> None:

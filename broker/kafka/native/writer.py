@@ -44,7 +44,7 @@ class NativeWriter:
         self._check_open()
         error = self._library.rd_kafka_begin_transaction(self._handle)
         if error:
-            raise KafkaException(self._taken(error))
+            raise KafkaException(self._convert_error(error))
 
     def write(self, topic: str, partition: int, keys: StringColumn | None, values: StringColumn) -> None:
         """Add messages to the producer's queue, in order. Wait while the queue is full. Raises KafkaException."""
@@ -71,19 +71,19 @@ class NativeWriter:
         if current_handle(self._producer) != self._handle:
             raise KafkaException(KafkaError(KafkaError._DESTROY, "the producer is closed"))  # noqa: SLF001 - public name
 
-    def _taken(self, error: int) -> KafkaError:
-        """Convert an error from librdkafka, and free it."""
-        called = self._library
+    def _convert_error(self, error: int) -> KafkaError:
+        """Convert an ``rd_kafka_error_t`` at an address, and free it."""
+        loaded = self._library
         try:
             return KafkaError(
-                called.rd_kafka_error_code(error),
-                called.rd_kafka_error_string(error).decode(errors="replace"),
-                fatal=bool(called.rd_kafka_error_is_fatal(error)),
-                retriable=bool(called.rd_kafka_error_is_retriable(error)),
-                txn_requires_abort=bool(called.rd_kafka_error_txn_requires_abort(error)),
+                loaded.rd_kafka_error_code(error),
+                loaded.rd_kafka_error_string(error).decode(errors="replace"),
+                fatal=bool(loaded.rd_kafka_error_is_fatal(error)),
+                retriable=bool(loaded.rd_kafka_error_is_retriable(error)),
+                txn_requires_abort=bool(loaded.rd_kafka_error_txn_requires_abort(error)),
             )
         finally:
-            called.rd_kafka_error_destroy(error)
+            loaded.rd_kafka_error_destroy(error)
 
     @staticmethod
     def _refer(messages: Ints, column: StringColumn, rows: slice, member: int) -> None:

@@ -31,9 +31,10 @@ _LAST_STEP_S: Final = 1.0
 """Time allowed for the last attempt to commit, even if earlier attempts have used up the limit, and for a call to
 return after its own time limit."""
 
-_INIT_S, _INIT_MAX_S = 0.02, 1.0
-"""Time limits of the first call that initialises the transactional id, and of the longest later one. A later call
-continues the same initialisation."""
+_INIT_S: Final = 0.02
+_INIT_MAX_S: Final = 1.0
+"""The first and the longest time limit of a call that initialises the transactional id. A further call continues the
+same initialisation."""
 
 _CALL_MESSAGES: Final = 1_000
 """Maximum number of messages passed to the producer in one call, which holds the GIL. They also fit the CPU cache."""
@@ -97,7 +98,7 @@ class UnitProducer:
     def begin(self) -> None:
         """Begin a transaction."""
         self.firsts = {}
-        (self._client if self._writer is None else self._writer).begin_transaction()
+        (self._writer or self._client).begin_transaction()
 
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
         """Add the consumer group's new offsets, by input topic, to the transaction."""
