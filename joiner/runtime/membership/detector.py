@@ -1,0 +1,67 @@
+"""Detects instances that have stopped sending heartbeats. Uses the reader's own monotonic time, and no clock.
+
+The time limit adapts to the gaps that were observed, so that a loaded machine or a long garbage collection is not
+mistaken for a crash. A reader that was itself suspended cannot tell, and starts to wait anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_GAPS: Final = 2.5
+"""An instance is silent if a gap is this many times as long as the longest recent gap, and longer than the timeout."""
+
+_FORGETTING: Final = 0.98
+"""The longest gap is multiplied by this factor at each heartbeat, so that it is forgotten over time."""
+
+LIMIT_S: Final = 6.0
+"""The longest time limit, however long the observed gaps: what consumer groups wait at least."""
+
+_STALL: Final = 0.25
+"""A reader that was not called for this part of the timeout was suspended."""
+
+
+@dataclass
+class _Heard:
+    at_s: float
+    longest_s: float = 0.0
+
+
+class FailureDetector:
+    """Watches the members that `hear` reports. ``timeout_s``: the shortest silence that counts as a failure."""
+
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._heard: dict[str, _Heard] = {}
+        self._called_s = now_s
+
+    def hear(self, instance: str, now_s: float) -> None:
+        """Note a heartbeat of an instance."""
+        heard = self._heard.get(instance)
+        if heard is None:
+            self._heard[instance] = _Heard(now_s)
+            return
+        heard.longest_s = max(heard.longest_s * _FORGETTING, now_s - heard.at_s)
+        heard.at_s = now_s
+
+    def forget(self, instance: str) -> None:
+        """Stop watching an instance."""
+        self._heard.pop(instance, None)
+
+    def tick(self, now_s: float) -> None:
+        """Note that the reader runs and has read all heartbeats that it could. To be called often."""
+        stalled_s, self._called_s = now_s - self._called_s, now_s
+        if stalled_s > _STALL * self._timeout_s:
+            for heard in self._heard.values():
+                heard.at_s = min(now_s, heard.at_s + stalled_s)
+
+    def silent(self, now_s: float) -> set[str]:
+        """Return the instances that have not been heard of for too long."""
+        return {name for name, heard in self._heard.items() if now_s - heard.at_s > self.timeout_s(name)}
+
+    def timeout_s(self, instance: str) -> float:
+        """Return the silence after which an instance counts as gone, in seconds."""
+        heard = self._heard.get(instance)
+        longest_s = heard.longest_s if heard is not None else 0.0
+        return min(max(self._timeout_s, _GAPS * longest_s), max(self._timeout_s, LIMIT_S))

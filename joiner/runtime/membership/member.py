@@ -1,0 +1,293 @@
+"""One instance's part in the membership of its site: decides what to write, and what to do with each unit.
+
+A state machine that uses neither Kafka nor a clock. It compares what is assigned with what the instances report, so a
+record that is lost or late causes at most a delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from joiner.runtime.membership.assign import next_assignment
+from joiner.runtime.membership.detector import FailureDetector
+from joiner.runtime.membership.records import Assignment, Heartbeat, Left, Record, Summary
+from joiner.runtime.membership.state import SiteState
+
+BEATS_PER_S_MAX: Final = 100.0
+"""The most heartbeats per second that all instances of a site together write, unless something changes."""
+
+PATIENCE_S: Final = 5.0
+"""How long an owner may take to release a unit to an instance that is warm. After that, the instance claims it."""
+
+SUMMARY_S: Final = 10.0
+"""Interval between summaries. An instance that joins causes one at once."""
+
+_RANK_S: Final = 0.05
+"""Instances propose an assignment in turn, so that usually only one of them writes it."""
+
+_ANSWER_S: Final = 1.0
+"""After this long, an assignment that was written but not read back is taken for lost."""
+
+
+class Write(NamedTuple):
+    """Write a record to the control topic."""
+
+    record: Record
+
+
+class Claim(NamedTuple):
+    """Claim the unit, with the state that is kept warm for it, if any."""
+
+    unit: int
+
+
+class Follow(NamedTuple):
+    """Build the unit's state and keep it at its owner's last checkpoint."""
+
+    unit: int
+
+
+class Discard(NamedTuple):
+    """Discard the state that is kept for the unit."""
+
+    unit: int
+
+
+class Release(NamedTuple):
+    """Commit what the unit has joined, and stop serving it: the instance ``to`` is warm."""
+
+    unit: int
+    to: str
+
+
+class Cancel(NamedTuple):
+    """Cancel the claim of the unit, which another instance owns now."""
+
+    unit: int
+
+
+Action = Write | Claim | Follow | Discard | Release | Cancel
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an instance does at present, by unit.
+
+    ``follows``: the units whose state it keeps or is building. The other sets are as in `Heartbeat`.
+    """
+
+    serves: frozenset[int] = frozenset()
+    claims: frozenset[int] = frozenset()
+    follows: frozenset[int] = frozenset()
+    warm: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+
+
+class Timing(NamedTuple):
+    """``interval_s``: between heartbeats. ``failure_timeout_s``: the shortest silence that counts as a failure."""
+
+    interval_s: float = 0.1
+    failure_timeout_s: float = 0.5
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who an instance is."""
+
+    site: str
+    instance: str
+    run: str
+    host: str = ""
+    capacity: float = 1.0
+
+
+@dataclass
+class _Proposal:
+    since_s: float
+    written_s: float | None = None
+
+
+class _Heard(NamedTuple):
+    """A record of the control topic, its offset, and when it was written, by the instance's own clock."""
+
+    record: Record
+    offset: int
+    at_s: float
+
+
+class Member:
+    """An instance as a member of its site. All times are from the instance's own monotonic clock."""
+
+    def __init__(self, identity: Identity, units: int, standbys: int, timing: Timing, now_s: float) -> None:
+        """``units``: the number of units. ``standbys``: how many standbys each unit should have."""
+        self.state = SiteState(identity.site)
+        self.leaving = False
+        self._me, self._units, self._standbys, self._timing = identity, units, standbys, timing
+        self._detector = FailureDetector(timing.failure_timeout_s, now_s)
+        self._beat: Heartbeat | None = None
+        self._beat_s = now_s
+        self._unsure: list[_Heard] | None = []
+        self._heard_s: float | None = None
+        self._summary_s = now_s
+        self._summed: set[str] = set()
+        self._proposal: _Proposal | None = None
+        self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
+        self._waiting_s: dict[int, float] = {}
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The units that this instance should serve."""
+        return frozenset(unit for unit, one in enumerate(self.state.units) if one.owner == self._me.instance)
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether this instance knows the assignment."""
+        return self._unsure is None and self.state.epoch > 0
+
+    @property
+    def has_others(self) -> bool:
+        """Whether another live member could serve units."""
+        return any(
+            name != self._me.instance and not beat.leaving and name not in self.state.drained
+            for name, beat in self.state.live.items()
+        )
+
+    def hear(self, record: Record, offset: int, now_s: float, age_s: float = 0.0) -> None:
+        """Process a record of the control topic. ``age_s``: how long ago it was written, if that is long ago."""
+        heard = _Heard(record, offset, now_s - age_s)
+        if self._heard_s is None and isinstance(record, Heartbeat) and record.run == self._me.run:
+            self._heard_s = now_s
+        if self._unsure is None:
+            self._apply(heard)
+            return
+        self._unsure.append(heard)
+        if isinstance(record, Summary) and record.site == self._me.site and record.read >= self._unsure[0].offset - 1:
+            self._begin(SiteState.of(record))
+
+    def _begin(self, state: SiteState) -> None:
+        """Begin with a state, and apply the records after it."""
+        unsure, self._unsure = self._unsure or [], None
+        self.state = state
+        for heard in unsure:
+            # Members are not in a summary.
+            if heard.offset > state.read or isinstance(heard.record, Heartbeat | Left):
+                self._apply(heard)
+
+    def _apply(self, heard: _Heard) -> None:
+        record = heard.record
+        accepted = self.state.apply(record, heard.offset)
+        match record:
+            case Heartbeat(site=self.state.site, instance=instance) if instance != self._me.instance:
+                self._detector.hear(instance, heard.at_s)
+            case Left(site=self.state.site, instance=instance):
+                self._detector.forget(instance)
+            case _ if accepted:
+                self._proposal = None
+
+    def poll(self, work: Work, now_s: float) -> list[Action]:
+        """Return what is due. ``work``: what this instance does at present."""
+        self._detector.tick(now_s)
+        actions: list[Action] = [*self._heartbeat(work, now_s)]
+        if self._unsure is not None:
+            # If nobody answers, this instance is the first, or the others start as well.
+            if self._heard_s is not None and now_s - self._heard_s >= self._timing.failure_timeout_s:
+                self._begin(SiteState(self._me.site, is_partial=True))
+            return actions
+        actions += [*self._propose(now_s), *self._sum_up(now_s)]
+        if self.is_assigned:
+            actions += self._reconcile(work, now_s)
+        return actions
+
+    def leave(self) -> Left:
+        """Return the record by which the instance leaves. It must not serve any unit then."""
+        return Left(site=self._me.site, instance=self._me.instance, run=self._me.run)
+
+    def _heartbeat(self, work: Work, now_s: float) -> Iterator[Action]:
+        me = self._me
+        beat = Heartbeat(
+            site=me.site,
+            instance=me.instance,
+            run=me.run,
+            host=me.host,
+            capacity=me.capacity,
+            serves=sorted(work.serves),
+            claims=sorted(work.claims),
+            warm=sorted(work.warm),
+            failed=sorted(work.failed),
+            leaving=self.leaving,
+        )
+        interval_s = max(self._timing.interval_s, len(self.state.live) / BEATS_PER_S_MAX)
+        if beat != self._beat or now_s - self._beat_s >= interval_s:
+            self._beat, self._beat_s = beat, now_s
+            yield Write(beat)
+
+    def _propose(self, now_s: float) -> Iterator[Action]:
+        silent = self._detector.silent(now_s) & self.state.live.keys()
+        proposed = self._next_assignment(silent)
+        if proposed is None:
+            self._proposal = None
+            return
+        proposal = self._proposal = self._proposal or _Proposal(now_s)
+        if proposal.written_s is not None and now_s - proposal.written_s < _ANSWER_S:
+            return
+        if now_s - proposal.since_s >= self._rank(silent) * _RANK_S:
+            proposal.written_s = now_s
+            yield Write(proposed)
+
+    def _next_assignment(self, silent: set[str]) -> Assignment | None:
+        key = self.state.version, frozenset((name, self.state.members[name].offset) for name in silent)
+        if self._computed is None or self._computed[0] != key:
+            proposed = next_assignment(self.state, self._units, self._standbys, self._me.instance, silent)
+            self._computed = key, proposed
+        return self._computed[1]
+
+    def _sum_up(self, now_s: float) -> Iterator[Action]:
+        live = self.state.live
+        runs = {beat.run for beat in live.values()}
+        is_due = not runs <= self._summed or now_s - self._summary_s >= SUMMARY_S
+        if is_due and self.state.epoch and min(live, default="") == self._me.instance:
+            self._summary_s, self._summed = now_s, runs
+            yield Write(self.state.summary())
+
+    def _rank(self, silent: set[str]) -> int:
+        return sum(name < self._me.instance for name in self.state.live if name not in silent)
+
+    def _reconcile(self, work: Work, now_s: float) -> Iterator[Action]:
+        me = self._me.instance
+        for unit, one in enumerate(self.state.units):
+            holder = self._holder(unit)
+            if one.owner == me and unit not in work.serves:
+                yield from self._take(unit, holder, work, now_s)
+                continue
+            self._waiting_s.pop(unit, None)
+            if one.owner != me and unit in work.claims:
+                yield Cancel(unit)
+            if one.owner != me and unit in work.serves and one.owner in self.state.live:
+                if unit in self.state.live[one.owner].warm:
+                    yield Release(unit, one.owner)
+            elif me in one.standbys and unit not in work.serves:
+                if unit not in work.follows:
+                    yield Follow(unit)
+            elif unit in work.follows and unit not in work.claims:
+                yield Discard(unit)
+
+    def _take(self, unit: int, holder: str | None, work: Work, now_s: float) -> Iterator[Action]:
+        if unit in work.claims or unit in work.failed:
+            return
+        if holder is None:
+            yield Claim(unit)
+        elif unit not in work.follows:
+            yield Follow(unit)
+        elif unit in work.warm and now_s - self._waiting_s.setdefault(unit, now_s) >= PATIENCE_S:
+            yield Claim(unit)
+
+    def _holder(self, unit: int) -> str | None:
+        """Return the other live member that serves or is claiming a unit, or None."""
+        held = [
+            name
+            for name, beat in self.state.live.items()
+            if name != self._me.instance and (unit in beat.serves or unit in beat.claims)
+        ]
+        return held[0] if held else None

@@ -1,0 +1,138 @@
+"""What the control topic says about a site: its members and its assignment.
+
+The state is a fold over the records. It depends on nothing else, in particular on no clock, so instances that have read
+the same records agree on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from joiner.runtime.membership.records import Assignment, Drain, Heartbeat, Left, Record, Summary, UnitAssignment
+
+SETTLED_BEATS: Final = 5
+"""A member is given units of other live members only after this many heartbeats. Each time that it was declared gone
+and came back doubles the number, so that an instance that comes and goes does not make units wander."""
+
+_DOUBLINGS_MAX: Final = 7
+
+
+@dataclass(frozen=True)
+class Member:
+    """An instance that has been heard and has not left.
+
+    ``offset``: of its last heartbeat. ``beats``: the number of heartbeats since it joined or came back. ``is_gone``: it
+    was declared gone and has not been heard since. ``returns``: how often this run was declared gone and came back.
+    """
+
+    heartbeat: Heartbeat
+    offset: int
+    beats: int = 1
+    is_gone: bool = False
+    returns: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it may be given units that other live members own. It takes longer the more often it was gone."""
+        return self.beats >= SETTLED_BEATS << min(self.returns, _DOUBLINGS_MAX)
+
+
+@dataclass
+class SiteState:
+    """The members of a site, by instance, and its last assignment."""
+
+    site: str
+    members: dict[str, Member] = field(default_factory=dict)
+    epoch: int = 0
+    """The epoch of the last assignment; 0 before the first."""
+    units: list[UnitAssignment] = field(default_factory=list)
+    drained: set[str] = field(default_factory=set)
+    reason: str = ""
+    read: int = -1
+    """The offset of the last record that was applied."""
+    is_partial: bool = False
+    """Whether the records before the first one that was applied are unknown."""
+    version: int = 0
+    """Increases whenever something changes that `assign.next_assignment` depends on."""
+    wrong_suspicions: int = 0
+    """How many members have come back after they were declared gone."""
+    refuted: int = 0
+    """How many assignments were ignored because an instance that they declared gone had been heard."""
+
+    def apply(self, record: Record, offset: int) -> bool:
+        """Apply the record at ``offset``. Return whether it is an assignment that was accepted."""
+        self.read = max(self.read, offset)
+        if record.site != self.site:
+            return False
+        match record:
+            case Heartbeat():
+                self._hear(record, offset)
+            case Left():
+                member = self.members.get(record.instance)
+                if member is not None and member.heartbeat.run == record.run:
+                    del self.members[record.instance]
+                    self.version += 1
+            case Drain(instance=instance, drained=drained):
+                (self.drained.add if drained else self.drained.discard)(instance)
+                self.version += 1
+            case Assignment():
+                return self._assign(record)
+        return False
+
+    @classmethod
+    def of(cls, summary: Summary) -> SiteState:
+        """Return the state that a summary describes, without members."""
+        return cls(
+            summary.site,
+            epoch=summary.epoch,
+            units=list(summary.units),
+            drained=set(summary.drained),
+            read=summary.read,
+        )
+
+    def summary(self) -> Summary:
+        """Return a summary of the records that were applied."""
+        return Summary(site=self.site, read=self.read, epoch=self.epoch, units=self.units, drained=sorted(self.drained))
+
+    @property
+    def live(self) -> dict[str, Heartbeat]:
+        """The last heartbeats of the members that are not gone."""
+        return {name: member.heartbeat for name, member in self.members.items() if not member.is_gone}
+
+    def server(self, unit: int) -> str | None:
+        """Return the live member that serves a unit, or None. Of several, the one that was heard last."""
+        serving = [member for member in self.members.values() if not member.is_gone and unit in member.heartbeat.serves]
+        return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
+
+    def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
+        before = self.members.get(heartbeat.instance)
+        if before is None or before.heartbeat.run != heartbeat.run:
+            now = Member(heartbeat, offset)
+        elif before.is_gone:
+            self.wrong_suspicions += 1
+            now = Member(heartbeat, offset, returns=before.returns + 1)
+        else:
+            now = replace(before, heartbeat=heartbeat, offset=offset, beats=before.beats + 1)
+        self.members[heartbeat.instance] = now
+        if before is None or (before.heartbeat, before.is_gone, before.is_settled) != (
+            now.heartbeat,
+            now.is_gone,
+            now.is_settled,
+        ):
+            self.version += 1
+
+    def _assign(self, assignment: Assignment) -> bool:
+        is_next = assignment.epoch == self.epoch + 1
+        if not is_next and not (self.is_partial and assignment.epoch > self.epoch):
+            return False
+        for name, offset in assignment.gone.items():
+            if name in self.members and self.members[name].offset > offset:
+                self.refuted += 1
+                return False
+        for name in assignment.gone.keys() & self.members.keys():
+            self.members[name] = replace(self.members[name], is_gone=True)
+        self.version += 1
+        self.epoch, self.units = assignment.epoch, assignment.units
+        self.reason = assignment.reason
+        return True

@@ -1,0 +1,224 @@
+"""Simulates the instances of a site: a control topic, instances that stall, die and return, and units that they claim.
+
+Only `joiner.runtime.membership` is real. Claims, restores and commits take random times. As with Kafka, the last claim
+of a unit fences every earlier one, and an instance learns at its next commit that it has been fenced.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import Final
+
+from joiner.runtime.membership.member import (
+    Cancel,
+    Claim,
+    Discard,
+    Follow,
+    Identity,
+    Member,
+    Release,
+    Timing,
+    Work,
+    Write,
+)
+from joiner.runtime.membership.records import Drain, Record
+
+LOOP_S: Final = 0.03
+COMMIT_S: Final = 0.1
+LEAVING_S: Final = 5.0
+
+
+@dataclass
+class Instance:
+    """One run of an instance. ``serves``: units with the serial number of their claim."""
+
+    name: str
+    member: Member
+    serves: dict[int, int] = field(default_factory=dict)
+    claims: dict[int, int] = field(default_factory=dict)
+    follows: set[int] = field(default_factory=set)
+    warm: set[int] = field(default_factory=set)
+    position: int = 0
+    until_s: float = 0.0
+    """Suspended until this time."""
+    leaves_s: float = inf
+    """Stops at this time, whether or not other instances have claimed its units."""
+    is_dead: bool = False
+    slowness: float = 1.0
+
+    def work(self) -> Work:
+        """Return what the instance does."""
+        return Work(
+            frozenset(self.serves), frozenset(self.claims), frozenset(self.follows), frozenset(self.warm), frozenset()
+        )
+
+
+class World:
+    """The site, its log and its time."""
+
+    def __init__(self, seed: int, units: int, standbys: int) -> None:
+        self.random = Random(seed)
+        self.units, self.standbys = units, standbys
+        self.now_s = 0.0
+        self.log: list[tuple[Record, float]] = []
+        """The records, each with the time at which readers can see it."""
+        self.instances: dict[str, Instance] = {}
+        self.fence = dict.fromkeys(range(units), 0)
+        """The serial number of the last claim of each unit."""
+        self.claims = 0
+        self.runs = 0
+        self.unserved_s = dict.fromkeys(range(units), 0.0)
+        self.longest_pause_s = 0.0
+        self.loss = 0.0
+        """The probability that a record is lost."""
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = 0
+        self.after(0.0, self._observe)
+
+    def after(self, delay_s: float, event: Callable[[], None]) -> None:
+        """Call ``event`` after a delay."""
+        self._serial += 1
+        heapq.heappush(self._events, (self.now_s + delay_s, self._serial, event))
+
+    def run(self, until_s: float) -> None:
+        """Let the time pass."""
+        while self._events and self._events[0][0] <= until_s:
+            self.now_s, _, event = heapq.heappop(self._events)
+            event()
+        self.now_s = until_s
+
+    def start(self, name: str) -> None:
+        """Start an instance, or replace the run of one that has died."""
+        self.runs += 1
+        identity = Identity("plain", name, f"run{self.runs}", host=name[:1])
+        member = Member(identity, self.units, self.standbys, Timing(), self.now_s)
+        one = self.instances[name] = Instance(name, member)
+        one.position = max(0, len(self.log) - 300)
+        self._turn(one)
+
+    def kill(self, name: str) -> None:
+        """Kill an instance."""
+        self.instances.pop(name).is_dead = True
+
+    def leave(self, name: str) -> None:
+        """Let an instance hand over its units and stop."""
+        one = self.instances[name]
+        one.member.leaving, one.leaves_s = True, self.now_s + LEAVING_S
+
+    def stall(self, name: str, for_s: float) -> None:
+        """Suspend an instance."""
+        self.instances[name].until_s = self.now_s + for_s
+
+    def write(self, record: Record) -> None:
+        """Append a record, unless it is lost. Readers see it after a delay."""
+        if self.random.random() >= self.loss:
+            delay_s = self.random.choice([0.002, 0.005, 0.05])
+            before_s = self.log[-1][1] if self.log else 0.0
+            self.log.append((record, max(before_s, self.now_s + delay_s)))
+
+    def drain(self, name: str, *, drained: bool) -> None:
+        """Drain an instance, or end that."""
+        self.write(Drain(site="plain", instance=name, drained=drained))
+
+    def healthy(self) -> list[Instance]:
+        """Return the instances that run and are not suspended."""
+        return [one for one in self.instances.values() if one.until_s <= self.now_s]
+
+    def servers(self, unit: int) -> list[str]:
+        """Return the instances that believe that they serve a unit."""
+        return [one.name for one in self.instances.values() if unit in one.serves]
+
+    def _observe(self) -> None:
+        for unit in range(self.units):
+            is_served = any(one.serves.get(unit) == self.fence[unit] for one in self.healthy())
+            self.unserved_s[unit] = 0.0 if is_served or not self.healthy() else self.unserved_s[unit] + 0.05
+            self.longest_pause_s = max(self.longest_pause_s, self.unserved_s[unit])
+        self.after(0.05, self._observe)
+
+    def _turn(self, one: Instance) -> None:
+        if one.is_dead:
+            return
+        if one.until_s > self.now_s:
+            self.after(one.until_s - self.now_s, lambda: self._turn(one))
+            return
+        while one.position < len(self.log) and self.log[one.position][1] <= self.now_s:
+            record, seen_s = self.log[one.position]
+            one.member.hear(record, one.position, self.now_s, max(0.0, self.now_s - seen_s - 1))
+            one.position += 1
+        for action in one.member.poll(one.work(), self.now_s):
+            self._do(one, action)
+        if one.leaves_s <= self.now_s or (one.member.leaving and not one.serves and not one.claims):
+            self.write(one.member.leave())
+            one.is_dead = True
+            del self.instances[one.name]
+            return
+        self.after(LOOP_S * one.slowness * self.random.uniform(0.5, 2), lambda: self._turn(one))
+
+    def _do(self, one: Instance, action: object) -> None:
+        match action:
+            case Write(record):
+                self.write(record)
+            case Claim(unit):
+                self._claim(one, unit)
+            case Follow(unit):
+                one.follows.add(unit)
+                self._later(one, self.random.uniform(0.05, 0.5), lambda: self._warmed(one, unit))
+            case Discard(unit):
+                one.follows.discard(unit)
+                one.warm.discard(unit)
+            case Cancel(unit):
+                one.claims.pop(unit, None)
+            case Release(unit, _):
+                one.serves.pop(unit, None)
+
+    def _warmed(self, one: Instance, unit: int) -> None:
+        if unit in one.follows:
+            one.warm.add(unit)
+
+    def _claim(self, one: Instance, unit: int) -> None:
+        self.claims += 1
+        mine = self.claims
+        one.claims[unit] = mine
+        restore_s = 0.02 if unit in one.warm else self.random.uniform(0.1, 1.0)
+
+        def fenced() -> None:
+            if one.claims.get(unit) == mine:
+                self.fence[unit] = mine
+                self._later(one, restore_s, served)
+
+        def served() -> None:
+            if one.claims.get(unit) != mine:
+                return
+            del one.claims[unit]
+            one.follows.discard(unit)
+            one.warm.discard(unit)
+            if self.fence[unit] == mine:
+                one.serves[unit] = mine
+                self._later(one, COMMIT_S, commit)
+
+        def commit() -> None:
+            if one.serves.get(unit) != mine:
+                return
+            if self.fence[unit] != mine:
+                del one.serves[unit]
+            else:
+                self._later(one, COMMIT_S, commit)
+
+        self._later(one, self.random.uniform(0.02, 0.15), fenced)
+
+    def _later(self, one: Instance, delay_s: float, event: Callable[[], None]) -> None:
+        """Call ``event`` after a delay, once the instance is not suspended, unless it has died."""
+
+        def happen() -> None:
+            if one.is_dead:
+                return
+            if one.until_s > self.now_s:
+                self.after(one.until_s - self.now_s, happen)
+            else:
+                event()
+
+        self.after(delay_s * one.slowness, happen)
