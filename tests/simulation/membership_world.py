@@ -9,22 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from random import Random
 from typing import Final
 
-from joiner.runtime.membership.member import (
-    Cancel,
-    Claim,
-    Discard,
-    Follow,
-    Identity,
-    Member,
-    Release,
-    Timing,
-    Work,
-    Write,
-)
+from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
 from joiner.runtime.membership.records import Drain, Record
 
 LOOP_S: Final = 0.03
@@ -52,9 +42,7 @@ class Instance:
 
     def work(self) -> Work:
         """Return what the instance does."""
-        return Work(
-            frozenset(self.serves), frozenset(self.claims), frozenset(self.follows), frozenset(self.warm), frozenset()
-        )
+        return Work(frozenset(self.serves), frozenset(self.claims), frozenset(self.warm))
 
 
 class World:
@@ -149,8 +137,9 @@ class World:
             record, seen_s = self.log[one.position]
             one.member.hear(record, one.position, self.now_s, max(0.0, self.now_s - seen_s - 1))
             one.position += 1
-        for action in one.member.poll(one.work(), self.now_s):
-            self._do(one, action)
+        for record in one.member.beat(one.work(), self.now_s):
+            self.write(record)
+        self._follow(one, one.member.orders(one.work(), self.now_s))
         if one.leaves_s <= self.now_s or (one.member.leaving and not one.serves and not one.claims):
             self.write(one.member.leave())
             one.is_dead = True
@@ -158,22 +147,20 @@ class World:
             return
         self.after(LOOP_S * one.slowness * self.random.uniform(0.5, 2), lambda: self._turn(one))
 
-    def _do(self, one: Instance, action: object) -> None:
-        match action:
-            case Write(record):
-                self.write(record)
-            case Claim(unit):
-                self._claim(one, unit)
-            case Follow(unit):
-                one.follows.add(unit)
-                self._later(one, self.random.uniform(0.05, 0.5), lambda: self._warmed(one, unit))
-            case Discard(unit):
-                one.follows.discard(unit)
-                one.warm.discard(unit)
-            case Cancel(unit):
-                one.claims.pop(unit, None)
-            case Release(unit, _):
-                one.serves.pop(unit, None)
+    def _follow(self, one: Instance, orders: Orders) -> None:
+        """Do what the orders say."""
+        for unit in orders.release:
+            del one.serves[unit]
+        for unit in one.claims.keys() - orders.serve:
+            del one.claims[unit]
+        for unit in orders.serve - one.serves.keys() - one.claims.keys():
+            self._claim(one, unit)
+        for unit in orders.follow - one.follows:
+            one.follows.add(unit)
+            self._later(one, self.random.uniform(0.05, 0.5), partial(self._warmed, one, unit))
+        for unit in one.follows - orders.follow - orders.serve:
+            one.follows.discard(unit)
+            one.warm.discard(unit)
 
     def _warmed(self, one: Instance, unit: int) -> None:
         if unit in one.follows:

@@ -31,58 +31,30 @@ _ANSWER_S: Final = 1.0
 """After this long, an assignment that was written but not read back is taken for lost."""
 
 
-class Write(NamedTuple):
-    """Write a record to the control topic."""
-
-    record: Record
-
-
-class Claim(NamedTuple):
-    """Claim the unit, with the state that is kept warm for it, if any."""
-
-    unit: int
-
-
-class Follow(NamedTuple):
-    """Build the unit's state and keep it at its owner's last checkpoint."""
-
-    unit: int
-
-
-class Discard(NamedTuple):
-    """Discard the state that is kept for the unit."""
-
-    unit: int
-
-
-class Release(NamedTuple):
-    """Commit what the unit has joined, and stop serving it: the instance ``to`` is warm."""
-
-    unit: int
-    to: str
-
-
-class Cancel(NamedTuple):
-    """Cancel the claim of the unit, which another instance owns now."""
-
-    unit: int
-
-
-Action = Write | Claim | Follow | Discard | Release | Cancel
-
-
 @dataclass(frozen=True)
 class Work:
     """What an instance does at present, by unit.
 
-    ``follows``: the units whose state it keeps or is building. The other sets are as in `Heartbeat`.
+    The sets are as in `Heartbeat`.
     """
 
     serves: frozenset[int] = frozenset()
     claims: frozenset[int] = frozenset()
-    follows: frozenset[int] = frozenset()
     warm: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
+
+
+class Orders(NamedTuple):
+    """What an instance should do, by unit.
+
+    ``serve``: claim and serve these units. ``release``: stop serving these units, because their new owner is ready to
+    claim them. Other units that are served are served on. ``follow``: build the state of these units, and keep it at
+    the last checkpoint of their owner.
+    """
+
+    serve: frozenset[int] = frozenset()
+    release: frozenset[int] = frozenset()
+    follow: frozenset[int] = frozenset()
 
 
 class Timing(NamedTuple):
@@ -134,7 +106,7 @@ class Member:
         self._summed: set[str] = set()
         self._proposal: _Proposal | None = None
         self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
-        self._waiting_s: dict[int, float] = {}
+        self._ready_s: dict[int, float] = {}
 
     @property
     def owned(self) -> frozenset[int]:
@@ -186,25 +158,38 @@ class Member:
             case _ if accepted:
                 self._proposal = None
 
-    def poll(self, work: Work, now_s: float) -> list[Action]:
-        """Return what is due. ``work``: what this instance does at present."""
+    def beat(self, work: Work, now_s: float) -> list[Record]:
+        """Return the records to write now. ``work``: what this instance does. To be called after `hear`, and often."""
         self._detector.tick(now_s)
-        actions: list[Action] = [*self._heartbeat(work, now_s)]
+        records: list[Record] = [*self._heartbeat(work, now_s)]
         if self._unsure is not None:
-            # If nobody answers, this instance is the first, or the others start as well.
+            # If nobody answers, this instance is the first, or the others are starting as well.
             if self._heard_s is not None and now_s - self._heard_s >= self._timing.failure_timeout_s:
                 self._begin(SiteState(self._me.site, is_partial=True))
-            return actions
-        actions += [*self._propose(now_s), *self._sum_up(now_s)]
-        if self.is_assigned:
-            actions += self._reconcile(work, now_s)
-        return actions
+            return records
+        return [*records, *self._propose(now_s), *self._sum_up(now_s)]
+
+    def orders(self, work: Work, now_s: float) -> Orders:
+        """Return what this instance should do. ``work``: what it does at present."""
+        serve: set[int] = set()
+        release: set[int] = set()
+        follow: set[int] = set()
+        for unit, one in enumerate(self.state.units if self.is_assigned else ()):
+            if one.owner == self._me.instance:
+                (serve if self._may_serve(unit, work, now_s) else follow).add(unit)
+                continue
+            self._ready_s.pop(unit, None)
+            if unit in work.serves and one.owner in self.state.live and unit in self.state.live[one.owner].warm:
+                release.add(unit)
+            elif self._me.instance in one.standbys and unit not in work.serves:
+                follow.add(unit)
+        return Orders(frozenset(serve), frozenset(release), frozenset(follow))
 
     def leave(self) -> Left:
         """Return the record by which the instance leaves. It must not serve any unit then."""
         return Left(site=self._me.site, instance=self._me.instance, run=self._me.run)
 
-    def _heartbeat(self, work: Work, now_s: float) -> Iterator[Action]:
+    def _heartbeat(self, work: Work, now_s: float) -> Iterator[Record]:
         me = self._me
         beat = Heartbeat(
             site=me.site,
@@ -221,9 +206,9 @@ class Member:
         interval_s = max(self._timing.interval_s, len(self.state.live) / BEATS_PER_S_MAX)
         if beat != self._beat or now_s - self._beat_s >= interval_s:
             self._beat, self._beat_s = beat, now_s
-            yield Write(beat)
+            yield beat
 
-    def _propose(self, now_s: float) -> Iterator[Action]:
+    def _propose(self, now_s: float) -> Iterator[Record]:
         silent = self._detector.silent(now_s) & self.state.live.keys()
         proposed = self._next_assignment(silent)
         if proposed is None:
@@ -234,7 +219,7 @@ class Member:
             return
         if now_s - proposal.since_s >= self._rank(silent) * _RANK_S:
             proposal.written_s = now_s
-            yield Write(proposed)
+            yield proposed
 
     def _next_assignment(self, silent: set[str]) -> Assignment | None:
         key = self.state.version, frozenset((name, self.state.members[name].offset) for name in silent)
@@ -243,51 +228,27 @@ class Member:
             self._computed = key, proposed
         return self._computed[1]
 
-    def _sum_up(self, now_s: float) -> Iterator[Action]:
+    def _sum_up(self, now_s: float) -> Iterator[Record]:
         live = self.state.live
         runs = {beat.run for beat in live.values()}
         is_due = not runs <= self._summed or now_s - self._summary_s >= SUMMARY_S
         if is_due and self.state.epoch and min(live, default="") == self._me.instance:
             self._summary_s, self._summed = now_s, runs
-            yield Write(self.state.summary())
+            yield self.state.summary()
 
     def _rank(self, silent: set[str]) -> int:
         return sum(name < self._me.instance for name in self.state.live if name not in silent)
 
-    def _reconcile(self, work: Work, now_s: float) -> Iterator[Action]:
-        me = self._me.instance
-        for unit, one in enumerate(self.state.units):
-            holder = self._holder(unit)
-            if one.owner == me and unit not in work.serves:
-                yield from self._take(unit, holder, work, now_s)
-                continue
-            self._waiting_s.pop(unit, None)
-            if one.owner != me and unit in work.claims:
-                yield Cancel(unit)
-            if one.owner != me and unit in work.serves and one.owner in self.state.live:
-                if unit in self.state.live[one.owner].warm:
-                    yield Release(unit, one.owner)
-            elif me in one.standbys and unit not in work.serves:
-                if unit not in work.follows:
-                    yield Follow(unit)
-            elif unit in work.follows and unit not in work.claims:
-                yield Discard(unit)
+    def _may_serve(self, unit: int, work: Work, now_s: float) -> bool:
+        """Return whether to serve a unit now, rather than to wait until the instance that serves it releases it."""
+        if unit in work.serves or unit in work.claims or not self._is_held(unit):
+            self._ready_s.pop(unit, None)
+            return True
+        return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S
 
-    def _take(self, unit: int, holder: str | None, work: Work, now_s: float) -> Iterator[Action]:
-        if unit in work.claims or unit in work.failed:
-            return
-        if holder is None:
-            yield Claim(unit)
-        elif unit not in work.follows:
-            yield Follow(unit)
-        elif unit in work.warm and now_s - self._waiting_s.setdefault(unit, now_s) >= PATIENCE_S:
-            yield Claim(unit)
-
-    def _holder(self, unit: int) -> str | None:
-        """Return the other live member that serves or is claiming a unit, or None."""
-        held = [
-            name
+    def _is_held(self, unit: int) -> bool:
+        """Return whether another live member serves or claims a unit."""
+        return any(
+            name != self._me.instance and (unit in beat.serves or unit in beat.claims)
             for name, beat in self.state.live.items()
-            if name != self._me.instance and (unit in beat.serves or unit in beat.claims)
-        ]
-        return held[0] if held else None
+        )

@@ -1,0 +1,84 @@
+"""Plays random histories of a site: instances die, stall, slow down, leave and return, and records are lost.
+
+Afterwards, the instances are left alone. Each unit must then be served by one instance, the one that is assigned, and
+nothing may change any more.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import Final
+
+from tests.simulation.membership_world import World
+
+START_S: Final = 3.0
+TROUBLE_S: Final = 8.0
+LONGEST_STALL_S: Final = 10.0
+SETTLED_S: Final = 25.0
+STILL_S: Final = 5.0
+
+
+def play(seed: int) -> tuple[str, World]:
+    """Play the history of a seed. Return what is wrong in the end, or an empty text, and the world."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 0, 1, 1, 2]))
+    names = ["a0", "b0", "a1", "b1"][: random.choice([1, 2, 3, 4])]
+    for name in names:
+        world.after(random.choice([0, 0, 0.5]), partial(world.start, name))
+    world.run(START_S)
+    world.loss = random.choice([0, 0, 0.02, 0.1])
+    for _ in range(random.randrange(6)):
+        world.after(random.uniform(0, TROUBLE_S), partial(_trouble, world, random, random.choice(names)))
+    end_s = START_S + TROUBLE_S
+    world.run(end_s)
+    world.loss = 0
+    end_s += LONGEST_STALL_S + 2
+    world.run(end_s)
+    for one in world.instances.values():
+        one.slowness = 1
+    for name in names:
+        if name not in world.instances:
+            world.start(name)
+        world.drain(name, drained=False)
+    world.run(end_s + SETTLED_S)
+    claims = world.claims
+    world.run(end_s + SETTLED_S + STILL_S)
+    return _fault(world, len(names), claims), world
+
+
+def _trouble(world: World, random: Random, name: str) -> None:
+    kind = random.choice(["kill", "stall", "stall", "leave", "slow", "drain", "undrain", "restart"])
+    if kind in {"drain", "undrain"}:
+        world.drain(name, drained=kind == "drain")
+    elif name not in world.instances:
+        world.start(name)
+    elif kind == "stall":
+        world.stall(name, random.choice([0.2, 0.6, 1, 3, LONGEST_STALL_S]))
+    elif kind == "leave":
+        world.leave(name)
+    elif kind == "slow":
+        world.instances[name].slowness = random.choice([1, 3, 10])
+    else:
+        world.kill(name)
+        if kind == "restart":
+            world.start(name)
+
+
+def _fault(world: World, count: int, claims: int) -> str:
+    instances = list(world.instances.values())
+    if len({(one.member.state.epoch, str(one.member.state.units)) for one in instances}) != 1:
+        return "the instances disagree"
+    if world.claims != claims:
+        return f"{world.claims - claims} claims long after the last fault"
+    for unit in range(world.units):
+        assigned = instances[0].member.state.units[unit]
+        if (serving := world.servers(unit)) != [assigned.owner]:
+            return f"unit {unit} is assigned to {assigned.owner}, and served by {serving}"
+        cold = [name for name in assigned.standbys if unit not in world.instances[name].warm]
+        if len(assigned.standbys) != min(world.standbys, count - 1) or cold:
+            return f"unit {unit} has the standbys {assigned.standbys}, and {cold} are not warm"
+    loads = [len(one.serves) for one in instances]
+    if max(loads) - min(loads) > 1:
+        return f"the loads are {loads}"
+    return ""
