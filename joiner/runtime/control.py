@@ -10,7 +10,7 @@ twice causes at most a delay. Readers can therefore start at the end of the log,
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -111,10 +111,88 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     retry_ms: _Span | None = None
 
 
+class _OfSite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):
+    """A record about the members of a site."""
+
+    format: int = FORMAT_VERSION
+    site: str
+
+
+class Heartbeat(_OfSite, frozen=True, kw_only=True):
+    """Reports that the run ``run`` of an instance is alive, and what it does. Written at once when something changes.
+
+    ``serves``: the units it runs. ``claims``: the units it is claiming. ``warm``: the units whose state it holds at
+    their last checkpoint, and which it could claim without a replay. ``failed``: the units that cannot run on it.
+    ``capacity``: its share of the units, in relation to the other instances. ``leaving``: it is shutting down.
+    """
+
+    instance: str
+    run: str
+    host: str = ""
+    capacity: float = 1.0
+    serves: list[int] = []
+    claims: list[int] = []
+    warm: list[int] = []
+    failed: list[int] = []
+    leaving: bool = False
+
+
+class Left(_OfSite, frozen=True, kw_only=True):
+    """The run ``run`` of an instance has stopped and serves no unit."""
+
+    instance: str
+    run: str
+
+
+class UnitAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """The owner of a unit, or an empty string if no instance can own it, and its standbys in the order of takeover."""
+
+    owner: str
+    standbys: list[str] = []
+
+
+class Assignment(_OfSite, frozen=True, kw_only=True):
+    """Assigns the units of a site, in the order of their numbers.
+
+    It replaces the assignment of the epoch before. ``gone``: instances that have not been heard of for too long, each
+    with the offset of its last heartbeat. ``by``: the instance that wrote it. ``reason``: what has changed, for
+    operators.
+    """
+
+    epoch: int
+    units: list[UnitAssignment]
+    gone: dict[str, int] = {}
+    by: str = ""
+    reason: str = ""
+
+
+class Drain(_OfSite, frozen=True, kw_only=True):
+    """Orders that an instance be given no units (``drained``), or that it may have units again."""
+
+    instance: str
+    drained: bool = True
+
+
+class Summary(_OfSite, frozen=True, kw_only=True):
+    """States what the records up to the offset ``read`` amount to, so that a new instance need not read all of them.
+
+    ``drained``: the instances that are drained. Heartbeats are not included, because they are repeated.
+    """
+
+    read: int
+    epoch: int
+    units: list[UnitAssignment]
+    drained: list[str] = []
+
+
 Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming | Stop
+MemberRecord = Heartbeat | Left | Assignment | Drain | Summary
+
+_Decoded = TypeVar("_Decoded")
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
+_member_decoder = msgspec.json.Decoder(MemberRecord)
 
 
 class _Format(msgspec.Struct):
@@ -127,11 +205,19 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes | None) -> Record | None:
-    """Decode a record. Return None for a `NotServed`, for a record in a newer format, and for anything unreadable."""
+    """Decode a record about moves. Return None for all others, for newer formats, and for anything unreadable."""
+    return _decode(value, _decoder)
+
+
+def decode_member(value: bytes | None) -> MemberRecord | None:
+    """Decode a record about members. Return None for all others, for newer formats, and for anything unreadable."""
+    return _decode(value, _member_decoder)
+
+
+def _decode(value: bytes | None, decoder: msgspec.json.Decoder[_Decoded]) -> _Decoded | None:
     try:
         if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
             return None
-        record: Record = _decoder.decode(value or b"")
-        return record
+        return decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

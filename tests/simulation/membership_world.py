@@ -14,8 +14,8 @@ from math import inf
 from random import Random
 from typing import Final
 
-from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
-from joiner.runtime.membership.records import Drain, Record
+from joiner.runtime.control import Drain, MemberRecord
+from joiner.runtime.membership.member import Identity, Logged, Member, Orders, Timing, Work
 
 LOOP_S: Final = 0.03
 COMMIT_S: Final = 0.1
@@ -52,7 +52,7 @@ class World:
         self.random = Random(seed)
         self.units, self.standbys = units, standbys
         self.now_s = 0.0
-        self.log: list[tuple[Record, float]] = []
+        self.log: list[tuple[MemberRecord, float]] = []
         """The records, each with the time at which readers can see it."""
         self.instances: dict[str, Instance] = {}
         self.fence = dict.fromkeys(range(units), 0)
@@ -101,7 +101,7 @@ class World:
         """Suspend an instance."""
         self.instances[name].until_s = self.now_s + for_s
 
-    def write(self, record: Record) -> None:
+    def write(self, record: MemberRecord) -> None:
         """Append a record, unless it is lost. Readers see it after a delay."""
         if self.random.random() >= self.loss:
             delay_s = self.random.choice([0.002, 0.005, 0.05])
@@ -135,7 +135,7 @@ class World:
             return
         while one.position < len(self.log) and self.log[one.position][1] <= self.now_s:
             record, seen_s = self.log[one.position]
-            one.member.hear(record, one.position, self.now_s, max(0.0, self.now_s - seen_s - 1))
+            one.member.hear(Logged(record, one.position, int(1000 * seen_s)), self.now_s)
             one.position += 1
         for record in one.member.beat(one.work(), self.now_s):
             self.write(record)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from joiner.runtime.membership.records import Assignment, Heartbeat, UnitAssignment
+from joiner.runtime.control import Assignment, Heartbeat, UnitAssignment
 from joiner.runtime.membership.state import SiteState
 
 _CAPACITY_MIN: Final = 0.01

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from joiner.runtime.control import Assignment, Heartbeat, Left, MemberRecord, Summary
 from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.detector import FailureDetector
-from joiner.runtime.membership.records import Assignment, Heartbeat, Left, Record, Summary
 from joiner.runtime.membership.state import SiteState
 
 BEATS_PER_S_MAX: Final = 100.0
@@ -81,12 +81,12 @@ class _Proposal:
     written_s: float | None = None
 
 
-class _Heard(NamedTuple):
-    """A record of the control topic, its offset, and when it was written, by the instance's own clock."""
+class Logged(NamedTuple):
+    """A record of the control topic, with its offset and its append time in ms since the epoch."""
 
-    record: Record
+    record: MemberRecord
     offset: int
-    at_s: float
+    appended_ms: int
 
 
 class Member:
@@ -100,8 +100,11 @@ class Member:
         self._detector = FailureDetector(timing.failure_timeout_s, now_s)
         self._beat: Heartbeat | None = None
         self._beat_s = now_s
-        self._unsure: list[_Heard] | None = []
-        self._heard_s: float | None = None
+        # Records that were read before the state that they change is known; None once it is known.
+        self._unsure: list[Logged] | None = []
+        # The first heartbeat of this run, and when it was read back.
+        self._joined: Logged | None = None
+        self._joined_s = now_s
         self._summary_s = now_s
         self._summed: set[str] = set()
         self._proposal: _Proposal | None = None
@@ -126,46 +129,58 @@ class Member:
             for name, beat in self.state.live.items()
         )
 
-    def hear(self, record: Record, offset: int, now_s: float, age_s: float = 0.0) -> None:
-        """Process a record of the control topic. ``age_s``: how long ago it was written, if that is long ago."""
-        heard = _Heard(record, offset, now_s - age_s)
-        if self._heard_s is None and isinstance(record, Heartbeat) and record.run == self._me.run:
-            self._heard_s = now_s
+    def hear(self, logged: Logged, now_s: float) -> None:
+        """Process a record of the control topic."""
+        record = logged.record
+        if self._joined is None and isinstance(record, Heartbeat) and record.run == self._me.run:
+            self._joined, self._joined_s = logged, now_s
         if self._unsure is None:
-            self._apply(heard)
+            self._apply(logged, now_s)
             return
-        self._unsure.append(heard)
-        if isinstance(record, Summary) and record.site == self._me.site and record.read >= self._unsure[0].offset - 1:
-            self._begin(SiteState.of(record))
+        self._unsure.append(logged)
+        if self._joined is None:
+            return
+        first = self._unsure[0].offset
+        for one in reversed(self._unsure):
+            if isinstance(one.record, Summary) and one.record.site == self._me.site and one.record.read >= first - 1:
+                self._begin(SiteState.of(one.record), now_s)
+                return
 
-    def _begin(self, state: SiteState) -> None:
+    def _begin(self, state: SiteState, now_s: float) -> None:
         """Begin with a state, and apply the records after it."""
         unsure, self._unsure = self._unsure or [], None
         self.state = state
-        for heard in unsure:
+        for logged in unsure:
             # Members are not in a summary.
-            if heard.offset > state.read or isinstance(heard.record, Heartbeat | Left):
-                self._apply(heard)
+            if logged.offset > state.read or isinstance(logged.record, Heartbeat | Left):
+                self._apply(logged, now_s)
 
-    def _apply(self, heard: _Heard) -> None:
-        record = heard.record
-        accepted = self.state.apply(record, heard.offset)
+    def _apply(self, logged: Logged, now_s: float) -> None:
+        record = logged.record
+        accepted = self.state.apply(record, logged.offset)
         match record:
             case Heartbeat(site=self.state.site, instance=instance) if instance != self._me.instance:
-                self._detector.hear(instance, heard.at_s)
+                self._detector.hear(instance, self._time_of(logged, now_s))
             case Left(site=self.state.site, instance=instance):
                 self._detector.forget(instance)
             case _ if accepted:
                 self._proposal = None
 
-    def beat(self, work: Work, now_s: float) -> list[Record]:
+    def _time_of(self, logged: Logged, now_s: float) -> float:
+        """Return when a record was written, by this instance's clock: records from before it joined may be old."""
+        joined = self._joined
+        if joined is None or logged.offset > joined.offset:
+            return now_s
+        return min(now_s, self._joined_s - (joined.appended_ms - logged.appended_ms) / 1000)
+
+    def beat(self, work: Work, now_s: float) -> list[MemberRecord]:
         """Return the records to write now. ``work``: what this instance does. To be called after `hear`, and often."""
         self._detector.tick(now_s)
-        records: list[Record] = [*self._heartbeat(work, now_s)]
+        records: list[MemberRecord] = [*self._heartbeat(work, now_s)]
         if self._unsure is not None:
             # If nobody answers, this instance is the first, or the others are starting as well.
-            if self._heard_s is not None and now_s - self._heard_s >= self._timing.failure_timeout_s:
-                self._begin(SiteState(self._me.site, is_partial=True))
+            if self._joined is not None and now_s - self._joined_s >= self._timing.failure_timeout_s:
+                self._begin(SiteState(self._me.site, is_partial=True), now_s)
             return records
         return [*records, *self._propose(now_s), *self._sum_up(now_s)]
 
@@ -189,7 +204,7 @@ class Member:
         """Return the record by which the instance leaves. It must not serve any unit then."""
         return Left(site=self._me.site, instance=self._me.instance, run=self._me.run)
 
-    def _heartbeat(self, work: Work, now_s: float) -> Iterator[Record]:
+    def _heartbeat(self, work: Work, now_s: float) -> Iterator[MemberRecord]:
         me = self._me
         beat = Heartbeat(
             site=me.site,
@@ -208,7 +223,7 @@ class Member:
             self._beat, self._beat_s = beat, now_s
             yield beat
 
-    def _propose(self, now_s: float) -> Iterator[Record]:
+    def _propose(self, now_s: float) -> Iterator[MemberRecord]:
         silent = self._detector.silent(now_s) & self.state.live.keys()
         proposed = self._next_assignment(silent)
         if proposed is None:
@@ -228,7 +243,7 @@ class Member:
             self._computed = key, proposed
         return self._computed[1]
 
-    def _sum_up(self, now_s: float) -> Iterator[Record]:
+    def _sum_up(self, now_s: float) -> Iterator[MemberRecord]:
         live = self.state.live
         runs = {beat.run for beat in live.values()}
         is_due = not runs <= self._summed or now_s - self._summary_s >= SUMMARY_S

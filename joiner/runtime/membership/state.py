@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from joiner.runtime.membership.records import Assignment, Drain, Heartbeat, Left, Record, Summary, UnitAssignment
+from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, MemberRecord, Summary, UnitAssignment
 
 SETTLED_BEATS: Final = 5
 """A member is given units of other live members only after this many heartbeats. Each time that it was declared gone
@@ -60,7 +60,7 @@ class SiteState:
     refuted: int = 0
     """How many assignments were ignored because an instance that they declared gone had been heard."""
 
-    def apply(self, record: Record, offset: int) -> bool:
+    def apply(self, record: MemberRecord, offset: int) -> bool:
         """Apply the record at ``offset``. Return whether it is an assignment that was accepted."""
         self.read = max(self.read, offset)
         if record.site != self.site:
