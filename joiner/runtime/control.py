@@ -10,7 +10,7 @@ twice causes at most a delay. Readers can therefore start at the end of the log,
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -187,6 +187,15 @@ class Summary(_OfSite, frozen=True, kw_only=True):
 
 Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming | Stop
 MemberRecord = Heartbeat | Left | Assignment | Drain | Summary
+
+
+class Logged(NamedTuple):
+    """A record about members, with its offset and its append time in ms since the epoch."""
+
+    record: MemberRecord
+    offset: int
+    appended_ms: int
+
 
 _Decoded = TypeVar("_Decoded")
 

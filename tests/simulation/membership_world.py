@@ -14,8 +14,8 @@ from math import inf
 from random import Random
 from typing import Final
 
-from joiner.runtime.control import Drain, MemberRecord
-from joiner.runtime.membership.member import Identity, Logged, Member, Orders, Timing, Work
+from joiner.runtime.control import Logged, Drain, MemberRecord
+from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
 
 LOOP_S: Final = 0.03
 COMMIT_S: Final = 0.1

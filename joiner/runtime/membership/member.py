@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from joiner.runtime.control import Assignment, Heartbeat, Left, MemberRecord, Summary
+from joiner.runtime.control import Assignment, Heartbeat, Left, Logged, MemberRecord, Summary
 from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.state import SiteState
@@ -79,14 +79,6 @@ class Identity:
 class _Proposal:
     since_s: float
     written_s: float | None = None
-
-
-class Logged(NamedTuple):
-    """A record of the control topic, with its offset and its append time in ms since the epoch."""
-
-    record: MemberRecord
-    offset: int
-    appended_ms: int
 
 
 class Member:

@@ -64,7 +64,9 @@ def recover(
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
 
 
-def build_state(checkpoint: Checkpoint, state: StateLog, readers: Readers, warm: Unit | None = None) -> Unit:
+def build_state(
+    checkpoint: Checkpoint, state: StateLog, readers: Readers, warm: Unit | None = None, *, level: int = logging.INFO
+) -> Unit:
     """Build a unit's state at the offsets of ``checkpoint``. ``state``: the unit's log in the state topic.
 
     The replay starts from ``warm``, unless ``warm`` is ahead of the checkpoint or behind the newest snapshot: retention
@@ -76,7 +78,8 @@ def build_state(checkpoint: Checkpoint, state: StateLog, readers: Readers, warm:
     check_log_range(readers, unit, restored.offsets)
     started_s = clock.monotonic_s()
     replayed = _replay(readers, restored, checkpoint.offsets)
-    _log.info(
+    _log.log(
+        level,
         "unit %s: recovered at %s (%s records replayed from %s in %.1f s, %s held)",
         unit,
         offsets_as_text(checkpoint.offsets),

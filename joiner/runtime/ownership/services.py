@@ -20,11 +20,13 @@ from joiner.runtime.settings import JoinerSettings
 class Services(NamedTuple):
     """The services of a runner.
 
-    ``pool``: a thread pool with one thread per unit. ``group_metadata_consumer``: provides the group metadata that a
+    ``pool``: a thread pool with one thread per unit. ``followers``: another one, which keeps units warm, so that this
+    does not delay commits. ``group_metadata_consumer``: provides the group metadata that a
     transaction needs to commit consumed offsets.
     """
 
     pool: Executor
+    followers: Executor
     admin: AdminClient
     group_metadata_consumer: Consumer
     control: ControlLog
@@ -45,10 +47,12 @@ def open_services(settings: JoinerSettings, clock: Clock) -> Iterator[Services]:
     consumer = unsubscribed_consumer(settings)
     with closing(ControlLog(settings)) as control:
         pool = ThreadPoolExecutor(settings.topics.partitions, "unit")
+        followers = ThreadPoolExecutor(2, "follower")
         try:
-            yield Services(pool, admin, consumer, control, clock)
+            yield Services(pool, followers, admin, consumer, control, clock)
         finally:
             # Close the consumer in the background: closing waits for the threads that still use it, but a shutdown must
             # take only seconds.
             pool.submit(consumer.close)
             pool.shutdown(wait=False)
+            followers.shutdown(wait=False)

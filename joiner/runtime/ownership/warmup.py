@@ -36,7 +36,9 @@ class Warm:
     readers: Readers
 
 
-def warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
+def warm_up(
+    settings: JoinerSettings, number: int, services: Services, claimant: Claimant, *, of_own_site: bool = False
+) -> Warm | None:
     """Build a unit's state before the unit is claimed. Return None if the unit can be claimed right away.
 
     Raises `UnitStopped` if this runner cannot continue the unit or cannot build its state, and KafkaException if Kafka
@@ -44,21 +46,23 @@ def warm_up(settings: JoinerSettings, number: int, services: Services, claimant:
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _warm_up(settings, number, services, claimant)
+            return _warm_up(settings, number, services, claimant, of_own_site=of_own_site)
         except UnitStopped:
             if attempt + 1 == _ATTEMPTS:
                 raise
     return None
 
 
-def _warm_up(settings: JoinerSettings, number: int, services: Services, claimant: Claimant) -> Warm | None:
+def _warm_up(
+    settings: JoinerSettings, number: int, services: Services, claimant: Claimant, *, of_own_site: bool
+) -> Warm | None:
     with ExitStack() as undo:
         readers = Readers(settings, services.clock)
         undo.callback(readers.close)
         readers.connect(number)
         state = read_state(readers, number)
         checkpoint = state.checkpoint()
-        if checkpoint is None or claimant.may_continue(checkpoint):
+        if checkpoint is None or (claimant.may_continue(checkpoint) and not of_own_site):
             return None
         topics = topic_facts(services.admin, settings.input_topics)
         check_continues(settings, checkpoint, topics, replace(claimant, force=True))

@@ -19,8 +19,10 @@ from broker.metrics import TelemetryServer
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.topics import TopicWatch, application_topics
+from joiner.runtime.membership.member import Work
+from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import Membership
+from joiner.runtime.ownership.followers import Followers
 from joiner.runtime.ownership.services import Services, open_services
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.gc_tuning import tune_gc
@@ -37,6 +39,9 @@ Kafka does not respond."""
 
 _POLL_S: Final = 0.02
 """The shortest time between two looks at assignments, claims and moves. Turns may follow each other more quickly."""
+
+_HAND_OVER_S: Final = 3.0
+"""Time limit for handing the units over to other instances at shutdown."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,10 +131,12 @@ class ProcessLoop:
         settings, claimant, services, telemetry, metrics, watch, standby = parts
         self._telemetry, self._watch, self._clock = telemetry, watch, services.clock
         self.tasks = ProcessTasks(settings, services, metrics)
+        self._followers = Followers(settings, claimant, services)
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
-            settings, claimant, self.tasks, services, metrics, standby=standby
+            settings, claimant, self.tasks, services, metrics, standby=standby, take_warm=self._followers.take
         )
-        self._membership = Membership(settings, claimant.site, self.give_back, services.clock)
+        self._membership = SiteMembership(settings, claimant, self._work, self.give_back, services.clock)
+        self._leaves_s: float | None = None
         self._polled_s = -math.inf
         telemetry.why_unready = self.why_unready
 
@@ -144,7 +151,7 @@ class ProcessLoop:
         `InstanceInUse` and KafkaException as `Membership.poll` does.
         """
         try:
-            while not is_over() and not self._have_all_failed():
+            while not self._may_end(is_over) and not self._have_all_failed():
                 self._poll()
                 self.tasks.turn()
                 self.supervisor.collect_failures()
@@ -164,13 +171,34 @@ class ProcessLoop:
             return
         self._polled_s = now_s
         self._membership.poll()
+        self._followers.poll(self._membership.follow)
         self.supervisor.poll(self._membership.units)
         self.tasks.report(self.tasks.held())
         self._watch.check()
 
+    def _may_end(self, is_over: Callable[[], bool]) -> bool:
+        """Return whether to stop now: not before other instances have claimed the units, if there are any."""
+        if not is_over():
+            return False
+        now_s = self._clock.monotonic_s()
+        if self._leaves_s is None:
+            self._leaves_s = now_s + _HAND_OVER_S
+            self._membership.leave()
+        return now_s >= self._leaves_s or not self._membership.has_heirs or not self.tasks.tasks
+
+    def _work(self) -> Work:
+        supervisor = self.supervisor
+        return Work(
+            serves=frozenset(self.tasks.tasks),
+            claims=frozenset(supervisor.claiming),
+            warm=frozenset(self._followers.warm),
+            failed=frozenset(supervisor.failed_units | supervisor.elsewhere),
+        )
+
     def close(self) -> None:
         """Release all units within seconds, and leave the group."""
         held = self.finish_all()
+        self._followers.close()
         self._membership.close()
         self.supervisor.collect_failures()
         self.tasks.close()

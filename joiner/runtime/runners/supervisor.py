@@ -103,8 +103,10 @@ class Supervisor(Generic[_Task]):
         metrics: JoinerMetrics,
         *,
         standby: bool,
+        take_warm: Callable[[int], Warm | None] = lambda _: None,
     ) -> None:
-        """``standby``: whether to wait for units that belong to other sites."""
+        """``standby``: whether to wait for units that belong to other sites. ``take_warm``: see `Followers.take`."""
+        self._take_warm = take_warm
         self._settings = settings
         self._execution = execution
         self._metrics, self._clock = metrics, services.clock
@@ -142,7 +144,7 @@ class Supervisor(Generic[_Task]):
             self._note_state(number)
         busy = self._lifecycle.units(*OWNING) | self._moves.busy
         for number in self._assignment.due(units, busy, self._moves.claimed_by_others):
-            self.begin_claim(number)
+            self.begin_claim(number, warm=self._take_warm(number))
         self._note_states(units)
         self._reports.poll(self._assignment.obstacles())
 
@@ -155,6 +157,11 @@ class Supervisor(Generic[_Task]):
     def failed_units(self) -> set[int]:
         """Units that cannot continue here, except those that another process has claimed."""
         return self._assignment.failed_units
+
+    @property
+    def elsewhere(self) -> AbstractSet[int]:
+        """Units that belong to other sites and for which this runner is waiting."""
+        return self._moves.elsewhere
 
     def cancel_claims(self, units: Collection[int] | None, until_s: float) -> None:
         """Cancel the claims of the given units (None: all), and wait until ``until_s`` (monotonic) for them to end."""

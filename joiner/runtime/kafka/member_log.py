@@ -1,0 +1,76 @@
+"""Reads and writes the control topic's records about the members of a site.
+
+Unlike `ControlLog`, it also reads the last records that were written before it was opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from joiner.runtime.control import Logged, MemberRecord, decode_member, encode
+from joiner.runtime.kafka.clients import describe, make_consumer, make_producer
+from joiner.runtime.settings import JoinerSettings
+
+TAIL: Final = 2_000
+"""How many of the records before its start an instance reads. A summary is among them if any instance is running."""
+
+OFFSET_TAIL_BASE: Final = -2000
+"""librdkafka's logical offset for the end of a log, from which the number of records is subtracted."""
+
+_LIFE_MS: Final = 1_000
+"""Records that Kafka has not acknowledged within this time are dropped, because later ones replace them."""
+
+_READ_MAX: Final = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+class MemberLog:
+    """The records about members in the control topic of an application. Not thread-safe."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        """Start reading `TAIL` records before the end that the log has when Kafka first answers."""
+        self._topic = settings.control_topic
+        self._consumer = make_consumer(
+            settings.kafka, settings.application.name, fetch_queue_backoff_ms=2, fetch_wait_max_ms=500
+        )
+        self._producer = make_producer(settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS)
+        self._begin()
+
+    def read(self, wait_s: float = 0.0) -> list[Logged]:
+        """Return the records that have arrived, in order. If there are none, wait for up to ``wait_s`` seconds."""
+        self._producer.poll(0)
+        found = []
+        message = self._consumer.poll(wait_s)
+        messages = [] if message is None else [message, *self._consumer.consume(_READ_MAX, 0.0)]
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                # The log was truncated or recreated, or Kafka is unreachable.
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the public name
+                    self._begin()
+                _log.debug("%s: %s", self._topic, error.str())
+                continue
+            record = decode_member(message.value())
+            if record is not None:
+                found.append(Logged(record, message.offset() or 0, int(message.timestamp()[1])))
+        return found
+
+    def write(self, record: MemberRecord) -> None:
+        """Append a record without waiting until it is written. It may be lost."""
+        try:
+            self._producer.produce(self._topic, encode(record), partition=0)
+            self._producer.poll(0)
+        except (KafkaException, BufferError) as error:
+            _log.debug("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
+
+    def close(self, wait_s: float) -> None:
+        """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""
+        self._producer.flush(wait_s)
+        self._consumer.close()
+
+    def _begin(self) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_TAIL_BASE - TAIL)])

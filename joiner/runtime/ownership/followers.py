@@ -1,0 +1,124 @@
+"""Keeps the state of units warm that other instances serve, so that this instance can take them over quickly.
+
+A unit's state is built at its owner's last checkpoint and then follows each newer checkpoint, never going past it:
+the emitted set is a function of the consumed offsets, so only what the owner has committed is known to be emitted.
+Nothing is written. All units are followed by one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from joiner.runtime.kafka.checkpoint_log import read_newest
+from joiner.runtime.kafka.clients import describe
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.restore import build_state
+from joiner.runtime.ownership.services import Services
+from joiner.runtime.ownership.warmup import Warm, warm_up
+from joiner.runtime.settings import JoinerSettings
+
+INTERVAL_S: Final = 0.2
+"""How often each unit is brought to its owner's last checkpoint."""
+
+_RETRY_S: Final = 2.0
+
+_TAKE_S: Final = 0.1
+"""How long a claim waits for a step that is in progress. After that, the unit is restored from its snapshot."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Followed:
+    warm: Warm | None = None
+    """None until the state is built, and while the unit has never been claimed."""
+    is_warm: bool = False
+    step: Future[Warm | None] | None = None
+    due_s: float = 0.0
+
+
+class Followers:
+    """The units whose state is kept warm. Used by the runner's thread only."""
+
+    def __init__(self, settings: JoinerSettings, claimant: Claimant, services: Services) -> None:
+        self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
+        self._units: dict[int, _Followed] = {}
+        self._ending: list[Future[Warm | None]] = []
+
+    @property
+    def warm(self) -> set[int]:
+        """The units whose state was at their owner's last checkpoint when they were last looked at."""
+        return {unit for unit, followed in self._units.items() if followed.is_warm}
+
+    def poll(self, wanted: AbstractSet[int]) -> None:
+        """Follow the ``wanted`` units, and no others."""
+        now_s = self._clock.monotonic_s()
+        for unit in self._units.keys() - wanted:
+            self._end(self._units.pop(unit))
+        for unit in sorted(wanted):
+            followed = self._units.setdefault(unit, _Followed())
+            if followed.step is not None and followed.step.done():
+                self._after(unit, followed, now_s)
+            if followed.step is None and now_s >= followed.due_s:
+                followed.step = self._services.followers.submit(self._follow, unit, followed.warm)
+        self._close_ended()
+
+    def take(self, unit: int) -> Warm | None:
+        """Return the state of a unit, for a claim, and stop following the unit. Return None if it is not warm."""
+        followed = self._units.pop(unit, None)
+        if followed is None:
+            return None
+        if followed.step is not None:
+            self._clock.wait_until_done([followed.step], self._clock.monotonic_s() + _TAKE_S)
+        if followed.step is None or (followed.step.done() and followed.step.exception() is None):
+            return followed.step.result() if followed.step is not None else followed.warm
+        self._end(followed)
+        return None
+
+    def close(self) -> None:
+        """Stop following all units."""
+        self.poll(frozenset())
+
+    def _follow(self, unit: int, warm: Warm | None) -> Warm | None:
+        """Bring the state of a unit to its owner's last checkpoint. Runs in the pool."""
+        if warm is None:
+            return warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True)
+        state = read_newest(warm.readers, unit)
+        checkpoint = state.checkpoint()
+        if checkpoint is None or checkpoint.start != warm.readers.begun_at:
+            raise UnitStopped(f"unit {unit}: it was reset")
+        warm.unit = build_state(checkpoint, state, warm.readers, warm.unit, level=logging.DEBUG)
+        return warm
+
+    def _after(self, unit: int, followed: _Followed, now_s: float) -> None:
+        step, followed.step = followed.step, None
+        assert step is not None
+        match error := step.exception():
+            case None:
+                followed.warm, followed.is_warm, followed.due_s = step.result(), True, now_s + INTERVAL_S
+            case UnitStopped() | KafkaException():
+                _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error))
+                self._end(followed)
+                self._units[unit] = _Followed(due_s=now_s + _RETRY_S)
+            case _:
+                raise error
+
+    def _end(self, followed: _Followed) -> None:
+        if followed.step is not None:
+            self._ending.append(followed.step)
+        elif followed.warm is not None:
+            followed.warm.readers.close()
+
+    def _close_ended(self) -> None:
+        ended = [step for step in self._ending if step.done()]
+        self._ending = [step for step in self._ending if not step.done()]
+        for step in ended:
+            if step.exception() is None and (warm := step.result()) is not None:
+                warm.readers.close()
