@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from joiner.runtime.membership import assign, member, state
+from joiner.runtime.control import Assignment
+from joiner.runtime.membership import assign, detector
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.member import Member
 from joiner.runtime.membership.state import SiteState
@@ -21,16 +22,6 @@ def _changed(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
-
-
-def _stale_assignments_are_accepted() -> AbstractContextManager[None]:
-    apply = SiteState._assign  # noqa: SLF001
-
-    def assign_any(self: SiteState, assignment: Any) -> bool:
-        self.epoch = assignment.epoch - 1
-        return apply(self, assignment)
-
-    return _changed(SiteState, "_assign", assign_any)
 
 
 def _who_was_heard_is_declared_gone() -> AbstractContextManager[None]:
@@ -60,8 +51,17 @@ def _whoever_was_gone_stays_gone() -> AbstractContextManager[None]:
     return _changed(SiteState, "_hear", keep)
 
 
+def _records_after_a_summary_are_skipped() -> AbstractContextManager[None]:
+    begin = Member._begin  # noqa: SLF001
+
+    def forget(self: Member, state: SiteState, now_s: float) -> None:
+        self._unsure = [one for one in self._unsure or [] if not isinstance(one.record, Assignment)]
+        begin(self, state, now_s)
+
+    return _changed(Member, "_begin", forget)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
-    "stale_assignments_are_accepted": _stale_assignments_are_accepted,
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
     "a_new_owner_does_not_wait_for_the_release": lambda: _changed(Member, "_is_held", lambda *_: False),
@@ -70,10 +70,9 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
         "orders",
         lambda self, *given, orders=Member.orders: orders(self, *given)._replace(release=frozenset()),
     ),
-    "a_stalled_reader_suspects_everybody": lambda: _changed(FailureDetector, "tick", lambda *_: None),
+    "observed_gaps_are_ignored": lambda: _changed(detector, "_GAPS", 0.0),
     "nobody_is_silent": lambda: _changed(FailureDetector, "silent", lambda *_: set()),
-    "new_instances_believe_the_first_assignment": lambda: _changed(member, "Summary", type("Never", (), {})),
+    "records_after_a_summary_are_skipped": _records_after_a_summary_are_skipped,
     "the_load_is_not_balanced": lambda: _changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
     "standbys_are_not_replaced": lambda: _changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
-    "instances_that_return_are_settled": lambda: _changed(state, "SETTLED_BEATS", 0),
 }

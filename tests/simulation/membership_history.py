@@ -17,6 +17,13 @@ TROUBLE_S: Final = 8.0
 LONGEST_STALL_S: Final = 10.0
 SETTLED_S: Final = 25.0
 STILL_S: Final = 5.0
+PAUSE_S: Final = 8.0
+CALM_PAUSE_S: Final = 1.0
+STALLS: Final = 30
+STALL_EVERY_S: Final = 2.0
+STALL_S: Final = 1.0
+UNSTEADY_CLAIMS_MAX: Final = 30
+_HALF: Final = 0.5
 
 
 def play(seed: int) -> tuple[str, World]:
@@ -65,8 +72,48 @@ def _trouble(world: World, random: Random, name: str) -> None:
             world.start(name)
 
 
+def play_calmly(seed: int) -> str:
+    """Let instances come, leave and be drained, without a fault. Return what is wrong, or an empty text."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 1, 2]))
+    world.start("a0")
+    world.run(START_S)
+    world.longest_pause_s = 0.0
+    world.start("b0")
+    world.start("a1")
+    world.run(START_S + TROUBLE_S)
+    if random.random() < _HALF:
+        world.leave("a0")
+    else:
+        world.drain("a0", drained=True)
+    world.run(START_S + 2 * TROUBLE_S)
+    if world.duels:
+        return f"{world.duels} owners were fenced without need"
+    if any("a0" in world.servers(unit) for unit in range(world.units)):
+        return "a unit is still where it should leave"
+    return f"a unit paused for {world.longest_pause_s:.1f} s" if world.longest_pause_s > CALM_PAUSE_S else ""
+
+
+def play_unsteadily(seed: int) -> str:
+    """Let one instance stall again and again. Return what is wrong, or an empty text."""
+    world = World(seed, units=8, standbys=1)
+    for name in ("a0", "b0", "a1"):
+        world.start(name)
+    world.run(START_S)
+    before = world.claims
+    for stall in range(STALLS):
+        world.after(stall * STALL_EVERY_S, partial(world.stall, "b0", STALL_S))
+    world.run(START_S + STALLS * STALL_EVERY_S)
+    return f"{world.claims - before} claims" if world.claims - before > UNSTEADY_CLAIMS_MAX else ""
+
+
 def _fault(world: World, count: int, claims: int) -> str:
     instances = list(world.instances.values())
+    accepted = world.accepted()
+    if any(one.member.state.epoch != len(accepted) for one in instances):
+        return f"{len(accepted)} assignments count, the instances say {[one.member.state.epoch for one in instances]}"
+    if world.longest_pause_s > PAUSE_S:
+        return f"a unit was not served for {world.longest_pause_s:.1f} s while an instance could have served it"
     if len({(one.member.state.epoch, str(one.member.state.units)) for one in instances}) != 1:
         return "the instances disagree"
     if world.claims != claims:

@@ -14,12 +14,13 @@ from math import inf
 from random import Random
 from typing import Final
 
-from joiner.runtime.control import Logged, Drain, MemberRecord
+from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, Logged, MemberRecord
 from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
 
 LOOP_S: Final = 0.03
 COMMIT_S: Final = 0.1
 LEAVING_S: Final = 5.0
+CATCH_UP_S: Final = 0.1
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Instance:
     position: int = 0
     until_s: float = 0.0
     """Suspended until this time."""
+    sees_s: float = 0.0
+    """Until this time, it has not yet received what was written while it was suspended."""
     leaves_s: float = inf
     """Stops at this time, whether or not other instances have claimed its units."""
     is_dead: bool = False
@@ -61,6 +64,8 @@ class World:
         self.runs = 0
         self.unserved_s = dict.fromkeys(range(units), 0.0)
         self.longest_pause_s = 0.0
+        self.duels = 0
+        """How often an instance was fenced that was not suspended."""
         self.loss = 0.0
         """The probability that a record is lost."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -99,7 +104,9 @@ class World:
 
     def stall(self, name: str, for_s: float) -> None:
         """Suspend an instance."""
-        self.instances[name].until_s = self.now_s + for_s
+        one = self.instances[name]
+        one.until_s = self.now_s + for_s
+        one.sees_s = one.until_s + CATCH_UP_S
 
     def write(self, record: MemberRecord) -> None:
         """Append a record, unless it is lost. Readers see it after a delay."""
@@ -111,6 +118,21 @@ class World:
     def drain(self, name: str, *, drained: bool) -> None:
         """Drain an instance, or end that."""
         self.write(Drain(site="plain", instance=name, drained=drained))
+
+    def accepted(self) -> list[Assignment]:
+        """Return the assignments that count, by a definition that shares no code with the fold."""
+        heard: dict[str, int] = {}
+        found: list[Assignment] = []
+        for offset, (record, _) in enumerate(self.log):
+            if isinstance(record, Heartbeat):
+                heard[record.instance] = offset
+            elif isinstance(record, Left):
+                heard.pop(record.instance, None)
+            elif isinstance(record, Assignment):
+                is_next = record.epoch == len(found) + 1
+                if is_next and all(heard.get(name, -1) <= at for name, at in record.gone.items()):
+                    found.append(record)
+        return found
 
     def healthy(self) -> list[Instance]:
         """Return the instances that run and are not suspended."""
@@ -133,7 +155,7 @@ class World:
         if one.until_s > self.now_s:
             self.after(one.until_s - self.now_s, lambda: self._turn(one))
             return
-        while one.position < len(self.log) and self.log[one.position][1] <= self.now_s:
+        while self.now_s >= one.sees_s and one.position < len(self.log) and self.log[one.position][1] <= self.now_s:
             record, seen_s = self.log[one.position]
             one.member.hear(Logged(record, one.position, int(1000 * seen_s)), self.now_s)
             one.position += 1
@@ -174,6 +196,7 @@ class World:
 
         def fenced() -> None:
             if one.claims.get(unit) == mine:
+                self.duels += any(other.serves.get(unit) == self.fence[unit] for other in self.healthy())
                 self.fence[unit] = mine
                 self._later(one, restore_s, served)
 

@@ -1,7 +1,8 @@
 """Detects instances that have stopped sending heartbeats. Uses the reader's own monotonic time, and no clock.
 
 The time limit adapts to the gaps that were observed, so that a loaded machine or a long garbage collection is not
-mistaken for a crash. A reader that was itself suspended cannot tell, and starts to wait anew.
+mistaken for a crash. A reader that was itself suspended may suspect everybody, but an assignment that declares an
+instance gone is ignored if the log has a later heartbeat of that instance.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ _FORGETTING: Final = 0.98
 LIMIT_S: Final = 6.0
 """The longest time limit, however long the observed gaps: what consumer groups wait at least."""
 
-_STALL: Final = 0.25
-"""A reader that was not called for this part of the timeout was suspended."""
-
 
 @dataclass
 class _Heard:
@@ -31,10 +29,9 @@ class _Heard:
 class FailureDetector:
     """Watches the members that `hear` reports. ``timeout_s``: the shortest silence that counts as a failure."""
 
-    def __init__(self, timeout_s: float, now_s: float) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._heard: dict[str, _Heard] = {}
-        self._called_s = now_s
 
     def hear(self, instance: str, now_s: float) -> None:
         """Note a heartbeat of an instance."""
@@ -48,13 +45,6 @@ class FailureDetector:
     def forget(self, instance: str) -> None:
         """Stop watching an instance."""
         self._heard.pop(instance, None)
-
-    def tick(self, now_s: float) -> None:
-        """Note that the reader runs and has read all heartbeats that it could. To be called often."""
-        stalled_s, self._called_s = now_s - self._called_s, now_s
-        if stalled_s > _STALL * self._timeout_s:
-            for heard in self._heard.values():
-                heard.at_s = min(now_s, heard.at_s + stalled_s)
 
     def silent(self, now_s: float) -> set[str]:
         """Return the instances that have not been heard of for too long."""

@@ -89,7 +89,7 @@ class Member:
         self.state = SiteState(identity.site)
         self.leaving = False
         self._me, self._units, self._standbys, self._timing = identity, units, standbys, timing
-        self._detector = FailureDetector(timing.failure_timeout_s, now_s)
+        self._detector = FailureDetector(timing.failure_timeout_s)
         self._beat: Heartbeat | None = None
         self._beat_s = now_s
         # Records that were read before the state that they change is known; None once it is known.
@@ -167,7 +167,6 @@ class Member:
 
     def beat(self, work: Work, now_s: float) -> list[MemberRecord]:
         """Return the records to write now. ``work``: what this instance does. To be called after `hear`, and often."""
-        self._detector.tick(now_s)
         records: list[MemberRecord] = [*self._heartbeat(work, now_s)]
         if self._unsure is not None:
             # If nobody answers, this instance is the first, or the others are starting as well.

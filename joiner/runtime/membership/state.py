@@ -12,10 +12,8 @@ from typing import Final
 from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, MemberRecord, Summary, UnitAssignment
 
 SETTLED_BEATS: Final = 5
-"""A member is given units of other live members only after this many heartbeats. Each time that it was declared gone
-and came back doubles the number, so that an instance that comes and goes does not make units wander."""
-
-_DOUBLINGS_MAX: Final = 7
+"""A member is given units of other live members only after this many heartbeats, so that an instance that fails soon
+after its start does not make units wander."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +21,18 @@ class Member:
     """An instance that has been heard and has not left.
 
     ``offset``: of its last heartbeat. ``beats``: the number of heartbeats since it joined or came back. ``is_gone``: it
-    was declared gone and has not been heard since. ``returns``: how often this run was declared gone and came back.
+    was declared gone and has not been heard since.
     """
 
     heartbeat: Heartbeat
     offset: int
     beats: int = 1
     is_gone: bool = False
-    returns: int = 0
 
     @property
     def is_settled(self) -> bool:
-        """Whether it may be given units that other live members own. It takes longer the more often it was gone."""
-        return self.beats >= SETTLED_BEATS << min(self.returns, _DOUBLINGS_MAX)
+        """Whether it may be given units that other live members own."""
+        return self.beats >= SETTLED_BEATS
 
 
 @dataclass
@@ -111,7 +108,7 @@ class SiteState:
             now = Member(heartbeat, offset)
         elif before.is_gone:
             self.wrong_suspicions += 1
-            now = Member(heartbeat, offset, returns=before.returns + 1)
+            now = Member(heartbeat, offset)
         else:
             now = replace(before, heartbeat=heartbeat, offset=offset, beats=before.beats + 1)
         self.members[heartbeat.instance] = now
