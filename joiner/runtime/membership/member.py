@@ -114,6 +114,12 @@ class Member:
         return self._unsure is None and self.state.epoch > 0
 
     @property
+    def is_replaced(self) -> bool:
+        """Whether another process has started under the name of this instance."""
+        member = self.state.members.get(self._me.instance)
+        return member is not None and member.before == self._me.run
+
+    @property
     def has_others(self) -> bool:
         """Whether another live member could serve units."""
         return any(

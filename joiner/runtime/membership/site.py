@@ -16,6 +16,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.member_log import MemberLog
 from joiner.runtime.membership.member import Identity, Member, Timing, Work
 from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.settings import JoinerSettings
 
 _STUCK_S: Final = 60.0
@@ -33,11 +34,14 @@ class SiteMembership:
         settings: JoinerSettings,
         claimant: Claimant,
         work: Callable[[], Work],
-        give_back: Callable[[list[int], bool], None],
+        give_back: Callable[[list[int]], None],
         clock: Clock,
     ) -> None:
-        """``work`` returns what the process does. ``give_back`` is called with units that it must stop serving."""
+        """``work`` returns what the process does. ``give_back`` is called with units that it must stop serving,
+        because another instance serves them or is ready to.
+        """
         application = settings.application
+        self._instance = application.instance
         self.units: set[int] = set()
         self.follow: frozenset[int] = frozenset()
         self._work, self._give_back, self._clock = work, give_back, clock
@@ -72,18 +76,26 @@ class SiteMembership:
         self._member.leaving = True
 
     def poll(self) -> None:
-        """Decide anew which units to serve and to follow, and give back the others."""
+        """Decide anew which units to serve and to follow, and give back the others.
+
+        Raises `InstanceInUse` if another process has started under the same instance name.
+        """
         work = self._work()
         with self._lock:
             self._known, self._polled_s = work, self._clock.monotonic_s()
             self._turn(0.0)
             orders = self._member.orders(work, self._polled_s)
+        if self._member.is_replaced:
+            raise InstanceInUse(
+                f"another process has started as instance {self._instance!r}: give each process of the application its "
+                "own name with --instance or application.instance"
+            )
         self._note_assignment()
         self.follow = orders.follow
         units = set(orders.serve | (work.serves - orders.release))
         revoked, self.units = self.units - units, units
         if revoked:
-            self._give_back(sorted(revoked), False)
+            self._give_back(sorted(revoked))
             with self._lock:
                 self._known = self._work()
                 self._turn(0.0)

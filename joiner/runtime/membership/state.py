@@ -28,6 +28,8 @@ class Member:
     offset: int
     beats: int = 1
     is_gone: bool = False
+    before: str = ""
+    """The run that this one has replaced."""
 
     @property
     def is_settled(self) -> bool:
@@ -104,11 +106,15 @@ class SiteState:
 
     def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
         before = self.members.get(heartbeat.instance)
-        if before is None or before.heartbeat.run != heartbeat.run:
+        if before is None:
             now = Member(heartbeat, offset)
+        elif before.before == heartbeat.run:
+            return  # it was replaced, but has not noticed yet
+        elif before.heartbeat.run != heartbeat.run:
+            now = Member(heartbeat, offset, before=before.heartbeat.run)
         elif before.is_gone:
             self.wrong_suspicions += 1
-            now = Member(heartbeat, offset)
+            now = Member(heartbeat, offset, before=before.before)
         else:
             now = replace(before, heartbeat=heartbeat, offset=offset, beats=before.beats + 1)
         self.members[heartbeat.instance] = now

@@ -99,7 +99,8 @@ class Followers:
 
     def _after(self, unit: int, followed: _Followed, now_s: float) -> None:
         step, followed.step = followed.step, None
-        assert step is not None
+        if step is None:
+            return
         match error := step.exception():
             case None:
                 followed.warm, followed.is_warm, followed.due_s = step.result(), True, now_s + INTERVAL_S

@@ -135,7 +135,7 @@ class ProcessLoop:
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, standby=standby, take_warm=self._followers.take
         )
-        self._membership = SiteMembership(settings, claimant, self._work, self.give_back, services.clock)
+        self._membership = SiteMembership(settings, claimant, self._work, self.hand_over, services.clock)
         self._leaves_s: float | None = None
         self._polled_s = -math.inf
         telemetry.why_unready = self.why_unready
@@ -230,6 +230,17 @@ class ProcessLoop:
                 else "given back to the group"
             )
             _log.info("units %s: %s", mine, how)
+
+    def hand_over(self, units: list[int]) -> None:
+        """Stop serving units that another instance is ready to claim. Commit what was joined, without a snapshot."""
+        mine = [number for number in units if number in self.tasks.tasks]
+        self.supervisor.cancel_claims(units, 0.0)
+        self.tasks.finish_commits(mine, self._clock.monotonic_s() + _LAST_COMMIT_S)
+        for number in mine:
+            self.tasks.drop(number)
+        self.supervisor.forget(units)
+        if mine:
+            _log.info("units %s: handed over", mine)
 
     def finish_all(self) -> dict[int, int]:
         """Write the last snapshots and stop all units. Return the number of records that each unit held."""

@@ -207,17 +207,21 @@ class ProcessTasks:
 
         return self._pool.submit(write)
 
-    def write_last_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
-        """Finish the commits of the units and write their last snapshots, until ``until_s`` (monotonic).
-
-        ``stopped``: mark their checkpoints to show that this process has shut down cleanly.
-        """
+    def finish_commits(self, units: list[int], until_s: float) -> None:
+        """Commit what the units have joined, until ``until_s`` (monotonic)."""
         self._commits.finish_soon(units, until_s)
         for number in units:
             task = self.tasks.get(number)
             if task is not None and task.commit is None and task.waiting is not None:
                 self._commits.begin_waiting(number, task)
         self._commits.finish_soon(units, until_s)
+
+    def write_last_snapshots(self, units: list[int], until_s: float, *, stopped: bool = False) -> None:
+        """Finish the commits of the units and write their last snapshots, until ``until_s`` (monotonic).
+
+        ``stopped``: mark their checkpoints to show that this process has shut down cleanly.
+        """
+        self.finish_commits(units, until_s)
         for number in units:
             task = self.tasks.get(number)
             if task is None or task.commit is not None or task.has_uncommitted:
