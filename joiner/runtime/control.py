@@ -205,7 +205,7 @@ _member_decoder = msgspec.json.Decoder(MemberRecord)
 
 
 class _Format(msgspec.Struct):
-    format: int
+    format: int = 1
 
 
 def encode(record: msgspec.Struct) -> bytes:

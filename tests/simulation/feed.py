@@ -104,6 +104,7 @@ def make_settings(draw: random.Random) -> JoinerSettings:
         "name": APPLICATION,
         "batch_records_max": draw.choice([2, 6, 10_000, 10_000]),
         "commit_interval": "200ms",
+        "failure_timeout": "6s",
         "snapshot_records": draw.choice([1, 5, 15, 200_000]),
         "snapshot_interval": draw.choice(["1s", "5s", "60s"]),
     }

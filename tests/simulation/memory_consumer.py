@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+from joiner.runtime.kafka.member_log import OFFSET_TAIL_BASE
 from tests.simulation.memory_clients import Link, MemoryMessage
 from tests.simulation.memory_groups import Member, Place
 from tests.simulation.memory_log import Log
@@ -219,6 +220,8 @@ class MemoryConsumer:
         at = place.offset
         if at == OFFSET_INVALID:
             at = self._kafka.group_offsets(self._group).get((place.topic, place.partition), OFFSET_INVALID)
+        if at <= OFFSET_TAIL_BASE:
+            return max(log.low, self._end(log) + at - OFFSET_TAIL_BASE)
         if at in {OFFSET_BEGINNING, OFFSET_END}:
             return log.low if at == OFFSET_BEGINNING else self._end(log)
         return int(at)

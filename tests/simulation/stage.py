@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction, unit_producer
+from joiner.runtime.membership import site
 from joiner.runtime.ownership import services
 from joiner.runtime.runners import process
 from joiner.runtime.runners.lifecycle import UnitState
@@ -82,6 +83,7 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
+        (site, "start_thread", lambda _target: None),
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         # A single interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),

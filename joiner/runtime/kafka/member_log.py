@@ -40,13 +40,11 @@ class MemberLog:
         self._producer = make_producer(settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS)
         self._begin()
 
-    def read(self, wait_s: float = 0.0) -> list[Logged]:
-        """Return the records that have arrived, in order. If there are none, wait for up to ``wait_s`` seconds."""
+    def read(self) -> list[Logged]:
+        """Return the records that have arrived, in order. Does not wait."""
         self._producer.poll(0)
         found = []
-        message = self._consumer.poll(wait_s)
-        messages = [] if message is None else [message, *self._consumer.consume(_READ_MAX, 0.0)]
-        for message in messages:
+        for message in self._consumer.consume(_READ_MAX, 0.0):
             error = message.error()
             if error is not None:
                 # The log was truncated or recreated, or Kafka is unreachable.

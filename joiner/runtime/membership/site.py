@@ -20,10 +20,21 @@ from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.settings import JoinerSettings
 
 _STUCK_S: Final = 60.0
+
+_BEATS: Final = 5
+"""Heartbeats per failure timeout."""
+
 _TURN_S: Final = 0.02
 _CLOSE_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
+
+
+def start_thread(target: Callable[[], None]) -> threading.Thread | None:
+    """Start the thread that keeps a membership alive. The simulation replaces this function: there, polls do."""
+    thread = threading.Thread(target=target, name="membership", daemon=True)
+    thread.start()
+    return thread
 
 
 class SiteMembership:
@@ -50,7 +61,7 @@ class SiteMembership:
             Identity(claimant.site, claimant.instance, claimant.run, socket.gethostname()),
             settings.topics.partitions,
             application.standbys,
-            Timing(failure_timeout_s=application.failure_timeout / 1e9),
+            Timing(application.failure_timeout / _BEATS / 1e9, application.failure_timeout / 1e9),
             clock.monotonic_s(),
         )
         self._known = Work()
@@ -58,8 +69,7 @@ class SiteMembership:
         self._epoch = 0
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._stay_alive, name="membership", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._stay_alive)
 
     @property
     def is_assigned(self) -> bool:
@@ -83,7 +93,7 @@ class SiteMembership:
         work = self._work()
         with self._lock:
             self._known, self._polled_s = work, self._clock.monotonic_s()
-            self._turn(0.0)
+            self._turn()
             orders = self._member.orders(work, self._polled_s)
         if self._member.is_replaced:
             raise InstanceInUse(
@@ -98,18 +108,19 @@ class SiteMembership:
             self._give_back(sorted(revoked))
             with self._lock:
                 self._known = self._work()
-                self._turn(0.0)
+                self._turn()
 
     def close(self) -> None:
         """Leave the site. No unit may be served any more."""
         self._is_over.set()
-        self._thread.join(1.0)
+        if self._thread is not None:
+            self._thread.join(1.0)
         with self._lock:
             self._log.write(self._member.leave())
             self._log.close(_CLOSE_S)
 
-    def _turn(self, wait_s: float) -> None:
-        for logged in self._log.read(wait_s):
+    def _turn(self) -> None:
+        for logged in self._log.read():
             self._member.hear(logged, self._clock.monotonic_s())
         for record in self._member.beat(self._known, self._clock.monotonic_s()):
             self._log.write(record)
@@ -118,7 +129,7 @@ class SiteMembership:
         while not self._is_over.wait(_TURN_S):
             with self._lock:
                 if self._clock.monotonic_s() - self._polled_s < _STUCK_S:
-                    self._turn(0.0)
+                    self._turn()
 
     def _note_assignment(self) -> None:
         state = self._member.state
