@@ -61,7 +61,7 @@ def measure(
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
-    sender = _start_sender(kafka, application.data, rate)
+    sender = start_sender(kafka, application.data, rate)
     runners = [RUNNERS[one] for one in names]
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
@@ -95,7 +95,8 @@ def measure(
     return rows, application.verify()
 
 
-def _start_sender(kafka: KafkaSettings, topic: str, rate: int) -> subprocess.Popen[bytes]:
+def start_sender(kafka: KafkaSettings, topic: str, rate: int) -> subprocess.Popen[bytes]:
+    """Start a process that sends records to a topic at a steady rate."""
     command = [sys.executable, "-m", "bench.contest.load.sender", kafka.bootstrap_servers, topic]
     sender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603 - this project
     if sender.stdin is not None:

@@ -144,7 +144,7 @@ class Application:
         ``quantities``: the driver and the columns of an align, which takes the place of the join of speed and torque.
         """
         self.data = data
-        self._config = folder / f"{name}.toml"
+        self.config = folder / f"{name}.toml"
         text = _SETTINGS.format(
             bootstrap=kafka.bootstrap_servers,
             name=name,
@@ -156,13 +156,13 @@ class Application:
             results=results,
             operator=_align(*quantities) if quantities else _JOIN,
         )
-        self._config.write_text(text)
-        self.settings = load_settings(JoinerSettings, self._config)
+        self.config.write_text(text)
+        self.settings = load_settings(JoinerSettings, self.config)
 
     def add_settings(self, text: str) -> None:
         """Append sections to the settings file."""
-        self._config.write_text(self._config.read_text() + text)
-        self.settings = load_settings(JoinerSettings, self._config)
+        self.config.write_text(self.config.read_text() + text)
+        self.settings = load_settings(JoinerSettings, self.config)
 
     def start(self, *more: str, instance: str = "one", command: str = "run") -> subprocess.Popen[bytes]:
         """Start a process that runs the joiner, or another command of its command-line interface."""
@@ -170,7 +170,7 @@ class Application:
 
     def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
         """Return the command of `start`."""
-        given = ["--config", str(self._config), "--log-level", "warning", "--instance", instance]
+        given = ["--config", str(self.config), "--log-level", "warning", "--instance", instance]
         return [sys.executable, "-m", "joiner", command, *given, *more]
 
     def wait_until_through(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -183,8 +183,8 @@ class Application:
 
     def verify(self) -> dict[str, int]:
         """Verify all results with the tester and return its counts: expected, found, missing, doubled, …"""
-        report = self._config.with_suffix(".json")
-        tester(["verify", "--config", str(self._config), "--json", str(report)])
+        report = self.config.with_suffix(".json")
+        tester(["verify", "--config", str(self.config), "--json", str(report)])
         total: dict[str, int] = json.loads(report.read_text())["total"]
         return total
 

@@ -97,18 +97,19 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
 
 
 def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
-    """Return the configuration of the control topic, through which runners coordinate moves of an application's units.
+    """Return the configuration of the control topic, through which runners share and move an application's units.
 
     It has a single partition, so that all readers see the records in the same order. The records are needed only for
-    seconds, but kept for a day so that an operator can investigate a move. Their timestamps are the broker's append
-    times, so the length of a pause is measured by a single clock.
+    seconds, but kept for up to a day so that an operator can investigate a move, unless they take too much space. Their
+    timestamps are the broker's append times, so the length of a pause is measured by a single clock.
     """
     return TopicSpec(
         f"{application}.control",
         1,
         settings.replication_factor,
         {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"},
-        {"retention.ms": "86400000"},
+        # Two segments at least remain, which hold the heartbeats of a hundred instances for half an hour.
+        {"retention.ms": "86400000", "retention.bytes": "67108864", "segment.bytes": "33554432"},
         is_disposable=True,
     )
 

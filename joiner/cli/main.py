@@ -21,18 +21,21 @@ with imports_of("joiner"):
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
     from broker.times import parse_duration
+    from joiner.cli.drain import drain
     from joiner.cli.function_probe import probe_functions, probe_row_functions
     from joiner.cli.move import move
     from joiner.cli.reset import reset
     from joiner.cli.status import show_status
+    from joiner.cli.workers import run_workers, scale
     from joiner.functions import load_all
-    from joiner.runtime.clock import SystemClock
+    from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
+    from joiner.runtime.membership.consumer_group import InstanceInUse
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
-    from joiner.runtime.ownership.membership import InstanceInUse
     from joiner.runtime.runners.process import JoinerProcess
+    from joiner.runtime.runners.workers import PROCESSES_MAX, stop_with_supervisor
     from joiner.runtime.settings import SITE_PATTERN, SPARK, JoinerSettings
     from joiner.runtime.shutdown import end_on_signals, leave
 
@@ -50,6 +53,9 @@ examples:
   joiner spark                            run the joins and aligns in Spark
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
+  joiner run --processes 4                run four processes on this machine, and restart those that end
+  joiner scale 2                          make it two while data flows
+  joiner drain joiner-2                   hand over all units of an instance, which keeps running (--undo ends it)
   joiner status                           show each unit's owner, state and lag, and the totals of joins and aligns
   joiner status --watch 5s                the same every 5 seconds; --json for programs
   joiner reset --yes                      delete all progress: the next start begins at application.start
@@ -99,18 +105,32 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     clock = SystemClock()
     if options.command not in _RUNNERS:
         reach_kafka(make_admin(settings.kafka), settings.kafka.bootstrap_servers, _REACH_S, clock)
-    if options.command == "status":
-        return show_status(settings, clock, as_json=options.json, every_s=options.watch)
-    if options.command == "reset":
-        return reset(settings, clock, confirmed=options.yes)
-    if options.command == "move":
-        return move(settings, options.to, options.units, options.timeout, clock)
-    if options.command == "spark":
-        return _run_in_spark(options, settings)
+    match options.command:
+        case "status":
+            status = show_status(settings, clock, as_json=options.json, every_s=options.watch)
+        case "reset":
+            status = reset(settings, clock, confirmed=options.yes)
+        case "move":
+            status = move(settings, options.to, options.units, options.timeout, clock)
+        case "drain":
+            status = drain(settings, options.name, options.timeout, clock, undo=options.undo)
+        case "scale":
+            status = scale(settings, options.processes, options.instance, options.timeout, clock)
+        case "spark":
+            status = _run_in_spark(options, settings)
+        case _ if options.processes is not None:
+            status = run_workers(settings, options, clock)
+        case _:
+            status = _run(options, settings, clock)
+    return status
+
+
+def _run(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     application = settings.application
     claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, force=options.force_claim)
     process = JoinerProcess(settings, claimant, clock, standby=options.standby)
     end_on_signals(process.stop)
+    stop_with_supervisor(process.stop)
     return process.run()
 
 
@@ -165,6 +185,12 @@ class _FormerFlag(argparse.Action):
         setattr(given, self.dest, values or self.const)
 
 
+def _processes(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= PROCESSES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes: use 1 to {PROCESSES_MAX}")
+    return int(text)
+
+
 def _units(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isdecimal() for number in numbers):
@@ -205,6 +231,9 @@ def build_parser() -> argparse.ArgumentParser:
     run = add_command("run", "run the joins and aligns until stopped")
     run.add_argument("--site", help="name of the site that this process belongs to (default: process)")
     run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
+    run.add_argument(
+        "--processes", type=_processes, metavar="N", help="run N worker processes and start those that end again"
+    )
     spark = add_command("spark", "run the joins and aligns in Spark until stopped")
     for runner in (run, spark):
         runner.add_argument("--instance", help="unique name of this process (default: the host name)")
@@ -224,6 +253,20 @@ def build_parser() -> argparse.ArgumentParser:
     move_parser.add_argument("--units", type=_units, help="units to move, such as 0,3 (default: all)")
     move_parser.add_argument(
         "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
+    )
+    drain_parser = add_command("drain", "hand over all units of an instance while data flows; it keeps running")
+    drain_parser.add_argument("name", metavar="INSTANCE", help="name of the instance, as shown by `joiner status`")
+    drain_parser.add_argument("--site", help="name of the instance's site (default: process)")
+    drain_parser.add_argument("--undo", action="store_true", help="let the instance have units again")
+    drain_parser.add_argument(
+        "--timeout", type=_seconds, default="30s", help="how long to wait until it has no units (default: 30s)"
+    )
+    scale_parser = add_command("scale", "change the number of processes of `joiner run --processes` while it runs")
+    scale_parser.add_argument("processes", type=_processes, metavar="N", help="how many worker processes to run")
+    scale_parser.add_argument("--instance", help="name of the process that runs them (default: the only one)")
+    scale_parser.add_argument("--site", help="name of its site (default: process)")
+    scale_parser.add_argument(
+        "--timeout", type=_seconds, default="60s", help="how long to wait until they are members (default: 60s)"
     )
     status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")
     status.add_argument("--json", action="store_true", help="print one JSON object")

@@ -27,6 +27,8 @@ from joiner.runtime.clock import Clock, SystemClock
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appended
 from joiner.runtime.kafka.clients import log_range, make_admin
 from joiner.runtime.kafka.readers import Readers
+from joiner.runtime.membership.observer import read_sites
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.presence import Members, read_members, state_of
 from joiner.runtime.ownership.unit_reports import read_notices
@@ -106,12 +108,42 @@ class UnitSummary(msgspec.Struct, frozen=True):
     aligns: dict[str, AlignStatus] = {}
 
 
+class AssignmentStatus(msgspec.Struct, frozen=True):
+    """The last assignment of a site: its number, its reason, and by unit the owner and the standbys.
+
+    ``warm``: by unit, the standbys that hold its state at its last checkpoint. ``drained``: instances without units by
+    order.
+    """
+
+    epoch: int
+    reason: str
+    owners: list[str]
+    standbys: list[list[str]]
+    warm: list[list[str]]
+    drained: list[str]
+
+    @classmethod
+    def of(cls, state: SiteState) -> AssignmentStatus:
+        """Return the assignment of a site's state."""
+        return cls(
+            state.epoch,
+            state.reason,
+            [unit.owner for unit in state.units],
+            [list(unit.standbys) for unit in state.units],
+            [
+                [name for name in unit.standbys if name in state.live and number in state.live[name].warm]
+                for number, unit in enumerate(state.units)
+            ],
+            sorted(state.drained),
+        )
+
+
 class Status(msgspec.Struct, frozen=True):
     """The status of an application. ``units``: one summary per unit, None for a unit that has never run.
 
     ``at``: when the status was read, ISO 8601 in UTC. ``semantics``: the fingerprint of the settings. ``processes``:
     the units of each process, by site and instance. ``not_served``: for each unit that a runner cannot serve, a line of
-    text with the reason.
+    text with the reason. ``assignments``: by site.
     """
 
     application: str
@@ -120,6 +152,7 @@ class Status(msgspec.Struct, frozen=True):
     processes: dict[str, dict[str, list[int]]]
     units: list[UnitSummary | None]
     not_served: list[str]
+    assignments: dict[str, AssignmentStatus] = {}
 
     def _repr_html_(self) -> str:
         """Return the status as HTML tables, for notebooks."""
@@ -164,7 +197,9 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
     units = range(settings.topics.partitions)
     found = [read_appended(readers, unit) for unit in units]
     sites = {one.checkpoint.site for one in found if one is not None} | {settings.application.site}
-    members = read_members(admin, settings, sorted(sites))
+    has_control = settings.control_topic in topic_facts(admin, [settings.control_topic])
+    states = read_sites(settings, clock) if has_control else {}
+    members = read_members(admin, settings, sorted(sites), states)
     now_s = clock.wall_s()
     return Status(
         settings.application.name,
@@ -172,7 +207,8 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
         settings.fingerprint(),
         {site: {name: sorted(mine) for name, mine in sorted(there.items())} for site, there in members.items()},
         [None if one is None else _unit(one, members, _lag(readers.log, one.checkpoint), now_s) for one in found],
-        _notices(settings, admin, clock),
+        read_notices(settings, clock) if has_control else [],
+        {site: AssignmentStatus.of(state) for site, state in sorted(states.items()) if state.epoch},
     )
 
 
@@ -184,11 +220,6 @@ def _print(status: Status, *, as_json: bool, is_watched: bool) -> None:
 
 def _has_run(settings: JoinerSettings, admin: AdminClient) -> bool:
     return settings.state_topic in topic_facts(admin, [settings.state_topic])
-
-
-def _notices(settings: JoinerSettings, admin: AdminClient, clock: Clock) -> list[str]:
-    is_there = settings.control_topic in topic_facts(admin, [settings.control_topic])
-    return read_notices(settings, clock) if is_there else []
 
 
 def _lag(consumer: Consumer, checkpoint: Checkpoint) -> int:
@@ -286,7 +317,16 @@ def _headings(status: Status) -> list[str]:
     return [
         f"application {status.application}, {len(status.units)} units, semantics {semantics}, {status.at}",
         *(_processes(site, units_by_name) for site, units_by_name in status.processes.items()),
+        *(_assignment(site, assignment) for site, assignment in status.assignments.items()),
     ]
+
+
+def _assignment(site: str, assignment: AssignmentStatus) -> str:
+    standbys = sum(map(len, assignment.standbys))
+    warm = sum(map(len, assignment.warm))
+    drained = f"; drained: {', '.join(assignment.drained)}" if assignment.drained else ""
+    kept = f"; {warm} of {standbys} standbys warm" if standbys else ""
+    return f"assignment {assignment.epoch} of {site}: {assignment.reason or 'reason not known'}{kept}{drained}"
 
 
 def _tables(status: Status) -> list[_Table]:

@@ -124,6 +124,7 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
     ``serves``: the units it runs. ``claims``: the units it is claiming. ``warm``: the units whose state it holds at
     their last checkpoint, and which it could claim without a replay. ``failed``: the units that cannot run on it.
     ``capacity``: its share of the units, in relation to the other instances. ``leaving``: it is shutting down.
+    ``mixed``: it sees processes of an older release in the consumer group, so the group assigns the units.
     """
 
     instance: str
@@ -135,6 +136,7 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
     warm: list[int] = []
     failed: list[int] = []
     leaving: bool = False
+    mixed: bool = False
 
 
 class Left(_OfSite, frozen=True, kw_only=True):
@@ -173,20 +175,38 @@ class Drain(_OfSite, frozen=True, kw_only=True):
     drained: bool = True
 
 
+class Scale(_OfSite, frozen=True, kw_only=True):
+    """Orders how many worker processes the supervisor ``instance`` should run."""
+
+    instance: str
+    processes: int
+
+
+class Workers(_OfSite, frozen=True, kw_only=True):
+    """Reports the worker processes of the supervisor ``instance``: how many run, and how many should."""
+
+    instance: str
+    host: str
+    running: int
+    wanted: int
+
+
 class Summary(_OfSite, frozen=True, kw_only=True):
     """States what the records up to the offset ``read`` amount to, so that a new instance need not read all of them.
 
-    ``drained``: the instances that are drained. Heartbeats are not included, because they are repeated.
+    ``drained``: the instances that are drained. ``reason``: that of the last assignment. Heartbeats are not included,
+    because they are repeated.
     """
 
     read: int
     epoch: int
     units: list[UnitAssignment]
     drained: list[str] = []
+    reason: str = ""
 
 
 Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming | Stop
-MemberRecord = Heartbeat | Left | Assignment | Drain | Summary
+MemberRecord = Heartbeat | Left | Assignment | Drain | Scale | Workers | Summary
 
 
 class Logged(NamedTuple):

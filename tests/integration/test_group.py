@@ -1,4 +1,4 @@
-"""A group that has left a unit without a member rebalances again. See `joiner.runtime.ownership.membership`."""
+"""A group that has left a unit without a member rebalances again. See `joiner.runtime.membership.consumer_group`."""
 
 from __future__ import annotations
 

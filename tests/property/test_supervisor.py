@@ -114,7 +114,7 @@ class Lives(RuleBasedStateMachine):
         metrics = JoinerMetrics(settings, claimant, TelemetryServer(settings.metrics), dict, set, self.clock)
         control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
         nothing: Any = None
-        services = Services(self.pool, nothing, nothing, control, self.clock)
+        services = Services(self.pool, self.pool, nothing, nothing, control, self.clock)
         execution: Any = self.execution
         self.supervisor: Supervisor[Any] = Supervisor(settings, claimant, execution, services, metrics, standby=True)
         claims: Any = SimpleNamespace(claim=self._claim)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.incidents import Incidents
 from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
-from tests.simulation.stage import CHUNK_BYTES, on_stage, running
+from tests.simulation.stage import CHUNK_BYTES, membership_in, on_stage, running
 from tests.simulation.temper import CALM, DEADLY, TEMPERS
 from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
 from tests.simulation.world import SimulatedProcess, World, ended_well
@@ -30,6 +31,8 @@ _HEAL_STEPS_MAX: Final = 12_000
 """Many, because the snapshot of an align takes a dozen of the small chunks, and a snapshot may follow every batch."""
 _SLOW_TO_END: Final = 0.1
 """The share of histories in which a claim must ask Kafka twice, because a transaction is still being ended."""
+_MIXED: Final = 0.2
+"""The share of histories in which some processes are of an older release, which are replaced in the end."""
 _REST_S: Final = 15.0
 _OPEN_STEPS_MAX: Final = 1000
 _LOOK_EVERY: Final = 20
@@ -92,6 +95,7 @@ class History:
         self._act_from = 0
         self._make_topics()
         self.world.faults.temper = self._trouble
+        self._is_mixed = plan.random() < _MIXED
         names = ("one", "two", "three")[: plan.randint(1, 3)]
         now_s = self.world.clock_s
         self._slots = [
@@ -114,9 +118,15 @@ class History:
         """See `Director`."""
         for slot in self._slots:
             if slot.process is None and slot.start_s <= self.world.clock_s:
+                self._choose_release(slot.settings.application.instance)
                 slot.process = self.world.start(slot.settings)
         self._incidents.step()
         self._act()
+
+    def _choose_release(self, name: str) -> None:
+        is_older = self._is_mixed and self._act == self._begin and self._draw.random() < 0.5
+        (self.world.older.add if is_older else self.world.older.discard)(name)
+        self.world.counts["starts of an older release"] += is_older
 
     def begin_healing(self) -> None:
         """Start the second phase."""
@@ -167,6 +177,9 @@ class History:
         self.world.slow_claims_s = None
         self._incidents.cease()
         self.world.wake_all()
+        for slot in self._slots:
+            if slot.process is not None and slot.settings.application.instance in self.world.older:
+                slot.process.joiner.stop()
         if self._incidents.strangers is not None:
             self._incidents.strangers.be_brief()
         while self._fed < len(self._feed):
@@ -243,8 +256,8 @@ class History:
 
     def _assigned(self) -> dict[int, str]:
         """Return the owners of the units in the newest assignment that a running process knows."""
-        loops = [loop for process in self.world.processes if (loop := process.joiner._loop) is not None]
-        states = [loop._membership._member.state for loop in loops]
+        known = [one for process in self.world.processes if (one := membership_in(process.joiner)) is not None]
+        states = [one.state for one in known if isinstance(one, SiteMembership)]
         newest = max(states, key=lambda state: state.epoch, default=None)
         return {unit: one.owner for unit, one in enumerate(newest.units)} if newest is not None else {}
 

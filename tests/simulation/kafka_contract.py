@@ -123,7 +123,7 @@ class Member:
             self.errors.append(message.error())
 
     def close(self) -> None:
-        """Leave the group, after giving up all units: see `joiner.runtime.ownership.membership`."""
+        """Leave the group, after giving up all units: see `joiner.runtime.membership.consumer_group`."""
         self.consumer.unsubscribe()
         poll_until(lambda: not self.units, self)
         self.consumer.close()

@@ -107,6 +107,31 @@ def play_unsteadily(seed: int) -> str:
     return f"{world.claims - before} claims" if world.claims - before > UNSTEADY_CLAIMS_MAX else ""
 
 
+def play_upgrade(seed: int) -> str:
+    """Replace processes of an older release by this one, one by one, perhaps back and forth. Return what is wrong."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 1]))
+    names = ["a0", "b0", "a1"][: random.choice([1, 2, 3])]
+    for name in names:
+        world.start_older(name)
+    world.run(START_S)
+    for name in names * random.choice([1, 2]):
+        if name in world.older:
+            world.stop_older(name)
+            world.start(name)
+        else:
+            world.kill(name)
+            world.start_older(name)
+        world.run(world.now_s + random.choice([0.5, 3, 9]))
+    for name in [*world.older]:
+        world.stop_older(name)
+        world.start(name)
+    world.run(world.now_s + SETTLED_S)
+    claims = world.claims
+    world.run(world.now_s + STILL_S)
+    return _fault(world, len(names), claims)
+
+
 def _fault(world: World, count: int, claims: int) -> str:
     instances = list(world.instances.values())
     accepted = world.accepted()

@@ -17,6 +17,10 @@ from typing import Final
 from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, Logged, MemberRecord
 from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
 
+LOOK_S: Final = 2.0
+"""How often an instance looks for processes of an older release in the consumer group."""
+
+SESSION_S: Final = 6.0
 LOOP_S: Final = 0.03
 COMMIT_S: Final = 0.1
 LEAVING_S: Final = 5.0
@@ -42,10 +46,19 @@ class Instance:
     """Stops at this time, whether or not other instances have claimed its units."""
     is_dead: bool = False
     slowness: float = 1.0
+    looked_s: float = -inf
 
     def work(self) -> Work:
         """Return what the instance does."""
         return Work(frozenset(self.serves), frozenset(self.claims), frozenset(self.warm))
+
+
+@dataclass
+class Older:
+    """A process of an older release, which takes its units from the consumer group alone."""
+
+    serves: dict[int, int] = field(default_factory=dict)
+    is_dead: bool = False
 
 
 class World:
@@ -68,6 +81,8 @@ class World:
         """How often an instance was fenced that was not suspended."""
         self.loss = 0.0
         """The probability that a record is lost."""
+        self.older: dict[str, Older] = {}
+        self._left_group_s: dict[str, float] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
         self.after(0.0, self._observe)
@@ -93,9 +108,26 @@ class World:
         one.position = max(0, len(self.log) - 300)
         self._turn(one)
 
+    def start_older(self, name: str) -> None:
+        """Start a process of an older release."""
+        one = self.older[name] = Older()
+        self._turn_older(name, one)
+
+    def stop_older(self, name: str) -> None:
+        """Stop a process of an older release."""
+        self.older.pop(name).is_dead = True
+        self._left_group_s[name] = self.now_s
+
+    def units_by_group(self, name: str) -> set[int]:
+        """Return the units that the consumer group assigns to a member."""
+        dead = {other for other, at_s in self._left_group_s.items() if self.now_s - at_s < SESSION_S}
+        members = sorted({*self.instances, *self.older, *dead})
+        return {unit for unit in range(self.units) if members[unit % len(members)] == name}
+
     def kill(self, name: str) -> None:
         """Kill an instance."""
         self.instances.pop(name).is_dead = True
+        self._left_group_s[name] = self.now_s
 
     def leave(self, name: str) -> None:
         """Let an instance hand over its units and stop."""
@@ -140,11 +172,13 @@ class World:
 
     def servers(self, unit: int) -> list[str]:
         """Return the instances that believe that they serve a unit."""
-        return [one.name for one in self.instances.values() if unit in one.serves]
+        older = [name for name, one in self.older.items() if unit in one.serves]
+        return [*older, *(one.name for one in self.instances.values() if unit in one.serves)]
 
     def _observe(self) -> None:
         for unit in range(self.units):
-            is_served = any(one.serves.get(unit) == self.fence[unit] for one in self.healthy())
+            everyone: list[Instance | Older] = [*self.healthy(), *self.older.values()]
+            is_served = any(one.serves.get(unit) == self.fence[unit] for one in everyone)
             self.unserved_s[unit] = 0.0 if is_served or not self.healthy() else self.unserved_s[unit] + 0.05
             self.longest_pause_s = max(self.longest_pause_s, self.unserved_s[unit])
         self.after(0.05, self._observe)
@@ -159,15 +193,37 @@ class World:
             record, seen_s = self.log[one.position]
             one.member.hear(Logged(record, one.position, int(1000 * seen_s)), self.now_s)
             one.position += 1
+        if self.now_s - one.looked_s >= LOOK_S:
+            one.looked_s, one.member.sees_older = self.now_s, bool(self.older)
         for record in one.member.beat(one.work(), self.now_s):
             self.write(record)
-        self._follow(one, one.member.orders(one.work(), self.now_s))
+        self._follow(one, self._orders(one))
         if one.leaves_s <= self.now_s or (one.member.leaving and not one.serves and not one.claims):
             self.write(one.member.leave())
             one.is_dead = True
             del self.instances[one.name]
+            self._left_group_s[one.name] = self.now_s
             return
         self.after(LOOP_S * one.slowness * self.random.uniform(0.5, 2), lambda: self._turn(one))
+
+    def _orders(self, one: Instance) -> Orders:
+        orders = one.member.orders(one.work(), self.now_s)
+        if not one.member.is_mixed:
+            return orders
+        units = frozenset(self.units_by_group(one.name))
+        return Orders(units, frozenset(one.serves) - units, orders.follow - units)
+
+    def _turn_older(self, name: str, one: Older) -> None:
+        if one.is_dead:
+            return
+        units = self.units_by_group(name)
+        for unit in list(one.serves):
+            if unit not in units or one.serves[unit] != self.fence[unit]:
+                del one.serves[unit]
+        for unit in units - one.serves.keys():
+            self.claims += 1
+            one.serves[unit] = self.fence[unit] = self.claims
+        self.after(self.random.uniform(0.5, 1.5), lambda: self._turn_older(name, one))
 
     def _follow(self, one: Instance, orders: Orders) -> None:
         """Do what the orders say."""

@@ -119,6 +119,25 @@ class MemoryAdmin:
         except KafkaException as error:
             return {name: _failed(error) for name in topics.topic_names}
 
+    def describe_consumer_groups(self, names: Sequence[str], **_options: Any) -> dict[str, Future[Any]]:
+        """Return the instance names and client ids of the members of groups."""
+
+        def look() -> dict[str, Future[Any]]:
+            found = {}
+            for name in names:
+                found[name] = future = Future[Any]()
+                members = [
+                    SimpleNamespace(group_instance_id=member.instance, client_id=member.client)
+                    for member in self._link.kafka.group(name).members
+                ]
+                future.set_result(SimpleNamespace(members=members))
+            return found
+
+        try:
+            return self._link.act("describe", look)
+        except KafkaException as error:
+            return {name: _failed(error) for name in names}
+
     def _describe(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
         kafka = self._link.kafka

@@ -44,6 +44,7 @@ class MemoryConsumer:
         self._tells_end = bool(config.get("enable.partition.eof", False))
         self._reset = config.get("auto.offset.reset", "latest")
         self._instance: str = config.get("group.instance.id", "")
+        self._client: str = config.get("client.id", "rdkafka")
         self._session_s = config.get("session.timeout.ms", 45_000) / 1000
         self._positions: dict[Place, _Position] = {}
         self._member: Member | None = None
@@ -160,7 +161,7 @@ class MemoryConsumer:
     def _join(self) -> None:
         group = self._kafka.group(self._group)
         self._member = self._link.act(
-            "join", lambda: group.join(self._instance, self._topics, self._session_s, self._link.beats)
+            "join", lambda: group.join(self._instance, self._topics, self._session_s, self._link.beats, self._client)
         )
 
     def _serve_group(self) -> None:

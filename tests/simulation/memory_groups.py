@@ -26,6 +26,7 @@ class Member:
     session_s: float
     beats: Callable[[], bool]
     seen_s: float
+    client: str = ""
     has: set[Place] = field(default_factory=set)
     """The partitions that the group has assigned to the member and that the member has not given up."""
     due: set[Place] = field(default_factory=set)
@@ -43,9 +44,11 @@ class Group:
         self.given: Counter[tuple[str, int]] = Counter()
         """The number of times each process was assigned each partition, by process name and partition number."""
 
-    def join(self, instance: str, topics: list[str], session_s: float, beats: Callable[[], bool]) -> Member:
+    def join(
+        self, instance: str, topics: list[str], session_s: float, beats: Callable[[], bool], client: str = ""
+    ) -> Member:
         """Add a member. A previous member with its instance name is fenced, and the new one gets its partitions."""
-        member = Member(instance, topics, session_s, beats, self._kafka.now_s())
+        member = Member(instance, topics, session_s, beats, self._kafka.now_s(), client)
         before = next((known for known in self.members if instance and known.instance == instance), None)
         if before is None:
             self.members.append(member)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction, unit_producer
 from joiner.runtime.membership import site
+from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.ownership import services
 from joiner.runtime.runners import process
 from joiner.runtime.runners.lifecycle import UnitState
@@ -22,6 +23,7 @@ from joiner.runtime.runners.process import JoinerProcess
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
 from tests.simulation.memory_consumer import MemoryConsumer
 from tests.simulation.memory_kafka import MemoryKafka
+from tests.simulation.older_release import OlderMembership, membership_of
 from tests.simulation.pool import SimulatedPool, Turns
 
 _CHATTER: Final = "joiner.runtime.telemetry.throughput"
@@ -41,6 +43,8 @@ class World(Turns, Protocol):
     """The part of the world that the patches use."""
 
     snapshot_bytes_max: int
+    older: set[str]
+    """The instances that run the older release."""
 
     @property
     def link(self) -> Link:
@@ -84,6 +88,7 @@ def on_stage(world: World) -> Iterator[None]:
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (site, "start_thread", lambda _target: None),
+        (process, "SiteMembership", partial(membership_of, world.older)),
         (services, "ThreadPoolExecutor", partial(SimulatedPool, world)),
         # A single interpreter runs thousands of simulated processes.
         (process, "tune_gc", lambda: None),
@@ -110,3 +115,8 @@ def on_stage(world: World) -> Iterator[None]:
         logger.removeHandler(lines)
         logger.setLevel(level)
         logger.propagate = spreads
+
+
+def membership_in(joiner: JoinerProcess) -> SiteMembership | OlderMembership | None:
+    """Return the membership of a process, or None while it has none."""
+    return loop._membership if (loop := joiner._loop) is not None else None  # noqa: SLF001 - there is no other way

@@ -10,7 +10,7 @@ import pytest
 from broker.wire.arrow.rows import encode_columns
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import UnitTransactions
-from joiner.runtime.ownership.membership import Membership
+from joiner.runtime.membership.consumer_group import GroupMembership
 from tests.simulation import pool
 from tests.simulation.feed import BASE_MS
 from tests.simulation.memory_kafka import MemoryKafka
@@ -92,9 +92,9 @@ def test_who_writes_a_large_snapshot_for_long_does_not_stay_away_from_its_group(
     data_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play, polled_s, written = Slow(data_format), [], []
-    poll, write = Membership.poll, UnitTransactions._write_apart  # noqa: SLF001 - slowed down here
+    poll, write = GroupMembership.poll, UnitTransactions._write_apart  # noqa: SLF001 - slowed down here
 
-    def noting(membership: Membership) -> Any:
+    def noting(membership: GroupMembership) -> Any:
         polled_s.append(play.world.clock_s)
         return poll(membership)
 
@@ -106,7 +106,7 @@ def test_who_writes_a_large_snapshot_for_long_does_not_stay_away_from_its_group(
 
     # All work of a pool runs in separate threads.
     monkeypatch.setattr(pool, "_BESIDE", 1.0)
-    monkeypatch.setattr(Membership, "poll", noting)
+    monkeypatch.setattr(GroupMembership, "poll", noting)
     monkeypatch.setattr(UnitTransactions, "_write_apart", slowly)
     with on_stage(play.world):
         play.world.play()

@@ -67,6 +67,7 @@ class QuietWorld:
         self.memory.is_slow_to_end = True
         self.draw = random.Random(1)
         self.snapshot_bytes_max = 10**9
+        self.older: set[str] = set()
         self.link = QuietLink(self)
 
     def beside(self, work: Callable[[], None]) -> Callable[[Callable[[], bool]], None]:

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
+from joiner.runtime.membership.consumer_group import InstanceInUse
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import PROCESS, JoinerSettings
 from tests.simulation.actors import Actor, Dead
@@ -133,6 +133,7 @@ class World:
         self.slow_claims_s: tuple[float, float] | None = None
         """The shortest and the longest time that Kafka takes to initialise a transactional id."""
         self.snapshot_bytes_max = 10**9
+        self.older: set[str] = set()
         """A larger snapshot is written in separate transactions."""
         self._is_over = False
         self._look_s = 0.0

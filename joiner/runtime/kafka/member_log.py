@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 class MemberLog:
     """The records about members in the control topic of an application. Not thread-safe."""
 
-    def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading `TAIL` records before the end that the log has when Kafka first answers."""
+    def __init__(self, settings: JoinerSettings, tail: int = TAIL) -> None:
+        """Start reading ``tail`` records before the end that the log has when Kafka first answers."""
+        self._tail = tail
         self._topic = settings.control_topic
         self._consumer = make_consumer(
             settings.kafka, settings.application.name, fetch_queue_backoff_ms=2, fetch_wait_max_ms=500
@@ -71,4 +72,4 @@ class MemberLog:
         self._consumer.close()
 
     def _begin(self) -> None:
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_TAIL_BASE - TAIL)])
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_TAIL_BASE - self._tail)])

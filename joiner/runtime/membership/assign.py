@@ -25,9 +25,12 @@ def next_assignment(
     have not been heard of for too long.
     """
     planner = _Planner(state, units, standbys, silent)
-    planner.replace_owners()
-    if planner.is_unchanged() and planner.has_settled():
-        planner.balance()
+    if state.is_mixed:
+        planner.adopt_servers()
+    else:
+        planner.replace_owners()
+        if planner.is_unchanged() and planner.has_settled():
+            planner.balance()
     planner.choose_standbys()
     if planner.is_unchanged() and not planner.silent:
         return None
@@ -74,6 +77,14 @@ class _Planner:
             owner not in self._live or unit in self._live[owner].serves or unit in self._live[owner].failed
             for unit, owner in enumerate(self.owners)
         )
+
+    def adopt_servers(self) -> None:
+        """Let each unit be owned by the instance that serves it, or by none if that is of an older release."""
+        for unit, before in enumerate(self.owners):
+            server = self._state.server(unit)
+            self.owners[unit] = server if server is not None and server not in self.silent else ""
+            if self.owners[unit] != before:
+                self._note("the consumer group assigns the units to an older release as well")
 
     def replace_owners(self) -> None:
         """Give the units of instances that cannot have them to others."""

@@ -88,6 +88,8 @@ class Member:
         """``units``: the number of units. ``standbys``: how many standbys each unit should have."""
         self.state = SiteState(identity.site)
         self.leaving = False
+        self.sees_older = False
+        """Whether processes of an older release are in the consumer group."""
         self._me, self._units, self._standbys, self._timing = identity, units, standbys, timing
         self._detector = FailureDetector(timing.failure_timeout_s)
         self._beat: Heartbeat | None = None
@@ -112,6 +114,11 @@ class Member:
     def is_assigned(self) -> bool:
         """Whether this instance knows the assignment."""
         return self._unsure is None and self.state.epoch > 0
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the consumer group assigns the units."""
+        return self.sees_older or self.state.is_mixed
 
     @property
     def is_replaced(self) -> bool:
@@ -214,6 +221,7 @@ class Member:
             warm=sorted(work.warm),
             failed=sorted(work.failed),
             leaving=self.leaving,
+            mixed=self.sees_older,
         )
         interval_s = max(self._timing.interval_s, len(self.state.live) / BEATS_PER_S_MAX)
         if beat != self._beat or now_s - self._beat_s >= interval_s:

@@ -1,4 +1,4 @@
-"""A process's membership in its site, through the control topic.
+"""A process's membership in its site, through the control topic, or through the consumer group (see `older_release`).
 
 A thread reads the control topic and sends heartbeats, so that a long batch or a long commit is not mistaken for a
 failure. It stops if the process has not polled for a minute.
@@ -10,13 +10,15 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.member_log import MemberLog
-from joiner.runtime.membership.member import Identity, Member, Timing, Work
+from joiner.runtime.membership.consumer_group import GroupMembership, InstanceInUse
+from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
+from joiner.runtime.membership.older_release import OlderRelease
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import InstanceInUse
+from joiner.runtime.ownership.services import Services
 from joiner.runtime.settings import JoinerSettings
 
 _STUCK_S: Final = 60.0
@@ -28,6 +30,22 @@ _TURN_S: Final = 0.02
 _CLOSE_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a membership needs of its process."""
+
+    def work(self) -> Work:
+        """Return what the process does at present."""
+        ...
+
+    def hand_over(self, units: list[int]) -> None:
+        """Stop serving units that another instance is ready to claim."""
+        ...
+
+    def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback of the consumer group
+        """Stop serving units. ``lost``: whether other processes may already have been assigned them."""
+        ...
 
 
 def start_thread(target: Callable[[], None]) -> threading.Thread | None:
@@ -44,19 +62,18 @@ class SiteMembership:
         self,
         settings: JoinerSettings,
         claimant: Claimant,
-        work: Callable[[], Work],
-        give_back: Callable[[list[int]], None],
-        clock: Clock,
+        host: Host,
+        services: Services,
     ) -> None:
-        """``work`` returns what the process does. ``give_back`` is called with units that it must stop serving,
-        because another instance serves them or is ready to.
-        """
-        application = settings.application
+        """Begin to take part."""
+        application, clock = settings.application, services.clock
         self._instance = application.instance
         self.units: set[int] = set()
         self.follow: frozenset[int] = frozenset()
-        self._work, self._give_back, self._clock = work, give_back, clock
+        self._host, self._clock = host, clock
         self._log = MemberLog(settings)
+        self._group = GroupMembership(settings, claimant.site, self._on_revoke, clock)
+        self._older = OlderRelease(services.admin, settings.membership_group(claimant.site), clock)
         self._member = Member(
             Identity(claimant.site, claimant.instance, claimant.run, socket.gethostname()),
             settings.topics.partitions,
@@ -72,43 +89,51 @@ class SiteMembership:
         self._thread = start_thread(self._stay_alive)
 
     @property
+    def state(self) -> SiteState:
+        """What this process has read about its site."""
+        return self._member.state
+
+    @property
     def is_assigned(self) -> bool:
         """Whether this process knows the assignment."""
-        return self._member.is_assigned
+        return self._group.is_assigned if self._member.is_mixed else self._member.is_assigned
 
     @property
     def has_heirs(self) -> bool:
         """Whether another instance could serve this one's units."""
-        return self._member.is_assigned and self._member.has_others
+        return self._member.is_assigned and self._member.has_others and not self._member.is_mixed
 
     def leave(self) -> None:
         """Ask for other owners of this instance's units."""
         self._member.leaving = True
 
     def poll(self) -> None:
-        """Decide anew which units to serve and to follow, and give back the others.
+        """Decide anew which units to serve and to follow, and give up the others.
 
         Raises `InstanceInUse` if another process has started under the same instance name.
         """
-        work = self._work()
-        with self._lock:
-            self._known, self._polled_s = work, self._clock.monotonic_s()
-            self._turn()
-            orders = self._member.orders(work, self._polled_s)
+        self._group.poll()
+        self._older.poll()
+        orders = self._exchange()
         if self._member.is_replaced:
             raise InstanceInUse(
                 f"another process has started as instance {self._instance!r}: give each process of the application its "
                 "own name with --instance or application.instance"
             )
         self._note_assignment()
+        serves = self._known.serves
+        if self._member.is_mixed:
+            self.units, self.follow = set(self._group.units), orders.follow - self._group.units
+            if lost := sorted(serves - self.units):
+                self._host.give_back(lost, lost=True)
+                self._exchange()
+            return
         self.follow = orders.follow
-        units = set(orders.serve | (work.serves - orders.release))
+        units = set(orders.serve | (serves - orders.release))
         revoked, self.units = self.units - units, units
         if revoked:
-            self._give_back(sorted(revoked))
-            with self._lock:
-                self._known = self._work()
-                self._turn()
+            self._host.hand_over(sorted(revoked))
+            self._exchange()
 
     def close(self) -> None:
         """Leave the site. No unit may be served any more."""
@@ -118,8 +143,26 @@ class SiteMembership:
         with self._lock:
             self._log.write(self._member.leave())
             self._log.close(_CLOSE_S)
+        self._group.close()
+
+    def _on_revoke(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
+        """The consumer group has revoked units."""
+        if self._member.is_mixed:
+            self.units -= set(units)
+            self._host.give_back(units, lost)
+
+    def _exchange(self) -> Orders:
+        """Report to the other instances, and read what they report."""
+        work = self._host.work()
+        with self._lock:
+            self._known, self._polled_s = work, self._clock.monotonic_s()
+            self._member.sees_older = self._older.is_running
+            self._turn()
+            return self._member.orders(work, self._polled_s)
 
     def _turn(self) -> None:
+        if not self._older.is_known:
+            return
         for logged in self._log.read():
             self._member.hear(logged, self._clock.monotonic_s())
         for record in self._member.beat(self._known, self._clock.monotonic_s()):

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, MemberRecord, Summary, UnitAssignment
+from joiner.runtime.control import (
+    Assignment,
+    Drain,
+    Heartbeat,
+    Left,
+    MemberRecord,
+    Summary,
+    UnitAssignment,
+    Workers,
+)
 
 SETTLED_BEATS: Final = 5
 """A member is given units of other live members only after this many heartbeats, so that an instance that fails soon
@@ -47,6 +56,8 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
+    workers: dict[str, Workers] = field(default_factory=dict)
+    """The last report of each supervisor of worker processes."""
     reason: str = ""
     read: int = -1
     """The offset of the last record that was applied."""
@@ -75,6 +86,8 @@ class SiteState:
             case Drain(instance=instance, drained=drained):
                 (self.drained.add if drained else self.drained.discard)(instance)
                 self.version += 1
+            case Workers(instance=instance):
+                self.workers[instance] = record
             case Assignment():
                 return self._assign(record)
         return False
@@ -87,17 +100,30 @@ class SiteState:
             epoch=summary.epoch,
             units=list(summary.units),
             drained=set(summary.drained),
+            reason=summary.reason,
             read=summary.read,
         )
 
     def summary(self) -> Summary:
         """Return a summary of the records that were applied."""
-        return Summary(site=self.site, read=self.read, epoch=self.epoch, units=self.units, drained=sorted(self.drained))
+        return Summary(
+            site=self.site,
+            read=self.read,
+            epoch=self.epoch,
+            units=self.units,
+            drained=sorted(self.drained),
+            reason=self.reason,
+        )
 
     @property
     def live(self) -> dict[str, Heartbeat]:
         """The last heartbeats of the members that are not gone."""
         return {name: member.heartbeat for name, member in self.members.items() if not member.is_gone}
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the consumer group assigns the units, because processes of an older release are running."""
+        return any(heartbeat.mixed for heartbeat in self.live.values())
 
     def server(self, unit: int) -> str | None:
         """Return the live member that serves a unit, or None. Of several, the one that was heard last."""

@@ -57,10 +57,10 @@ class Followers:
         """The units whose state was at their owner's last checkpoint when they were last looked at."""
         return {unit for unit, followed in self._units.items() if followed.is_warm}
 
-    def poll(self, wanted: AbstractSet[int]) -> None:
-        """Follow the ``wanted`` units, and no others."""
+    def poll(self, wanted: AbstractSet[int], claimed_soon: AbstractSet[int] = frozenset()) -> None:
+        """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
         now_s = self._clock.monotonic_s()
-        for unit in self._units.keys() - wanted:
+        for unit in self._units.keys() - wanted - claimed_soon:
             self._end(self._units.pop(unit))
         for unit in sorted(wanted):
             followed = self._units.setdefault(unit, _Followed())

@@ -1,6 +1,7 @@
-"""Determines whether the owner of a unit is running, from the unit's checkpoint and the members of consumer groups.
+"""Determines whether the owner of a unit is running, from its checkpoint, the consumer groups and the control topic.
 
 Each instance is a member of its site's consumer group. If an instance ends, its group notices within a session timeout.
+Which units an instance serves is in its heartbeats. Instances of an older release serve what the group assigns to them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, MemberDescription
 
 from joiner.runtime.kafka.clients import TIMEOUT_S, describe
+from joiner.runtime.membership.consumer_group import CLIENT_ID
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import RESET_RUN, Checkpoint
 from joiner.runtime.settings import JoinerSettings
 
@@ -26,11 +29,13 @@ UNKNOWN: Final = "not known"
 _log = logging.getLogger(__name__)
 
 Members = Mapping[str, Mapping[str, frozenset[int]]]
-"""For each site, the members of its group by instance name; for each member, the units that are assigned to it."""
+"""For each site, the members of its group by instance name; for each member, the units that it serves."""
 
 
-def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[str]) -> Members:
-    """Return the current members of each site's consumer group.
+def read_members(
+    admin: AdminClient, settings: JoinerSettings, sites: Iterable[str], states: Mapping[str, SiteState]
+) -> Members:
+    """Return the current members of each site's consumer group. ``states``: what the control topic says, by site.
 
     A group that does not exist has no members. Sites whose group cannot be described are omitted.
     """
@@ -47,12 +52,17 @@ def read_members(admin: AdminClient, settings: JoinerSettings, sites: Iterable[s
                 continue
             members = []
         found[groups[group]] = {
-            member.group_instance_id or member.client_id: frozenset(
-                place.partition for place in member.assignment.topic_partitions
-            )
+            member.group_instance_id or member.client_id: _served(member, states.get(groups[group]))
             for member in members
         }
     return found
+
+
+def _served(member: MemberDescription, state: SiteState | None) -> frozenset[int]:
+    known = None if state is None else state.members.get(member.group_instance_id or "")
+    if member.client_id == CLIENT_ID and known is not None:
+        return frozenset(known.heartbeat.serves)
+    return frozenset(place.partition for place in member.assignment.topic_partitions)
 
 
 def state_of(checkpoint: Checkpoint, members: Members) -> str:
@@ -71,6 +81,6 @@ def state_of(checkpoint: Checkpoint, members: Members) -> str:
         return RUNNING
     others = sorted(name for name, units in there.items() if checkpoint.unit in units)
     if others:
-        # The other process has not claimed the unit yet. The log of that process says why.
+        # The other process has not committed anything yet, or has not claimed the unit. Its log says why.
         return f"given to {others[0]}"
     return REBALANCING if checkpoint.instance in there else GONE

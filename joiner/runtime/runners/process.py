@@ -40,7 +40,7 @@ Kafka does not respond."""
 _POLL_S: Final = 0.02
 """The shortest time between two looks at assignments, claims and moves. Turns may follow each other more quickly."""
 
-_HAND_OVER_S: Final = 3.0
+_HAND_OVER_S: Final = 2.0
 """Time limit for handing the units over to other instances at shutdown."""
 
 _log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class ProcessLoop:
         self.supervisor: Supervisor[ActiveTask] = Supervisor(
             settings, claimant, self.tasks, services, metrics, standby=standby, take_warm=self._followers.take
         )
-        self._membership = SiteMembership(settings, claimant, self._work, self.hand_over, services.clock)
+        self._membership = SiteMembership(settings, claimant, self, services)
         self._leaves_s: float | None = None
         self._polled_s = -math.inf
         telemetry.why_unready = self.why_unready
@@ -171,7 +171,7 @@ class ProcessLoop:
             return
         self._polled_s = now_s
         self._membership.poll()
-        self._followers.poll(self._membership.follow)
+        self._followers.poll(self._membership.follow, self._membership.units - self.tasks.tasks.keys())
         self.supervisor.poll(self._membership.units)
         self.tasks.report(self.tasks.held())
         self._watch.check()
@@ -186,7 +186,8 @@ class ProcessLoop:
             self._membership.leave()
         return now_s >= self._leaves_s or not self._membership.has_heirs or not self.tasks.tasks
 
-    def _work(self) -> Work:
+    def work(self) -> Work:
+        """See `site.Host`."""
         supervisor = self.supervisor
         return Work(
             serves=frozenset(self.tasks.tasks),
@@ -232,7 +233,7 @@ class ProcessLoop:
             _log.info("units %s: %s", mine, how)
 
     def hand_over(self, units: list[int]) -> None:
-        """Stop serving units that another instance is ready to claim. Commit what was joined, without a snapshot."""
+        """See `site.Host`. What was joined is committed, without a snapshot."""
         mine = [number for number in units if number in self.tasks.tasks]
         self.supervisor.cancel_claims(units, 0.0)
         self.tasks.finish_commits(mine, self._clock.monotonic_s() + _LAST_COMMIT_S)

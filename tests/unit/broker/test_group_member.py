@@ -12,7 +12,7 @@ from broker.settings import load_settings
 from db_connector.kafka import reader
 from db_connector.settings import DbConnectorSettings
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.ownership import membership
+from joiner.runtime.membership import consumer_group
 from joiner.runtime.settings import PROCESS, JoinerSettings
 
 CONFIG = Path("lsb.toml")
@@ -30,7 +30,7 @@ def joiner_member(patch: pytest.MonkeyPatch) -> dict[str, Any]:
             pass
 
     patch.setattr("joiner.runtime.kafka.clients.Consumer", Member)
-    membership.Membership(load_settings(JoinerSettings, CONFIG), PROCESS, lambda *_: None, SystemClock())
+    consumer_group.GroupMembership(load_settings(JoinerSettings, CONFIG), PROCESS, lambda *_: None, SystemClock())
     return made[0]
 
 

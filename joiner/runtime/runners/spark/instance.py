@@ -18,8 +18,8 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Stop
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.membership.consumer_group import InstanceInUse
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.membership import InstanceInUse
 from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import SPARK, JoinerSettings
 

@@ -90,7 +90,7 @@ def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(
     changes: dict[str, Any], members: dict[str, list[int]], state: str
 ) -> None:
     settings = make_settings()
-    there = read_members(admin(**members), settings, ["process"])
+    there = read_members(admin(**members), settings, ["process"], {})
     assert state_of(make_checkpoint(**changes), there) == state
 
 
@@ -104,7 +104,7 @@ def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(code: i
         return dict.fromkeys(groups, failed)
 
     kafka: Any = SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
-    assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"])) == state
+    assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"], {})) == state
 
 
 def test_a_long_name_does_not_break_the_first_line_which_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

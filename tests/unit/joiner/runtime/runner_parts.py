@@ -42,7 +42,7 @@ def quiet_services(pool: Executor) -> Services:
     """Return services with the real clock, and with a control topic that is empty and drops all records."""
     control: Any = SimpleNamespace(read=list, write=lambda _record: None, post=lambda _record: None)
     nothing: Any = None
-    return Services(pool, nothing, nothing, control, SystemClock())
+    return Services(pool, pool, nothing, nothing, control, SystemClock())
 
 
 class NoTasks:
@@ -73,7 +73,7 @@ def idle_loop(settings: JoinerSettings, consumer: Any = None) -> ProcessLoop:
     watch: Any = None
     telemetry, claimant = TelemetryServer(settings.metrics), Claimant("run", "one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "Membership", Group)
+        patch.setattr(process, "SiteMembership", Group)
         patch.setattr(input_, "make_consumer", lambda *_given, **_more: consumer or QuietConsumer())
         metrics = JoinerMetrics(settings, claimant, telemetry, dict, set, SystemClock())
         return ProcessLoop(

@@ -1,4 +1,7 @@
-"""Tracks which units the consumer group assigns to this process.
+"""The process's membership in its site's consumer group, whose assignment counts only beside an older release.
+
+Processes of release 0.1 know no assignment but that of the group. As long as one of them is a member, all members take
+their units from the group (see `mixed`). The group also shows tools which instances are running.
 
 The process subscribes to one input topic only so that the group assigns it partitions, one per unit. It pauses these
 partitions and never reads them. Group membership does not fence other processes: the transactional id decides who owns
@@ -10,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -28,6 +31,9 @@ _HEARTBEATS: Final = 6
 """Number of heartbeats per session timeout. A member learns about newly assigned units at its next heartbeat. The
 library's default heartbeat interval of 3 s would be half of the shortest session timeout that is allowed."""
 
+CLIENT_ID: Final = "lsb-assigned-by-control-topic"
+"""The client id of members that take their units from the control topic. Other members are of an older release."""
+
 _GIVING_BACK_S: Final = 1.0
 """Time limit for releasing the units at shutdown. Releasing them does not require a response from Kafka."""
 
@@ -38,8 +44,10 @@ class InstanceInUse(Exception):
     """Raised if another process of the application uses the same instance name."""
 
 
-class Membership:
+class GroupMembership:
     """The process's membership in its consumer group. `units`: the units currently assigned to the process."""
+
+    client_id: ClassVar[str] = CLIENT_ID
 
     def __init__(
         self, settings: JoinerSettings, site: str, give_back: Callable[[list[int], bool], None], clock: Clock
@@ -95,6 +103,7 @@ class Membership:
         consumer = make_consumer(
             self._settings.kafka,
             self._group,
+            client_id=self.client_id,
             heartbeat_interval_ms=application.session_timeout // 1_000_000 // _HEARTBEATS,
             **member_config(application.session_timeout, application.instance),
         )

@@ -1,0 +1,120 @@
+"""``joiner run --processes N`` and ``joiner scale N``: several worker processes on one machine."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+from contextlib import closing
+from typing import Final
+
+from broker.kafka.topics import topic_facts, wait_for_topics
+from joiner.runtime.clock import Clock
+from joiner.runtime.control import Scale, Workers
+from joiner.runtime.kafka.clients import KAFKA_LOG, make_admin
+from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.kafka.member_log import MemberLog
+from joiner.runtime.kafka.topics import application_topics
+from joiner.runtime.membership.observer import read_sites
+from joiner.runtime.membership.state import SiteState
+from joiner.runtime.runners.workers import Command, WorkerSupervisor
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.shutdown import end_on_signals
+
+_GRACE_S: Final = 15.0
+_LOOK_S: Final = 0.2
+_CLOSE_S: Final = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Clock) -> int:
+    """Run ``options.processes`` workers with the other options of this command. Return the exit status."""
+    site, instance, host = settings.application.site, settings.application.instance, socket.gethostname()
+
+    def command(name: str, number: int) -> Command:
+        more = [f"--{flag.replace('_', '-')}" for flag in ("standby", "force_claim") if getattr(options, flag)]
+        config = ["--config", str(options.config)] if options.config else []
+        arguments = [sys.executable, "-m", "joiner", "run", "--instance", name, "--log-level", options.log_level]
+        return Command([*arguments, *config, *more], _environment(settings, number))
+
+    with closing(_Control(settings)) as control:
+        supervisor = WorkerSupervisor(
+            instance,
+            options.processes,
+            command,
+            clock,
+            orders=lambda: [logged.record for logged in control.log.read() if logged.record.site == site],
+            report=lambda running, wanted: control.log.write(
+                Workers(site=site, instance=instance, host=host, running=running, wanted=wanted)
+            ),
+        )
+        end_on_signals(supervisor.stop, _GRACE_S)
+        return supervisor.run()
+
+
+def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s: float, clock: Clock) -> int:
+    """Order that a supervisor run ``count`` workers, and wait until it does. Return the exit status.
+
+    ``instance``: the supervisor, which need not be given if there is only one at the site.
+    """
+    site = settings.application.site
+    known = _supervisors(settings, clock)
+    if instance is None and len(known) == 1:
+        (instance,) = known
+    if instance not in known or instance is None:
+        running = f"running there: {', '.join(known)}" if known else "start one with `joiner run --processes`"
+        wanted = f"no supervisor {instance!r}" if instance else f"{'several supervisors' if known else 'no supervisor'}"
+        print(f"there is {wanted} of worker processes at site {site!r}; {running}")
+        return 1
+    began_s = clock.monotonic_s()
+    with closing(ControlLog(settings)) as control:
+        control.write(Scale(site=site, instance=instance, processes=count))
+    said: tuple[int, int] | None = None
+    while clock.monotonic_s() - began_s < timeout_s:
+        state = _state(settings, clock)
+        workers = None if state is None else state.workers.get(instance)
+        serving = [] if state is None else [name for name in state.live if name.startswith(f"{instance}-")]
+        now = (len(serving), workers.wanted if workers is not None else 0)
+        if now != said:
+            said = now
+            took_s = clock.monotonic_s() - began_s
+            print(f"{took_s:7.3f} s  {now[0]} of {now[1]} worker processes are members", flush=True)
+        if now == (count, count):
+            return 0
+        clock.sleep(_LOOK_S)
+    print(f"{instance} does not run {count} worker processes after {timeout_s:.0f} s; see its log")
+    return 1
+
+
+class _Control:
+    """The control topic, as a supervisor reads it: only what is written from now on."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        wait_for_topics(settings.kafka, application_topics(settings), lambda: False, _log, KAFKA_LOG)
+        self.log = MemberLog(settings, tail=0)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.log.close(_CLOSE_S)
+
+
+def _environment(settings: JoinerSettings, number: int) -> dict[str, str]:
+    """Each worker listens for metrics at the configured port plus its number, counted from 0."""
+    listen = settings.metrics.listen
+    if listen is None:
+        return {}
+    host, _, port = listen.rpartition(":")
+    return {"LSB_METRICS__LISTEN": f"{host}:{int(port) + number}"}
+
+
+def _supervisors(settings: JoinerSettings, clock: Clock) -> dict[str, Workers]:
+    state = _state(settings, clock)
+    return {} if state is None else dict(sorted(state.workers.items()))
+
+
+def _state(settings: JoinerSettings, clock: Clock) -> SiteState | None:
+    if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
+        return None
+    return read_sites(settings, clock).get(settings.application.site)

@@ -1,0 +1,53 @@
+"""Reads what the instances of an application have lately reported about their sites, for tools that are no members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import TopicPartition
+
+from joiner.runtime.control import Logged, Summary, decode_member
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
+from joiner.runtime.membership.member import SUMMARY_S
+from joiner.runtime.membership.state import SiteState
+
+if TYPE_CHECKING:
+    from joiner.runtime.clock import Clock
+    from joiner.runtime.settings import JoinerSettings
+
+_SINCE_S: Final = 3 * SUMMARY_S
+"""How far back to read. A summary is among these records if any instance is running."""
+
+
+def read_sites(settings: JoinerSettings, clock: Clock) -> Mapping[str, SiteState]:
+    """Return the state of each site of which something was heard lately. Raises KafkaException.
+
+    The control topic must exist.
+    """
+    topic = settings.control_topic
+    with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
+        since = TopicPartition(topic, 0, round(1000 * (clock.wall_s() - _SINCE_S)))
+        (place,) = consumer.offsets_for_times([since], TIMEOUT_S)
+        _, end = log_range(consumer, topic, 0)
+        if not 0 <= place.offset < end:
+            return {}
+        return fold(
+            Logged(record, message.offset() or 0, int(message.timestamp()[1]))
+            for message in read_to_end(consumer, clock, topic, 0, place.offset, end)
+            if (record := decode_member(message.value())) is not None
+        )
+
+
+def fold(records: Iterable[Logged]) -> dict[str, SiteState]:
+    """Return the state of each site after these records, of which the first need not be the first of the log."""
+    sites: dict[str, SiteState] = {}
+    for logged in records:
+        record = logged.record
+        state = sites.setdefault(record.site, SiteState(record.site, is_partial=True))
+        if isinstance(record, Summary) and record.epoch > state.epoch:
+            state.epoch, state.reason = record.epoch, record.reason
+            state.units, state.drained = list(record.units), set(record.drained)
+        state.apply(record, logged.offset)
+    return sites

@@ -1,0 +1,62 @@
+"""Looks for processes of an older release in the consumer group, which cannot know the control topic's assignment."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.clients import TIMEOUT_S, describe
+from joiner.runtime.membership.consumer_group import CLIENT_ID
+
+INTERVAL_S: Final = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class OlderRelease:
+    """Looks for members of a group that have another client id. Used only by the runner's thread."""
+
+    def __init__(self, admin: AdminClient, group: str, clock: Clock) -> None:
+        self._admin, self._group, self._clock = admin, group, clock
+        self._asked: Future[Any] | None = None
+        self._due_s = clock.monotonic_s()
+        self.is_known = False
+        """Whether the group has been described, or cannot be."""
+        self.is_running = False
+        """Whether a process of an older release was a member when the group was last described."""
+
+    def poll(self) -> None:
+        """Describe the group from time to time. Does not wait for the answer."""
+        now_s = self._clock.monotonic_s()
+        if self._asked is None and now_s >= self._due_s:
+            self._due_s = now_s + INTERVAL_S
+            described = self._admin.describe_consumer_groups([self._group], request_timeout=TIMEOUT_S)
+            self._asked = described[self._group]
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            self._note(asked)
+
+    def _note(self, answer: Future[Any]) -> None:
+        try:
+            older = sorted(
+                member.group_instance_id or member.client_id
+                for member in answer.result().members
+                if member.client_id != CLIENT_ID
+            )
+        except KafkaException as error:
+            # The group does not exist yet, or this process may not describe it.
+            _log.debug("group %r: %s", self._group, describe(error))
+            older = []
+        if bool(older) != self.is_running:
+            _log.info(
+                "the consumer group assigns the units, because older releases run as %s"
+                if older
+                else "the control topic assigns the units: no older release is running any more%s",
+                ", ".join(older),
+            )
+        self.is_known, self.is_running = True, bool(older)

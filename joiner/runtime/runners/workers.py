@@ -1,0 +1,178 @@
+"""Runs several joiner processes on one machine: a process uses little more than one core.
+
+Each worker is an instance of its own, like a process that was started alone. If one ends, it is started again, after a
+back-off. Their number can be changed while they run (``joiner scale``). The supervisor itself serves no unit; if it
+dies, its workers hand over their units and end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from joiner.runtime.clock import Clock
+from joiner.runtime.control import MemberRecord, Scale
+
+PROCESSES_MAX: Final = 64
+
+_LOOK_S: Final = 0.1
+_REPORT_S: Final = 5.0
+_BACK_OFF_S: Final = (0.5, 30.0)
+"""The first and the longest wait before a worker that has ended is started again."""
+
+_STEADY_S: Final = 60.0
+"""A worker that has run for this long begins with the first wait again."""
+
+_STOP_S: Final = 10.0
+_SETTINGS_STATUS: Final = 2
+"""The exit status of a worker that cannot start with these settings."""
+
+PARENT: Final = "LSB_SUPERVISOR"
+"""The environment variable that holds the process id of a worker's supervisor."""
+
+_log = logging.getLogger(__name__)
+
+
+class Command(NamedTuple):
+    """A command, and environment variables for it."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+
+@dataclass
+class _Worker:
+    name: str
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    wait_s: float = field(default_factory=lambda: _BACK_OFF_S[0])
+    due_s: float = 0.0
+
+
+class WorkerSupervisor:
+    """Runs the workers of an instance."""
+
+    def __init__(
+        self,
+        instance: str,
+        count: int,
+        command: Callable[[str, int], Command],
+        clock: Clock,
+        *,
+        orders: Callable[[], Sequence[MemberRecord]],
+        report: Callable[[int, int], None],
+    ) -> None:
+        """``command(name, number)``: how to start a worker. ``orders`` returns new records of the control topic.
+        ``report(running, wanted)`` writes to it.
+        """
+        self._instance, self._wanted, self._command, self._clock = instance, count, command, clock
+        self._orders, self._report = orders, report
+        self._workers: list[_Worker] = []
+        self._leaving: list[_Worker] = []
+        self._said: tuple[int, int] | None = None
+        self._said_s = 0.0
+        self._stop = threading.Event()
+        self._status = 0
+
+    def stop(self) -> None:
+        """Ask all workers to stop. Safe to call from any thread."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Run the workers until stopped, or until one of them rejects its settings. Return the exit status."""
+        try:
+            while not self._stop.wait(_LOOK_S) and not self._status:
+                self._obey()
+                self._change_number()
+                self._restart()
+                self._say()
+        finally:
+            self._end([*self._workers, *self._leaving])
+        return self._status
+
+    def _obey(self) -> None:
+        for record in self._orders():
+            if isinstance(record, Scale) and record.instance == self._instance and record.processes != self._wanted:
+                wanted = min(max(1, record.processes), PROCESSES_MAX)
+                _log.info("%s worker processes instead of %s, as ordered", wanted, self._wanted)
+                self._wanted = wanted
+
+    def _change_number(self) -> None:
+        while len(self._workers) < self._wanted:
+            self._workers.append(_Worker(f"{self._instance}-{len(self._workers) + 1}"))
+        while len(self._workers) > self._wanted:
+            # It hands over its units before it ends.
+            leaving = self._workers.pop()
+            if leaving.process is not None:
+                leaving.process.send_signal(signal.SIGTERM)
+                self._leaving.append(leaving)
+        self._leaving = [one for one in self._leaving if one.process is not None and one.process.poll() is None]
+
+    def _restart(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for number, worker in enumerate(self._workers):
+            status = None if worker.process is None else worker.process.poll()
+            if status is not None:
+                self._note_end(worker, status, now_s)
+            is_leaving = any(one.name == worker.name for one in self._leaving)
+            if worker.process is None and now_s >= worker.due_s and not is_leaving and not self._status:
+                worker.process, worker.started_s = self._start(worker.name, number), now_s
+
+    def _note_end(self, worker: _Worker, status: int, now_s: float) -> None:
+        worker.process = None
+        if status == _SETTINGS_STATUS:
+            _log.error("worker %s cannot start with these settings; see its message", worker.name)
+            self._status = status
+            return
+        if now_s - worker.started_s >= _STEADY_S:
+            worker.wait_s = _BACK_OFF_S[0]
+        worker.due_s = now_s + worker.wait_s
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        _log.warning("worker %s has ended (%s); starting it again in %.1f s", worker.name, how, worker.wait_s)
+        worker.wait_s = min(2 * worker.wait_s, _BACK_OFF_S[1])
+
+    def _start(self, name: str, number: int) -> subprocess.Popen[bytes]:
+        # In a session of its own, so that Ctrl-C reaches only the supervisor, which then stops the workers.
+        command, more = self._command(name, number)
+        environment = {**os.environ, **more, PARENT: str(os.getpid())}
+        return subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603 - a joiner
+
+    def _say(self) -> None:
+        running = sum(one.process is not None and one.process.poll() is None for one in self._workers)
+        now_s = self._clock.monotonic_s()
+        if self._said != (running, self._wanted) or now_s - self._said_s >= _REPORT_S:
+            self._said, self._said_s = (running, self._wanted), now_s
+            self._report(running, self._wanted)
+
+    def _end(self, workers: Sequence[_Worker]) -> None:
+        processes = [one.process for one in workers if one.process is not None and one.process.poll() is None]
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        until_s = self._clock.monotonic_s() + _STOP_S
+        for process in processes:
+            try:
+                process.wait(max(0.1, until_s - self._clock.monotonic_s()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def stop_with_supervisor(stop: Callable[[], None]) -> None:
+    """If this process is a worker, call ``stop`` once its supervisor has ended."""
+    supervisor = os.environ.get(PARENT)
+    if supervisor is None or not supervisor.isdecimal():
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(supervisor):
+            threading.Event().wait(_LOOK_S)
+        _log.warning("the supervisor has ended: stopping")
+        stop()
+
+    threading.Thread(target=watch, name="supervisor", daemon=True).start()

@@ -1,0 +1,185 @@
+"""Which assignment follows from the state of a site?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, UnitAssignment
+from joiner.runtime.membership.assign import next_assignment
+from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
+
+
+class Site:
+    """A site whose records are applied as they are given."""
+
+    def __init__(self, *names: str, units: int = 4, standbys: int = 0) -> None:
+        self.state, self.offset = SiteState("plain"), 0
+        self.units, self.standbys = units, standbys
+        for name in names:
+            self.beat(name)
+
+    def apply(self, record: Any) -> bool:
+        self.offset += 1
+        return self.state.apply(record, self.offset)
+
+    def beat(self, name: str, *, times: int = SETTLED_BEATS, **more: Any) -> None:
+        for _ in range(times):
+            self.apply(Heartbeat(site="plain", instance=name, run=f"run of {name}", **more))
+
+    def next(self, *silent: str) -> Assignment | None:
+        return next_assignment(self.state, self.units, self.standbys, "a", silent)
+
+    def settle(self, *silent: str) -> list[str]:
+        """Accept assignments, and let everybody follow them, until nothing changes. Return the reasons."""
+        reasons = []
+        while (following := self.next(*silent)) is not None:
+            assert len(reasons) < 100
+            assert self.apply(following)
+            reasons.append(following.reason)
+            for name in list(self.state.live):
+                one = self.state.live[name]
+                followed = [unit for unit, given in enumerate(following.units) if name in given.standbys]
+                more = {"host": one.host, "capacity": one.capacity, "leaving": one.leaving, "mixed": one.mixed}
+                self.beat(name, serves=self.owned(name), warm=followed, **more)
+        return reasons
+
+    def owned(self, name: str) -> list[int]:
+        return [unit for unit, one in enumerate(self.state.units) if one.owner == name]
+
+
+def test_the_units_are_spread_evenly() -> None:
+    site = Site("a", "b", "c", units=8)
+    site.settle()
+    assert sorted(len(site.owned(name)) for name in "abc") == [2, 3, 3]
+    assert site.next() is None
+
+
+def test_an_instance_that_joins_gets_its_share_one_unit_after_the_other_and_no_other_unit_moves() -> None:
+    site = Site("a", units=6)
+    site.settle()
+    site.beat("b")
+    before = [one.owner for one in site.state.units]
+    reasons = site.settle()
+    assert len(reasons) == 3
+    assert all("to b to balance the load" in reason for reason in reasons)
+    after = [one.owner for one in site.state.units]
+    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new] == [("a", "b")] * 3
+
+
+def test_an_instance_that_has_just_started_gets_no_unit_of_others() -> None:
+    site = Site("a")
+    site.settle()
+    site.beat("b", times=SETTLED_BEATS - 1)
+    assert site.next() is None
+    site.beat("b", times=1)
+    assert site.next() is not None
+
+
+def test_shares_follow_the_capacities() -> None:
+    site = Site(units=6)
+    site.beat("a", capacity=1.0)
+    site.beat("b", capacity=2.0)
+    site.settle()
+    assert (len(site.owned("a")), len(site.owned("b"))) == (2, 4)
+
+
+def test_the_units_of_an_instance_that_is_gone_go_to_their_warm_standbys() -> None:
+    site = Site("a", "b", "c", units=6, standbys=1)
+    site.settle()
+    expected = {unit: site.state.units[unit].standbys[0] for unit in site.owned("b")}
+    following = site.next("b")
+    assert following is not None
+    assert following.gone == {"b": site.state.members["b"].offset}
+    assert following.reason == "b is gone"
+    assert {unit: following.units[unit].owner for unit in expected} == expected
+    assert all("b" not in (one.owner, *one.standbys) for one in following.units)
+
+
+def test_who_was_heard_after_it_was_suspected_is_not_gone() -> None:
+    site = Site("a", "b")
+    site.settle()
+    following = site.next("b")
+    assert following is not None
+    site.beat("b", times=1, serves=site.owned("b"))
+    assert not site.apply(following)
+    assert (site.state.refuted, site.state.members["b"].is_gone) == (1, False)
+
+
+def test_who_comes_back_is_a_wrong_suspicion_and_must_settle_again() -> None:
+    site = Site("a", "b")
+    site.settle()
+    following = site.next("b")
+    assert following is not None
+    assert site.apply(following)
+    assert list(site.state.live) == ["a"]
+    site.beat("b", times=1)
+    assert (site.state.wrong_suspicions, site.state.members["b"].is_settled) == (1, False)
+
+
+def test_of_two_assignments_of_one_epoch_the_first_counts() -> None:
+    site = Site("a")
+    first, second = site.next(), site.next()
+    assert first is not None
+    assert second is not None
+    assert site.apply(first)
+    assert not site.apply(second)
+
+
+def test_a_drained_instance_hands_over_and_has_no_standbys_until_that_is_undone() -> None:
+    site = Site("a", "b", units=4, standbys=1)
+    site.settle()
+    site.apply(Drain(site="plain", instance="a"))
+    assert site.settle()[0] == "a is drained"
+    assert site.owned("b") == [0, 1, 2, 3]
+    assert all(not one.standbys for one in site.state.units)
+    site.apply(Drain(site="plain", instance="a", drained=False))
+    site.settle()
+    assert (len(site.owned("a")), len(site.owned("b"))) == (2, 2)
+
+
+def test_an_instance_that_leaves_hands_over_and_one_that_is_alone_keeps_its_units() -> None:
+    site = Site("a", "b", units=4)
+    site.settle()
+    site.beat("a", serves=site.owned("a"), leaving=True)
+    assert site.settle()[0] == "a is leaving"
+    site.beat("b", serves=[0, 1, 2, 3], leaving=True)
+    assert site.next() is None
+    site.apply(Left(site="plain", instance="b", run="run of b"))
+    site.apply(Left(site="plain", instance="a", run="run of a"))
+    following = site.next()
+    assert following is not None
+    assert following.units == [UnitAssignment("")] * 4
+
+
+def test_standbys_are_on_other_hosts_if_there_are_any() -> None:
+    site = Site(units=6, standbys=1)
+    for name, host in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "y")):
+        site.beat(name, host=host)
+    site.settle()
+    hosts = {"a": "x", "b": "x", "c": "y", "d": "y"}
+    assert all(hosts[one.owner] != hosts[one.standbys[0]] for one in site.state.units)
+
+
+def test_beside_an_older_release_the_assignment_says_who_serves_and_moves_nothing() -> None:
+    site = Site("a", "b", units=4)
+    site.beat("a", serves=[1], mixed=True)
+    site.beat("b", serves=[2])
+    site.settle()
+    assert [one.owner for one in site.state.units] == ["", "a", "b", ""]
+    assert site.next() is None
+    site.beat("a", serves=[1])
+    site.settle()
+    assert (len(site.owned("a")), len(site.owned("b"))) == (2, 2)
+    assert 1 in site.owned("a")
+    assert 2 in site.owned("b")
+
+
+def test_a_standby_that_is_not_warm_comes_after_one_that_is() -> None:
+    site = Site("a", "b", "c", units=1, standbys=2)
+    site.settle()
+    owner = site.state.units[0].owner
+    cold, warm = site.state.units[0].standbys
+    site.beat(cold, warm=[])
+    following = site.next()
+    assert following is not None
+    assert following.units == [UnitAssignment(owner, [warm, cold])]

@@ -1,0 +1,146 @@
+"""Does a supervisor run as many workers as it should, whatever happens to them?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.control import MemberRecord, Scale
+from joiner.runtime.runners import workers
+from joiner.runtime.runners.workers import Command, WorkerSupervisor
+
+DEADLINE_S = 30.0
+LIVES = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print(1, flush=True); signal.pause()"
+)
+
+
+class Running:
+    """A supervisor in a thread. Each worker notes its name and process id in a folder when it starts."""
+
+    def __init__(self, folder: Path, count: int, program: str = LIVES) -> None:
+        self.folder, self.program = folder, program
+        self.orders: list[MemberRecord] = []
+        self.reports: list[tuple[int, int]] = []
+        self.supervisor = WorkerSupervisor(
+            "w",
+            count,
+            self.command,
+            SystemClock(),
+            orders=lambda: [self.orders.pop()] if self.orders else [],
+            report=lambda running, wanted: self.reports.append((running, wanted)),
+        )
+        self.status: list[int] = []
+        self.thread = threading.Thread(target=lambda: self.status.append(self.supervisor.run()))
+        self.thread.start()
+
+    def command(self, name: str, number: int) -> Command:
+        noted = f"import os; open({str(self.folder)!r} + f'/{name}.{number}.{{os.getpid()}}', 'w').close(); "
+        return Command([sys.executable, "-c", noted + self.program], {"NUMBER": str(number)})
+
+    def starts(self, name: str) -> list[int]:
+        return [int(path.suffix[1:]) for path in self.folder.glob(f"{name}.*")]
+
+    def stop(self) -> int:
+        self.supervisor.stop()
+        self.thread.join(DEADLINE_S)
+        return self.status[0]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_BACK_OFF_S", (0.05, 0.2))
+    monkeypatch.setattr(workers, "_LOOK_S", 0.01)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path, 2)
+    yield made
+    made.stop()
+
+
+def is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_worker_that_ends_is_started_again_and_all_stop_with_the_supervisor(running: Running) -> None:
+    wait_until(lambda: (2, 2) in running.reports)
+    wait_until(lambda: len(running.starts("w-1")) == len(running.starts("w-2")) == 1)
+    os.kill(running.starts("w-1")[0], signal.SIGKILL)
+    wait_until(lambda: len(running.starts("w-1")) == 2)
+    assert running.stop() == 0
+    assert not any(is_alive(one) for name in ("w-1", "w-2") for one in running.starts(name))
+    assert len(running.starts("w-2")) == 1
+
+
+def test_the_number_of_workers_follows_the_orders_for_this_supervisor(running: Running) -> None:
+    wait_until(lambda: (2, 2) in running.reports)
+    running.orders.append(Scale(site="plain", instance="another", processes=9))
+    running.orders.append(Scale(site="plain", instance="w", processes=3))
+    wait_until(lambda: (3, 3) in running.reports)
+    wait_until(lambda: len(running.starts("w-3")) == 1)
+    running.orders.append(Scale(site="plain", instance="w", processes=1))
+    wait_until(lambda: (1, 1) in running.reports)
+    wait_until(lambda: not any(is_alive(one) for name in ("w-2", "w-3") for one in running.starts(name)))
+    assert is_alive(running.starts("w-1")[0])
+
+
+def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
+    made = Running(tmp_path, 2, "import sys; sys.exit(2)")
+    made.thread.join(DEADLINE_S)
+    assert made.status == [2]
+
+
+def test_a_worker_that_ends_at_once_is_started_less_and_less_often(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Running(tmp_path, 1, "import sys; sys.exit(1)")
+    wait_until(lambda: len(caplog.messages) >= 4)
+    made.stop()
+    assert [message.rpartition("again in ")[2] for message in caplog.messages[:4]] == [
+        "0.1 s",
+        "0.1 s",
+        "0.2 s",
+        "0.2 s",
+    ]
+
+
+def test_a_worker_ends_when_its_supervisor_does(tmp_path: Path) -> None:
+    worker = (
+        "import threading; from joiner.runtime.runners.workers import stop_with_supervisor; "
+        "over = threading.Event(); stop_with_supervisor(over.set); print(1, flush=True); over.wait(60)"
+    )
+    supervisor = (
+        "import os, subprocess, sys; os.environ['LSB_SUPERVISOR'] = str(os.getpid()); "
+        f"subprocess.Popen([sys.executable, '-c', {worker!r}]); "
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", supervisor], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path.cwd()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.kill()
+        # The worker holds the pipe open until it ends.
+        assert process.stdout.read() == b""
