@@ -1,0 +1,141 @@
+"""Are the states of followed units kept up to date, and handed to claims?"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from joiner.runtime.model import UnitStopped
+from joiner.runtime.ownership import followers as module
+from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.followers import INTERVAL_S, Followers
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+
+class Pool:
+    """Runs what was submitted when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def submit(self, work: Any, *given: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        self.waiting.append((done, work, given))
+        return done
+
+    def run(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for done, work, given in waiting:
+            try:
+                done.set_result(work(*given))
+            except Exception as error:  # noqa: BLE001 - like a real pool
+                done.set_exception(error)
+
+
+class Site:
+    """A `Followers` whose units have states in memory: each step advances the state by one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pool, self.clock = Pool(), ManualClock()
+        self.closed: list[int] = []
+        self.fault: Exception | None = None
+        self.start = {"data": 0}
+        monkeypatch.setattr(module, "warm_up", self._warm_up)
+        monkeypatch.setattr(module, "read_newest", lambda _readers, _unit: SimpleNamespace(checkpoint=self._checkpoint))
+        monkeypatch.setattr(module, "build_state", self._build)
+        services: Any = SimpleNamespace(followers=self.pool, clock=self.clock)
+        self.followers = Followers(make_settings(), Claimant("run", "one"), services)
+
+    def poll(self, *wanted: int, claimed_soon: frozenset[int] = frozenset()) -> None:
+        self.followers.poll(frozenset(wanted), claimed_soon)
+        self.pool.run()
+        self.followers.poll(frozenset(wanted), claimed_soon)
+
+    def _warm_up(self, _settings: Any, unit: int, *_given: Any, of_own_site: bool) -> Any:
+        assert of_own_site
+        if self.fault is not None:
+            raise self.fault
+        readers = SimpleNamespace(begun_at=self.start, close=lambda: self.closed.append(unit))
+        return SimpleNamespace(unit=0, readers=readers, transactions=None)
+
+    def _checkpoint(self) -> Any:
+        return SimpleNamespace(start=self.start)
+
+    def _build(self, _checkpoint: Any, _state: Any, _readers: Any, state: int, **_more: Any) -> int:
+        if self.fault is not None:
+            raise self.fault
+        return state + 1
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(monkeypatch)
+
+
+def test_a_unit_is_warm_once_its_state_is_built_and_follows_its_owner(site: Site) -> None:
+    site.followers.poll({0, 1})
+    assert site.followers.warm == set()
+    site.pool.run()
+    site.followers.poll({0, 1})
+    assert site.followers.warm == {0, 1}
+    assert not site.pool.waiting
+    site.clock.now_s += INTERVAL_S
+    site.poll(0, 1)
+    taken = site.followers.take(1)
+    assert taken is not None
+    assert taken.unit == 1  # type: ignore[comparison-overlap] # a number stands in for a state
+    assert site.followers.warm == {0}
+
+
+def test_a_unit_that_is_claimed_soon_keeps_its_state_until_it_is_taken(site: Site) -> None:
+    site.poll(0)
+    site.clock.now_s += INTERVAL_S
+    site.poll(claimed_soon=frozenset({0}))
+    assert (site.followers.warm, site.closed, site.pool.waiting) == ({0}, [], [])
+    assert site.followers.take(0) is not None
+    assert site.followers.take(0) is None
+    site.poll()
+    assert site.closed == [], "the claim closes it"
+
+
+def test_a_unit_that_is_no_longer_followed_is_closed_also_in_the_middle_of_a_step(site: Site) -> None:
+    site.poll(0, 1)
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0, 1})
+    site.followers.poll({1})
+    assert site.closed == []
+    site.pool.run()
+    site.followers.poll({1})
+    assert site.closed == [0]
+    site.followers.close()
+    site.pool.run()
+    site.followers.close()
+    assert site.closed == [0, 1]
+
+
+@pytest.mark.parametrize("fault", [UnitStopped("cannot be built"), KafkaException(KafkaError(KafkaError._TRANSPORT))])  # noqa: SLF001 - the public name
+def test_a_state_that_cannot_be_kept_warm_is_built_anew_later(site: Site, fault: Exception) -> None:
+    site.poll(0)
+    site.fault = fault
+    site.clock.now_s += INTERVAL_S
+    site.poll(0)
+    assert (site.followers.warm, site.closed) == (set(), [0])
+    site.fault = None
+    site.poll(0)
+    assert site.followers.warm == set(), "not at once"
+    site.clock.now_s += 10
+    site.poll(0)
+    assert site.followers.warm == {0}
+
+
+def test_a_unit_that_was_reset_is_not_warm(site: Site) -> None:
+    site.poll(0)
+    site.start = {"data": 5}
+    site.clock.now_s += INTERVAL_S
+    site.poll(0)
+    assert site.followers.warm == set()
