@@ -90,7 +90,7 @@ def claim_before_init() -> AbstractContextManager[None]:
     read, claim = checkpoint_log.read_newest, claims.claim
 
     def early(settings: Any, unit: int, *rest: Any) -> Any:
-        _mine.early = (read(rest[-1], unit),)
+        _mine.early = (read(rest[-2], unit),)
         try:
             return claim(settings, unit, *rest)
         finally:

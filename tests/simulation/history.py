@@ -21,7 +21,7 @@ from tests.simulation.memory_log import COMMITTED, Transaction
 from tests.simulation.outcome import Outcome
 from tests.simulation.stage import CHUNK_BYTES, membership_in, on_stage, running
 from tests.simulation.temper import CALM, DEADLY, TEMPERS
-from tests.simulation.verdict import all_progress, judge, runs_in_order, stable_ends
+from tests.simulation.verdict import all_progress, assignments_of, judge, runs_in_order, stable_ends
 from tests.simulation.world import SimulatedProcess, World, ended_well
 
 RECORDS: Final = 40
@@ -262,10 +262,9 @@ class History:
         return {unit: one.owner for unit, one in enumerate(newest.units)} if newest is not None else {}
 
     def _check_changes_of_owner(self) -> None:
-        return
-        """Check that processes claimed each other's units only after the group assigned them, or in a retry."""
+        """Check that processes claimed each other's units only after they were assigned to them, or in a retry."""
         kafka = self.world.kafka
-        allowed = Counter(kafka.group(APPLICATION).given)
+        allowed = kafka.group(APPLICATION).given + assignments_of(kafka, self._settings)
         for _, _, run, text, *arguments in self.world.timeline:
             if any(phrase in text for phrase in _TRIED_AGAIN):
                 allowed[run, arguments[0]] += 1
@@ -275,7 +274,7 @@ class History:
             taken.update((run, unit) for before, run in changes if before != run)
         self.world.counts["changes of owner"] += taken.total()
         if too_often := taken - allowed:
-            self._differ(f"claimed more often than the group assigned them: {dict(too_often)}")
+            self._differ(f"claimed more often than they were assigned: {dict(too_often)}")
 
     def _where(self) -> str:
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)

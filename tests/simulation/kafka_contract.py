@@ -7,7 +7,7 @@ tests/integration/test_kafka_contract on a real server, each through a `Cluster`
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Protocol
 
 import pytest
@@ -18,6 +18,7 @@ from broker.settings import KafkaSettings
 from joiner.runtime.kafka.clients import (
     EOF_CODE,
     is_fenced,
+    log_ends,
     log_range,
     make_admin,
     make_consumer,
@@ -216,6 +217,23 @@ class KafkaContract:
         assert read_until(cluster, topic, 4) == [b"a"]
         second.commit_transaction(30)
         assert read_until(cluster, topic, 8) == [b"a", b"open", b"behind it"]
+
+    def test_one_request_returns_the_ends_of_several_topics_for_each_kind_of_reader(self, cluster: Cluster) -> None:
+        ended, opened = cluster.make_topic(), cluster.make_topic()
+        producer = producer_of(cluster, ended)
+        open_transaction(producer, ended, b"one")
+        producer.commit_transaction(30)
+        assert read_until(cluster, ended, 2) == [b"one"]
+        producer.begin_transaction()
+        for topic in (opened, ended):
+            producer.produce(topic, b"open", partition=0)
+        producer.flush(30)
+        stable = make_consumer(cluster.kafka, "contract")
+        everything = make_consumer(cluster.kafka, "contract", isolation_level="read_uncommitted")
+        with closing(stable), closing(everything):
+            assert log_ends(stable, [ended, opened], 0) == {ended: 2, opened: 0}
+            assert log_ends(everything, [ended, opened], 0) == {ended: 3, opened: 1}
+        producer.abort_transaction(30)
 
     def test_the_end_of_a_log_is_told_behind_its_control_records(self, cluster: Cluster) -> None:
         topic = cluster.make_topic()

@@ -6,6 +6,7 @@ nothing may change any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 from typing import Final
@@ -133,24 +134,27 @@ def play_upgrade(seed: int) -> str:
 
 
 def _fault(world: World, count: int, claims: int) -> str:
+    return next(_faults(world, count, claims), "")
+
+
+def _faults(world: World, count: int, claims: int) -> Iterator[str]:
     instances = list(world.instances.values())
     accepted = world.accepted()
     if any(one.member.state.epoch != len(accepted) for one in instances):
-        return f"{len(accepted)} assignments count, the instances say {[one.member.state.epoch for one in instances]}"
+        yield f"{len(accepted)} assignments count, the instances say {[one.member.state.epoch for one in instances]}"
     if world.longest_pause_s > PAUSE_S:
-        return f"a unit was not served for {world.longest_pause_s:.1f} s while an instance could have served it"
+        yield f"a unit was not served for {world.longest_pause_s:.1f} s while an instance could have served it"
     if len({(one.member.state.epoch, str(one.member.state.units)) for one in instances}) != 1:
-        return "the instances disagree"
+        yield "the instances disagree"
     if world.claims != claims:
-        return f"{world.claims - claims} claims long after the last fault"
+        yield f"{world.claims - claims} claims long after the last fault"
     for unit in range(world.units):
         assigned = instances[0].member.state.units[unit]
         if (serving := world.servers(unit)) != [assigned.owner]:
-            return f"unit {unit} is assigned to {assigned.owner}, and served by {serving}"
+            yield f"unit {unit} is assigned to {assigned.owner}, and served by {serving}"
         cold = [name for name in assigned.standbys if unit not in world.instances[name].warm]
         if len(assigned.standbys) != min(world.standbys, count - 1) or cold:
-            return f"unit {unit} has the standbys {assigned.standbys}, and {cold} are not warm"
+            yield f"unit {unit} has the standbys {assigned.standbys}, and {cold} are not warm"
     loads = [len(one.serves) for one in instances]
     if max(loads) - min(loads) > 1:
-        return f"the loads are {loads}"
-    return ""
+        yield f"the loads are {loads}"

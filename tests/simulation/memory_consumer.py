@@ -118,6 +118,19 @@ class MemoryConsumer:
 
         return self._link.act("watermarks", look)
 
+    def offsets_for_times(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
+        """Return the ends up to which this consumer may read. The joiner requests no other times."""
+        if any(at.offset != OFFSET_END for at in places):
+            raise NotImplementedError
+
+        def look() -> list[TopicPartition]:
+            return [
+                TopicPartition(at.topic, at.partition, self._end(self._kafka.log(at.topic, at.partition)))
+                for at in places
+            ]
+
+        return self._link.act("watermarks", look)
+
     def committed(self, places: list[TopicPartition], _timeout: float = 0) -> list[TopicPartition]:
         """Return the group's committed offsets."""
 

@@ -6,11 +6,11 @@ By default, consumers read only committed data. They never commit offsets by the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.kafka.client_log import client_logger
@@ -69,6 +69,19 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
+
+
+def log_ends(consumer: Consumer, topics: Iterable[str], partition: int) -> dict[str, int]:
+    """Return the end of the same partition of several topics, by topic, as `log_range` does, with a single request.
+
+    Raises KafkaException if the request fails.
+    """
+    wanted = [TopicPartition(topic, partition, OFFSET_END) for topic in topics]
+    places = consumer.offsets_for_times(wanted, TIMEOUT_S) if wanted else []
+    for place in places:
+        if place.error is not None:
+            raise KafkaException(place.error)
+    return {place.topic: place.offset for place in places}
 
 
 def read_to_end(

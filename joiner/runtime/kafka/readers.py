@@ -59,8 +59,10 @@ class Readers:
 
     def connect(self, unit: int) -> None:
         """Connect all consumers. Raises KafkaException if a request to Kafka fails."""
+        settings = self.settings
+        topics = (*settings.input_topics, settings.state_topic, *settings.output_topics.values())
         for consumer in (self.stable, self.everything, self.log, self.input):
-            for topic in (*self.settings.input_topics, self.settings.state_topic):
+            for topic in topics:
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:

@@ -34,7 +34,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException
 
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import is_fenced, log_range, make_consumer, names_fencing
+from joiner.runtime.kafka.clients import is_fenced, log_ends, make_consumer, names_fencing
 from joiner.runtime.kafka.pending_markers import PendingMarkers, identity_of
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace, cut, snapshot_records
 from joiner.runtime.kafka.unit_producer import UnitProducer
@@ -245,7 +245,7 @@ class UnitTransactions:
         return self._producer.was_asked_again or self._clock.monotonic_s() - began_s > _LONG_S
 
     def _note_stable_ends(self, topics: Iterable[str]) -> dict[str, int]:
-        stable = {topic: log_range(self._group_metadata_consumer, topic, self._unit)[1] for topic in topics}
+        stable = log_ends(self._group_metadata_consumer, topics, self._unit)
         self._pending.note(stable)
         return stable
 

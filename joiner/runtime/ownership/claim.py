@@ -1,6 +1,6 @@
 """Claims a unit, in the same way after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
-0. Read and check the checkpoint, so that a process with different settings does not fence the owner.
+0. Read and check the checkpoint (early), so that a process with different settings does not fence the owner.
 1. Initialise the transactional id, which fences the previous owner.
 2. Read the checkpoint again.
 3. Look for dangling transactions, which Kafka has failed to end (see `dangling`).
@@ -56,8 +56,11 @@ def claim(
     transactions: UnitTransactions,
     claimant: Claimant,
     readers: Readers,
+    early: Checkpoint | None,
 ) -> Checkpoint:
     """Claim a unit (steps 0-7). Return the checkpoint that was written.
+
+    ``early``: the newest checkpoint, as it was just read, or None if there is none.
 
     Raises `Fenced` if another runner claims the unit, `Aborted` if a transaction fails or its outcome is unknown,
     `UnitStopped` if this runner cannot continue the unit, and KafkaException if Kafka does not answer.
@@ -70,7 +73,6 @@ def claim(
             f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or run `joiner reset` and then "
             "restart the joiner, which creates the topic and starts over"
         )
-    early = read_checkpoint(readers, unit)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()
@@ -244,10 +246,11 @@ class Claimer:
 
         Raises `ClaimLost` (instead of `Fenced`), `ClaimCancelled`, and the other exceptions of the function `claim`.
         """
-        before = read_checkpoint(readers, unit)
+        early = read_checkpoint(readers, unit)
         transactions = warm.transactions if warm else self._services.make_transactions(self._settings, unit)
         readers.check()
         try:
-            return transactions, claim(self._settings, unit, self._services.admin, transactions, claimant, readers)
+            admin = self._services.admin
+            return transactions, claim(self._settings, unit, admin, transactions, claimant, readers, early)
         except Fenced as fenced:
-            raise ClaimLost(before.run if before is not None else "") from fenced
+            raise ClaimLost(early.run if early is not None else "") from fenced

@@ -61,7 +61,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from broker.wire.records import OutputRecord, Rejected, encode
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.checkpoint_log import read_tried
-from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_producer, read_to_end, timed_out
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_ends, log_range, make_producer, read_to_end, timed_out
 from joiner.runtime.kafka.pending_markers import holds_results, identities_in, identity_of
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import FIRST_LOOK_S, LOOK_S, UnitTransactions, offsets_as_text
@@ -291,7 +291,7 @@ def fence_partitions(
     fences = transactions.roll_back(_topics(settings), checkpoint)
     deadline_s, wait_s = clock.monotonic_s() + TIMEOUT_S, FIRST_LOOK_S
     while True:
-        stable = {topic: log_range(readers.stable, topic, unit)[1] for topic in fences}
+        stable = log_ends(readers.stable, fences, unit)
         behind = {topic: at for topic, at in stable.items() if at <= fences[topic]}
         if not behind:
             return fences
@@ -354,7 +354,7 @@ def _encoded(records: Iterable[OutputRecord | Rejected]) -> list[bytes]:
 
 def _ends(unit: int, readers: Readers) -> dict[str, tuple[int, int]]:
     """Return the last stable offset and the end of each partition that the unit writes to, by topic."""
-    return {
-        topic: (log_range(readers.stable, topic, unit)[1], log_range(readers.everything, topic, unit)[1])
-        for topic in _topics(readers.settings)
-    }
+    topics = _topics(readers.settings)
+    # Request the stable ends last: if another program commits a transaction in between, it does not look open.
+    end, stable = (log_ends(consumer, topics, unit) for consumer in (readers.everything, readers.stable))
+    return {topic: (stable[topic], end[topic]) for topic in topics}

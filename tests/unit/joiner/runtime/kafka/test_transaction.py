@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka import snapshot_log, transaction, unit_producer
@@ -150,7 +150,8 @@ class NarrowProducer:
 def transactions(monkeypatch: pytest.MonkeyPatch, producer: NarrowProducer) -> UnitTransactions:
     monkeypatch.setattr(unit_producer, "make_producer", lambda *_given, **_more: producer)
     consumer: Any = SimpleNamespace(
-        consumer_group_metadata=lambda: "group", get_watermark_offsets=lambda *_place, **_options: (0, 1)
+        consumer_group_metadata=lambda: "group",
+        offsets_for_times=lambda places, _timeout: [TopicPartition(one.topic, one.partition, 1) for one in places],
     )
     return UnitTransactions(make_settings(), 3, consumer, SystemClock())
 

@@ -31,7 +31,7 @@ class Site:
 
     def settle(self, *silent: str) -> list[str]:
         """Accept assignments, and let everybody follow them, until nothing changes. Return the reasons."""
-        reasons = []
+        reasons: list[str] = []
         while (following := self.next(*silent)) is not None:
             assert len(reasons) < 100
             assert self.apply(following)
@@ -39,7 +39,12 @@ class Site:
             for name in list(self.state.live):
                 one = self.state.live[name]
                 followed = [unit for unit, given in enumerate(following.units) if name in given.standbys]
-                more = {"host": one.host, "capacity": one.capacity, "leaving": one.leaving, "mixed": one.mixed}
+                more: dict[str, Any] = {
+                    "host": one.host,
+                    "capacity": one.capacity,
+                    "leaving": one.leaving,
+                    "mixed": one.mixed,
+                }
                 self.beat(name, serves=self.owned(name), warm=followed, **more)
         return reasons
 

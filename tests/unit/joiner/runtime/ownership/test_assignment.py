@@ -222,7 +222,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(
     monkeypatch.setattr(claim, "read_checkpoint", lambda *_: pytest.fail("the unit is claimed"))
     nothing: Any = None
     with pytest.raises(UnitStopped, match="no longer exists") as raised:
-        claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"), NO_READERS)
+        claim.claim(settings, UNIT, nothing, nothing, Claimant("run", "one"), NO_READERS, None)
     runner = Runner(clock)
     runner.claims.outcomes = [raised.value]
     runner.wait(5.0)

@@ -63,9 +63,7 @@ def test_what_nobody_ends_is_told_with_the_command_that_does(monkeypatch: pytest
     settings = make_settings()
     names = [settings.state_topic, *settings.output_topics.values()]
     line = dict.fromkeys(names, 20)
-    monkeypatch.setattr(
-        dangling, "log_range", lambda _consumer, topic, _unit: (0, 17 if topic == "machine.out" else 21)
-    )
+    monkeypatch.setattr(dangling, "log_ends", lambda *_: dict.fromkeys(names, 21) | {"machine.out": 17})
     transactions: Any = SimpleNamespace(roll_back=lambda *_given: line)
     readers: Any = SimpleNamespace(stable=None, settings=settings, clock=ManualClock())
     with pytest.raises(KafkaException) as told:
