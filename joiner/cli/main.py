@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -228,6 +228,30 @@ def build_parser() -> argparse.ArgumentParser:
             name, parents=[shared], help=what, description=what, epilog=_EXAMPLES, formatter_class=raw
         )
 
+    _add_runners(add_command)
+    move_parser = add_command("move", "move units to another site while data flows")
+    move_parser.add_argument("--to", required=True, type=_site, help="target site; a runner must be running there")
+    move_parser.add_argument("--units", type=_units, help="units to move, such as 0,3 (default: all)")
+    move_parser.add_argument(
+        "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
+    )
+    _add_drain_and_scale(add_command)
+    status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.add_argument(
+        "--watch",
+        nargs="?",
+        const="2s",
+        type=_seconds,
+        metavar="EVERY",
+        help="repeat at this interval (default: 2s) until Ctrl-C",
+    )
+    reset_parser = add_command("reset", "delete all progress of the application")
+    reset_parser.add_argument("--yes", action="store_true", help="confirm; without it, only show what would happen")
+    return parser
+
+
+def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     run = add_command("run", "run the joins and aligns until stopped")
     run.add_argument("--site", help="name of the site that this process belongs to (default: process)")
     run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
@@ -248,12 +272,9 @@ def build_parser() -> argparse.ArgumentParser:
         runner.add_argument(
             "--take", dest="force_claim", nargs=0, const=True, action=_FormerFlag, help=argparse.SUPPRESS
         )
-    move_parser = add_command("move", "move units to another site while data flows")
-    move_parser.add_argument("--to", required=True, type=_site, help="target site; a runner must be running there")
-    move_parser.add_argument("--units", type=_units, help="units to move, such as 0,3 (default: all)")
-    move_parser.add_argument(
-        "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
-    )
+
+
+def _add_drain_and_scale(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     drain_parser = add_command("drain", "hand over all units of an instance while data flows; it keeps running")
     drain_parser.add_argument("name", metavar="INSTANCE", help="name of the instance, as shown by `joiner status`")
     drain_parser.add_argument("--site", help="name of the instance's site (default: process)")
@@ -268,16 +289,3 @@ def build_parser() -> argparse.ArgumentParser:
     scale_parser.add_argument(
         "--timeout", type=_seconds, default="60s", help="how long to wait until they are members (default: 60s)"
     )
-    status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")
-    status.add_argument("--json", action="store_true", help="print one JSON object")
-    status.add_argument(
-        "--watch",
-        nargs="?",
-        const="2s",
-        type=_seconds,
-        metavar="EVERY",
-        help="repeat at this interval (default: 2s) until Ctrl-C",
-    )
-    reset_parser = add_command("reset", "delete all progress of the application")
-    reset_parser.add_argument("--yes", action="store_true", help="confirm; without it, only show what would happen")
-    return parser

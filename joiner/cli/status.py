@@ -28,9 +28,9 @@ from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint, read_appende
 from joiner.runtime.kafka.clients import log_range, make_admin
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.membership.observer import read_sites
+from joiner.runtime.membership.presence import Members, read_members, state_of
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
-from joiner.runtime.ownership.presence import Members, read_members, state_of
 from joiner.runtime.ownership.unit_reports import read_notices
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.function_failures import FAILED, FAILED_ROWS

@@ -105,9 +105,9 @@ class ApplicationSettings(Section):
     snapshot_interval: Duration = parse_duration("60s")
     buffer_records_max: int = Field(default=1_000_000, ge=1)
     buffer_bytes_max: int = Field(default=2**30, ge=1)
-    session_timeout: Duration = parse_duration("6s")
     standbys: int = Field(default=0, ge=0, le=2)
     failure_timeout: Annotated[Duration, duration_between("200ms", "60s")] = parse_duration("500ms")
+    session_timeout: Duration = parse_duration("6s")
     transaction_timeout: Annotated[Duration, duration_between("1s", "15min")] = parse_duration("60s")
 
     @field_validator("site")

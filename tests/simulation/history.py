@@ -191,7 +191,7 @@ class History:
         elif age % _FEED_AGAIN == _LOOK_EVERY:
             self._feed_last()
         elif age > _HEAL_STEPS_MAX:
-            self._differ(f"not through: {self._where()}")
+            self._differ(f"not through: {_where(self.world, self._settings)}")
 
     def _kill_behind_what_was_forgotten(self) -> None:
         behind = self._incidents.kill_behind
@@ -245,7 +245,7 @@ class History:
         """Return whether all input is consumed, and each unit is owned and served only by its assigned member."""
         kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
         units = range(self._settings.topics.partitions)
-        due = self._assigned()
+        due = _assigned(self.world)
         served = [(number, process.name) for process in self.world.processes for number in running(process.joiner)]
         return (
             sorted(served) == sorted(due.items())
@@ -253,13 +253,6 @@ class History:
             and found.keys() == set(units)
             and all(found[unit].offsets == stable_ends(kafka, self._settings, unit) for unit in units)
         )
-
-    def _assigned(self) -> dict[int, str]:
-        """Return the owners of the units in the newest assignment that a running process knows."""
-        known = [one for process in self.world.processes if (one := membership_in(process.joiner)) is not None]
-        states = [one.state for one in known if isinstance(one, SiteMembership)]
-        newest = max(states, key=lambda state: state.epoch, default=None)
-        return {unit: one.owner for unit, one in enumerate(newest.units)} if newest is not None else {}
 
     def _check_changes_of_owner(self) -> None:
         """Check that processes claimed each other's units only after they were assigned to them, or in a retry."""
@@ -275,23 +268,6 @@ class History:
         self.world.counts["changes of owner"] += taken.total()
         if too_often := taken - allowed:
             self._differ(f"claimed more often than they were assigned: {dict(too_often)}")
-
-    def _where(self) -> str:
-        kafka, found = self.world.kafka, all_progress(self.world.kafka, self._settings)
-        rows = [
-            f"unit {unit}: {found[unit].offsets if unit in found else None} of "
-            f"{stable_ends(kafka, self._settings, unit)}, run {found[unit].run if unit in found else None}"
-            for unit in range(self._settings.topics.partitions)
-        ]
-        rows += [
-            f"{process.run}: { {unit: state.value for unit, state in process.joiner.states.items()} }"
-            for process in self.world.processes
-        ]
-        group = kafka.group(APPLICATION)
-        rows += [
-            f"group: {member.instance} due {sorted(member.due)} has {sorted(member.has)}" for member in group.members
-        ]
-        return "; ".join(rows)
 
     def _judge(self, when: str) -> None:
         self.world.counts["judged"] += 1
@@ -338,3 +314,27 @@ def _extremes(seed: int) -> tuple[int, tuple[float, float] | None]:
     """
     snapshot_bytes_max = random.Random(f"snapshots {seed}").choice([10**9, 10**9, 3 * CHUNK_BYTES])
     return snapshot_bytes_max, random.Random(f"claims {seed}").choice([None, None, (4.0, 9.0), (9.0, 16.0)])
+
+
+def _assigned(world: World) -> dict[int, str]:
+    """Return the owners of the units in the newest assignment that a running process knows."""
+    known = [one for process in world.processes if (one := membership_in(process.joiner)) is not None]
+    states = [one.state for one in known if isinstance(one, SiteMembership)]
+    newest = max(states, key=lambda state: state.epoch, default=None)
+    return {unit: one.owner for unit, one in enumerate(newest.units)} if newest is not None else {}
+
+
+def _where(world: World, settings: JoinerSettings) -> str:
+    kafka, found = world.kafka, all_progress(world.kafka, settings)
+    rows = [
+        f"unit {unit}: {found[unit].offsets if unit in found else None} of "
+        f"{stable_ends(kafka, settings, unit)}, run {found[unit].run if unit in found else None}"
+        for unit in range(settings.topics.partitions)
+    ]
+    rows += [
+        f"{process.run}: { {unit: state.value for unit, state in process.joiner.states.items()} }"
+        for process in world.processes
+    ]
+    group = kafka.group(APPLICATION)
+    rows += [f"group: {member.instance} due {sorted(member.due)} has {sorted(member.has)}" for member in group.members]
+    return "; ".join(rows)

@@ -65,7 +65,7 @@ def test_the_steps_of_a_commit_are_told_in_the_order_of_the_code(monkeypatch: py
     settings = make_settings()
     producer = RecordedSteps(settings.topics)
     monkeypatch.setattr(transaction, "UnitProducer", lambda *_given: producer)
-    monkeypatch.setattr(transaction, "log_range", lambda *_given: (0, 9))
+    monkeypatch.setattr(transaction, "log_ends", lambda _consumer, topics, _unit: dict.fromkeys(topics, 9))
     topics = settings.topics
     effects: Outgoing = {
         topic: Batch.of(None, [b"{}"]) for topic in (topics.out, topics.late, topics.unmatched, topics.rejected)

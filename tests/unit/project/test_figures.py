@@ -48,6 +48,14 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("most 64 times the size", "has lasted for 2 s, and then every 10 s"),
             *("has taken 0.5 s, and repeated every 0.5 s", "wait until 5 s have passed without a repetition"),
             "A snapshot over 8 MiB",
+            *("a retention of one day and 64 MB", "reads the last 2,000 records", "It is written five times per"),
+            "One is written every 10 s",
+        ),
+        "docs/instances.md": (
+            *("five times per", "give the unit up within 5 s", "failure_timeout` (0.5 s)", "2.5 times the longest gap"),
+            *("It is never longer than 6 s", "five times a second", "new owner is ready, for up to 2 s"),
+            *("after half a second at first", "after up to 30 s", "This takes up to 2 s", "at most one day and 64 MB"),
+            "reads the last 2,000 records",
         ),
         "docs/guarantees.md": (
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "checks every 5 s"),

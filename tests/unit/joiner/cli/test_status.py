@@ -17,10 +17,10 @@ from broker.kafka.topics import TopicFacts
 from joiner.cli import status
 from joiner.cli.status import WIDTH, lines_of, read_status
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
+from joiner.runtime.membership.presence import read_members, state_of
 from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.presence import read_members, state_of
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.joiner.runtime.task.test_function_failures import FAILS, Process
