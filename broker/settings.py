@@ -54,6 +54,7 @@ SECTIONS: Final = frozenset(
         "metrics",
         "connector",
         "application",
+        "scaling",
         "spark",
         "join",
         "align",

@@ -35,8 +35,8 @@ with imports_of("joiner"):
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.runners.process import JoinerProcess
-    from joiner.runtime.runners.workers import PROCESSES_MAX, stop_with_supervisor
-    from joiner.runtime.settings import SITE_PATTERN, SPARK, JoinerSettings
+    from joiner.runtime.runners.workers.supervisor import is_worker, stop_with_supervisor
+    from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN, SPARK, JoinerSettings
     from joiner.runtime.shutdown import end_on_signals, leave
 
 _REACH_S: Final = 10.0
@@ -118,7 +118,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
             status = scale(settings, options.processes, options.instance, options.timeout, clock)
         case "spark":
             status = _run_in_spark(options, settings)
-        case _ if options.processes is not None:
+        case _ if options.processes is not None or (settings.scaling.processes is not None and not is_worker()):
             status = run_workers(settings, options, clock)
         case _:
             status = _run(options, settings, clock)

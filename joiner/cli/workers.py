@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Final
 
 from broker.kafka.topics import topic_facts, wait_for_topics
+from broker.settings import SettingsError
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Scale, Workers
 from joiner.runtime.kafka.clients import KAFKA_LOG, make_admin
@@ -18,7 +19,10 @@ from joiner.runtime.kafka.member_log import MemberLog
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.membership.observer import read_sites
 from joiner.runtime.membership.state import SiteState
-from joiner.runtime.runners.workers import Command, WorkerSupervisor
+from joiner.runtime.runners.workers.autoscaler import Autoscaler
+from joiner.runtime.runners.workers.host_load import HostLoad, can_observe
+from joiner.runtime.runners.workers.scaling import start_scaling
+from joiner.runtime.runners.workers.supervisor import Command, WorkerSupervisor
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.shutdown import end_on_signals
 
@@ -30,7 +34,15 @@ _log = logging.getLogger(__name__)
 
 
 def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Clock) -> int:
-    """Run ``options.processes`` workers with the other options of this command. Return the exit status."""
+    """Run workers with the options of this command. Return the exit status.
+
+    Their number is ``options.processes`` or, if that is None, depends on the load (``scaling.processes``). Raises
+    `SettingsError` if the load cannot be observed on this machine.
+    """
+    bounds = settings.scaling.bounds if options.processes is None else None
+    if bounds is not None and not can_observe():
+        message = "scaling.processes works on Linux only: use `joiner run --processes N`"
+        raise SettingsError(message)
     site, instance, host = settings.application.site, settings.application.instance, socket.gethostname()
 
     def command(name: str, number: int) -> Command:
@@ -42,7 +54,7 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
     with closing(_Control(settings)) as control:
         supervisor = WorkerSupervisor(
             instance,
-            options.processes,
+            bounds[0] if bounds is not None else options.processes,
             command,
             clock,
             orders=lambda: [logged.record for logged in control.log.read() if logged.record.site == site],
@@ -51,6 +63,9 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
             ),
         )
         end_on_signals(supervisor.stop, _GRACE_S)
+        if bounds is not None:
+            load = HostLoad(settings, clock)
+            start_scaling(supervisor, Autoscaler(*bounds), load, dry_run=settings.scaling.dry_run)
         return supervisor.run()
 
 

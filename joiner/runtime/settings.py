@@ -58,6 +58,9 @@ MESSAGE_RECORDS: Final = 1_000
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
 """Maps names in the semantics that come from the first release to the current names of these settings."""
 
+PROCESSES_MAX: Final = 64
+"""The greatest number of worker processes on one host."""
+
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
 
@@ -119,6 +122,35 @@ class ApplicationSettings(Section):
         return site
 
 
+class ScalingSettings(Section):
+    """``[scaling]``: how many worker processes `joiner run` runs, depending on the load.
+
+    ``processes``: the least and the greatest number, such as "1-4". ``dry_run``: only log what would be done.
+    """
+
+    processes: Annotated[str, Field(pattern=r"^[1-9]\d?-[1-9]\d?$")] | None = None
+    dry_run: bool = False
+
+    @field_validator("processes")
+    @classmethod
+    def _is_a_range(cls, processes: str | None) -> str | None:
+        low, high = _bounds(processes or "1-1")
+        if not low <= high <= PROCESSES_MAX:
+            message = f"{processes!r}: give the smaller number first, and at most {PROCESSES_MAX}"
+            raise ValueError(message)
+        return processes
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The least and the greatest number of worker processes, or None if their number is fixed."""
+        return None if self.processes is None else _bounds(self.processes)
+
+
+def _bounds(processes: str) -> tuple[int, int]:
+    low, _, high = processes.partition("-")
+    return int(low), int(high)
+
+
 class SparkSettings(Section):
     """``[spark]``: the settings of the Spark stage. ``config`` is passed to Spark unchanged.
 
@@ -144,6 +176,7 @@ class JoinerSettings(ServiceSettings):
     events: EventSettings = EventSettings()
     metrics: MetricsSettings = MetricsSettings()
     application: ApplicationSettings = ApplicationSettings()
+    scaling: ScalingSettings = ScalingSettings()
     spark: SparkSettings = SparkSettings()
     join: list[JoinSettings] = Field(default_factory=list)
     align: list[AlignSettings] = Field(default_factory=list)

@@ -31,7 +31,7 @@ from joiner.functions import BUILT_IN
 from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
 from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
-from joiner.runtime.settings import ApplicationSettings, JoinerSettings, SparkSettings
+from joiner.runtime.settings import ApplicationSettings, JoinerSettings, ScalingSettings, SparkSettings
 from simulator.settings import read_settings
 from tests.unit.project.documents import (
     DOCS,
@@ -58,6 +58,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "events": shared.EventSettings,
     "metrics": shared.MetricsSettings,
     "application": ApplicationSettings,
+    "scaling": ScalingSettings,
     "spark": SparkSettings,
     "join": JoinSettings,
     "align": AlignSettings,

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import MemberRecord, Scale
-
-PROCESSES_MAX: Final = 64
+from joiner.runtime.settings import PROCESSES_MAX
 
 _LOOK_S: Final = 0.1
 _REPORT_S: Final = 5.0
@@ -80,6 +79,24 @@ class WorkerSupervisor:
         self._stop = threading.Event()
         self._status = 0
 
+    @property
+    def wanted(self) -> int:
+        """How many workers there should be."""
+        return self._wanted
+
+    def want(self, count: int, reason: str) -> None:
+        """Change how many workers there should be. Safe to call from any thread."""
+        count = min(max(1, count), PROCESSES_MAX)
+        if count != self._wanted:
+            _log.info("%s worker processes instead of %s: %s", count, self._wanted, reason)
+            self._wanted = count
+
+    def process_ids(self, for_s: float = 0.0) -> list[int]:
+        """Return the ids of the workers that have been running for ``for_s`` seconds. Safe to call from any thread."""
+        before_s = self._clock.monotonic_s() - for_s
+        running = [(one.process, one.started_s) for one in [*self._workers]]
+        return [process.pid for process, at_s in running if process is not None and at_s <= before_s]
+
     def stop(self) -> None:
         """Ask all workers to stop. Safe to call from any thread."""
         self._stop.set()
@@ -98,10 +115,8 @@ class WorkerSupervisor:
 
     def _obey(self) -> None:
         for record in self._orders():
-            if isinstance(record, Scale) and record.instance == self._instance and record.processes != self._wanted:
-                wanted = min(max(1, record.processes), PROCESSES_MAX)
-                _log.info("%s worker processes instead of %s, as ordered", wanted, self._wanted)
-                self._wanted = wanted
+            if isinstance(record, Scale) and record.instance == self._instance:
+                self.want(record.processes, "ordered by `joiner scale`")
 
     def _change_number(self) -> None:
         while len(self._workers) < self._wanted:
@@ -161,6 +176,11 @@ class WorkerSupervisor:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def is_worker() -> bool:
+    """Return whether this process was started by a supervisor."""
+    return PARENT in os.environ
 
 
 def stop_with_supervisor(stop: Callable[[], None]) -> None:

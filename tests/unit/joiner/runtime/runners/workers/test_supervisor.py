@@ -15,8 +15,8 @@ import pytest
 
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import MemberRecord, Scale
-from joiner.runtime.runners import workers
-from joiner.runtime.runners.workers import Command, WorkerSupervisor
+from joiner.runtime.runners.workers import supervisor
+from joiner.runtime.runners.workers.supervisor import Command, WorkerSupervisor
 
 DEADLINE_S = 30.0
 LIVES = (
@@ -65,8 +65,8 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_BACK_OFF_S", (0.05, 0.2))
-    monkeypatch.setattr(workers, "_LOOK_S", 0.01)
+    monkeypatch.setattr(supervisor, "_BACK_OFF_S", (0.05, 0.2))
+    monkeypatch.setattr(supervisor, "_LOOK_S", 0.01)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_worker_that_ends_at_once_is_started_less_and_less_often(
 
 def test_a_worker_ends_when_its_supervisor_does(tmp_path: Path) -> None:
     worker = (
-        "import threading; from joiner.runtime.runners.workers import stop_with_supervisor; "
+        "import threading; from joiner.runtime.runners.workers.supervisor import stop_with_supervisor; "
         "over = threading.Event(); stop_with_supervisor(over.set); print(1, flush=True); over.wait(60)"
     )
     supervisor = (

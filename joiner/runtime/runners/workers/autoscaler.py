@@ -1,0 +1,199 @@
+"""Decides how many worker processes a host needs.
+
+A state machine that uses neither Kafka nor a clock. It is given what was observed at regular intervals, and changes the
+number rarely: after each change, it begins to observe anew.
+
+More workers are needed if input arrives faster than the busy workers consume it. A backlog that is being worked off is
+no reason, nor are held records, nor input that waits for a silent stream: the workers are then not busy. Fewer are
+needed if the remaining ones could easily consume what arrives. What a worker can consume is learnt while the workers
+cannot keep up, so a number that was too small for a load is not chosen again for the same load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+OBSERVED_S: Final = 30.0
+"""How long the workers must be behind before some are added."""
+
+CALM_S: Final = 300.0
+"""How long to observe before a worker is removed. What arrived at the busiest time of these counts."""
+
+_LAG_S: Final = 2.0
+"""The workers are behind if the input that they have not consumed would take them this long."""
+
+_NOW_S: Final = 10.0
+"""The rates of this time tell whether a backlog is being worked off."""
+
+_CATCH_UP_S: Final = 300.0
+"""A backlog that will be worked off within this time is no reason to add workers."""
+
+_BUSY_CORES: Final = 0.6
+"""A worker is busy if it uses this much of a core."""
+
+_ROOM_CORES: Final = 0.3
+"""Workers are added only if this much of the host's cores is idle."""
+
+_RATES_MAX: Final = 1000
+
+_HOT: Final = 0.8
+"""If a single unit has this share of the lag, other units would not gain from more workers, and it cannot be split."""
+
+_LOAD_AFTER_ADDING: Final = 0.8
+_LOAD_AFTER_REMOVING: Final = 0.6
+"""The share of the workers' capacity that the input should take after the change."""
+
+
+class Observation(NamedTuple):
+    """What was observed at a moment.
+
+    ``at_s``: when, in seconds. ``consumed``: the number of records that all units have consumed since some moment.
+    ``lag``: by unit, the number of records in its input logs that it has not consumed. ``cpu_s``: the CPU time that
+    the workers have used since some moment. ``idle_s``: the time, summed over the host's cores, in which they were idle
+    since some moment.
+    """
+
+    at_s: float
+    consumed: int
+    lag: Mapping[int, int]
+    cpu_s: float
+    idle_s: float
+
+
+class Decision(NamedTuple):
+    """How many workers to run from now on, and why."""
+
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What the observations of some time amount to, in records per second and cores."""
+
+    consumed: float
+    arrived: float
+    lag: int
+    hottest: int
+    hottest_share: float
+    busy: float
+    idle: float
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the lag is large, and is not being worked off soon."""
+        if self.lag <= _LAG_S * max(self.consumed, 1.0):
+            return False
+        gain = self.consumed - self.arrived
+        return gain <= 0 or self.lag / gain > _CATCH_UP_S
+
+
+class Autoscaler:
+    """Decides how many workers to run, between ``at_least`` and ``at_most``. `note`: why no workers are added."""
+
+    def __init__(self, at_least: int, at_most: int) -> None:
+        self._at_least, self._at_most = at_least, at_most
+        self._observed = deque[Observation]()
+        # The records per second that arrived, by the time at which that was observed.
+        self._arrived = deque[tuple[float, float]](maxlen=_RATES_MAX)
+        # Since when the workers have been behind.
+        self._behind_s: float | None = None
+        # The records per second that a worker was seen to consume while the workers could not keep up.
+        self._capacity: float | None = None
+        self.note = ""
+
+    def observe(self, seen: Observation, workers: int, running: int) -> Decision | None:
+        """Take an observation into account. Return a decision if the number of workers should change.
+
+        ``workers``: how many there should be. ``running``: how many serve units. While they differ, nothing is decided.
+        """
+        if running != workers:
+            self.begin_anew()
+            return None
+        self._observed.append(seen)
+        while self._observed[0].at_s < seen.at_s - CALM_S - 1:
+            self._observed.popleft()
+        decided = self._add(workers) or self._remove(workers)
+        if decided is not None:
+            self.begin_anew()
+        return decided
+
+    def begin_anew(self) -> None:
+        """Forget what was observed: the number of workers has changed."""
+        self._observed.clear()
+        self._arrived.clear()
+        self._behind_s = None
+
+    def _add(self, workers: int) -> Decision | None:
+        load, now, at_s = self._load(OBSERVED_S, workers), self._load(_NOW_S, workers), self._observed[-1].at_s
+        self.note = ""
+        if now is None or not now.is_behind:
+            self._behind_s = None
+            return None
+        if self._behind_s is None:
+            self._behind_s = at_s
+        if load is None or at_s - self._behind_s < OBSERVED_S:
+            return None
+        behind = (
+            f"{load.lag:,} records behind; {load.arrived:,.0f} arrive and {load.consumed:,.0f} are consumed a second"
+        )
+        if len(self._observed[-1].lag) > 1 and load.hottest_share >= _HOT:
+            self.note = f"{behind}; almost all of them are in unit {load.hottest}, which more workers cannot share"
+        elif load.busy < _BUSY_CORES:
+            self.note = f"{behind}; the workers are not busy: a stream may be silent, or Kafka slow"
+        else:
+            self._capacity = load.consumed / workers
+            if load.idle < _ROOM_CORES:
+                self.note = f"{behind}; no core is idle"
+            elif workers >= self._limit:
+                self.note = f"{behind}; no more than {self._limit} workers are allowed or of use"
+        if self.note or self._capacity is None:
+            return None
+        wanted = math.ceil(load.arrived / self._capacity / _LOAD_AFTER_ADDING)
+        room = workers + max(1, math.floor(load.idle / load.busy))
+        return Decision(min(max(wanted, workers + 1), room, self._limit), behind)
+
+    def _remove(self, workers: int) -> Decision | None:
+        load = self._load(OBSERVED_S, workers)
+        if load is None:
+            return None
+        self._arrived.append((self._observed[-1].at_s, load.arrived))
+        if workers <= self._at_least or load.is_behind or self._load(CALM_S, workers) is None:
+            return None
+        if self._capacity is not None:
+            self._capacity = max(self._capacity, load.consumed / workers)
+        # A worker can use about one core.
+        per_core = load.consumed / load.busy / workers if load.busy else math.inf
+        arrived = max(rate for at_s, rate in self._arrived if at_s >= self._observed[0].at_s)
+        if arrived > _LOAD_AFTER_REMOVING * min(per_core, self._capacity or math.inf) * (workers - 1):
+            return None
+        return Decision(workers - 1, f"at most {arrived:,.0f} records arrive a second, for which that is enough")
+
+    @property
+    def _limit(self) -> int:
+        return max(self._at_least, min(self._at_most, len(self._observed[-1].lag)))
+
+    def _load(self, since_s: float, workers: int) -> _Load | None:
+        """Return the load of the last ``since_s`` seconds, or None if they have not been observed."""
+        last = self._observed[-1]
+        before = [one for one in self._observed if one.at_s <= last.at_s - since_s]
+        if not before:
+            return None
+        first = before[-1]
+        passed_s = last.at_s - first.at_s
+        consumed = (last.consumed - first.consumed) / passed_s
+        lag = sum(last.lag.values())
+        hottest = max(last.lag, key=lambda unit: last.lag[unit], default=0)
+        return _Load(
+            consumed=consumed,
+            arrived=consumed + (lag - sum(first.lag.values())) / passed_s,
+            lag=lag,
+            hottest=hottest,
+            hottest_share=last.lag.get(hottest, 0) / max(1, lag),
+            busy=(last.cpu_s - first.cpu_s) / passed_s / workers,
+            idle=(last.idle_s - first.idle_s) / passed_s,
+        )

@@ -1,0 +1,56 @@
+"""Adds and removes workers of a host while they run, as the autoscaler decides."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from joiner.runtime.kafka.clients import describe
+from joiner.runtime.runners.workers.autoscaler import Autoscaler
+from joiner.runtime.runners.workers.host_load import HostLoad
+from joiner.runtime.runners.workers.supervisor import WorkerSupervisor
+
+_EVERY_S: Final = 5.0
+_STARTED_S: Final = 15.0
+"""A worker that has been running for this long serves its share of the units."""
+
+_log = logging.getLogger(__name__)
+
+
+def start_scaling(supervisor: WorkerSupervisor, scaler: Autoscaler, load: HostLoad, *, dry_run: bool) -> None:
+    """Scale in a thread, which ends with the process, so that a request to Kafka does not delay the supervisor.
+
+    ``dry_run``: only log what would be done.
+    """
+    arguments = supervisor, scaler, load, threading.Event()
+    threading.Thread(target=scale, args=arguments, kwargs={"dry_run": dry_run}, name="scaling", daemon=True).start()
+
+
+def scale(
+    supervisor: WorkerSupervisor, scaler: Autoscaler, load: HostLoad, is_over: threading.Event, *, dry_run: bool
+) -> None:
+    """Observe and scale until ``is_over`` is set."""
+    note = ""
+    with closing(load):
+        while not is_over.wait(_EVERY_S):
+            try:
+                seen = load.observe(supervisor.process_ids())
+            except KafkaException as error:
+                _log.debug("the load is not known: %s", describe(error))
+                scaler.begin_anew()
+                continue
+            wanted = supervisor.wanted
+            decided = scaler.observe(seen, wanted, len(supervisor.process_ids(for_s=_STARTED_S)))
+            if scaler.note != note:
+                note = scaler.note
+                _log.info("%s worker processes: %s", wanted, note or "no longer behind")
+            if decided is None:
+                continue
+            if dry_run:
+                _log.info("would run %s worker processes instead of %s: %s", decided.workers, wanted, decided.reason)
+            else:
+                supervisor.want(decided.workers, decided.reason)

@@ -1,0 +1,115 @@
+"""Instances that come, go and die on real Kafka: units change their owners, and every result is there once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from joiner.cli.status import AssignmentStatus, current_status
+from tests.integration.joiner_application import PARTITIONS, Application, application, flowing
+from tests.integration.services import wait_until
+
+SEED = 83
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+def test_a_standby_takes_over_from_a_killed_owner(app: Application) -> None:
+    app.application += "\nstandbys = 1"
+    with flowing(app, SEED):
+        one, two = app.start(instance="one"), app.start(instance="two")
+        wait_until(lambda: _are_shared(app, "one", "two") and _warm(app) == PARTITIONS, "every standby is warm")
+        one.kill()
+        two.wait_for("one is gone")
+        wait_until(lambda: set(_owners(app)) == {"two"}, "the other instance has all units")
+        wait_until(lambda: _commits_of(app) == {"two"}, "it has committed them")
+    app.wait_until_through()
+    assert two.stop() == 0
+    app.verify()
+
+
+def test_units_are_handed_over_to_instances_that_come_and_from_those_that_go(app: Application) -> None:
+    with flowing(app, SEED + 1):
+        one = app.start(instance="one")
+        wait_until(lambda: set(_owners(app)) == {"one"}, "the only instance has all units")
+        two = app.start(instance="two")
+        wait_until(lambda: _are_shared(app, "one", "two"), "both have units")
+        done = app.command("drain", "one")
+        assert (done.returncode, "one is drained" in done.stdout) == (0, True), done.stdout + done.stderr
+        wait_until(lambda: _commits_of(app) == {"two"}, "the other one has committed all units")
+        assert app.command("drain", "one", "--undo").returncode == 0
+        wait_until(lambda: _are_shared(app, "one", "two"), "both have units again")
+        assert two.stop() == 0
+        assert "handed over" in two.text()
+        wait_until(lambda: _commits_of(app) == {"one"}, "the one that remains has committed all units")
+    app.wait_until_through()
+    assert one.stop() == 0
+    app.verify()
+
+
+def test_the_group_assigns_the_units_while_a_process_of_an_older_release_is_running(app: Application) -> None:
+    with flowing(app, SEED + 2):
+        older = app.start(instance="older", module="tests.integration.older_joiner")
+        wait_until(lambda: _commits_of(app) == {"older"}, "the older process has committed all units")
+        newer = app.start(instance="newer")
+        newer.wait_for("the consumer group assigns the units, because older releases run as older")
+        wait_until(lambda: _commits_of(app) == {"older", "newer"}, "both have units")
+        assert older.stop() == 0
+        newer.wait_for("no older release is running any more")
+        wait_until(lambda: _commits_of(app) == {"newer"}, "the newer process has committed all units")
+        again = app.start(instance="older", module="tests.integration.older_joiner")
+        wait_until(lambda: _commits_of(app) == {"older", "newer"}, "both have units again")
+    app.wait_until_through()
+    assert [one.stop() for one in (newer, again)] == [0, 0]
+    app.verify()
+
+
+def test_the_number_of_worker_processes_changes_while_data_flows(app: Application) -> None:
+    with flowing(app, SEED + 3):
+        workers = app.start("--processes", "1", instance="host")
+        wait_until(lambda: _commits_of(app) == {"host-1"}, "the only worker has committed all units")
+        for count in (2, 1):
+            done = app.command("scale", str(count))
+            assert done.returncode == 0, done.stdout + done.stderr
+            names = {f"host-{number + 1}" for number in range(count)}
+            wait_until(lambda names=names: _commits_of(app) == names, f"{count} workers have committed all units")  # type: ignore[misc] # mypy cannot infer its type
+    app.wait_until_through()
+    assert workers.stop() == 0
+    app.verify()
+
+
+def _assignment(app: Application) -> AssignmentStatus | None:
+    """Return the last assignment of the site as `joiner status` shows it, if it is known."""
+    try:
+        status = current_status(app.settings())
+    except KafkaException:
+        return None  # a topic is being created
+    return None if status is None else status.assignments.get("process")
+
+
+def _owners(app: Application) -> list[str]:
+    return [] if (found := _assignment(app)) is None else found.owners
+
+
+def _warm(app: Application) -> int:
+    return 0 if (found := _assignment(app)) is None else sum(map(len, found.warm))
+
+
+def _are_shared(app: Application, *instances: str) -> bool:
+    """Return whether the assignment is even, and followed."""
+    counts = Counter(_owners(app))
+    is_even = counts.keys() == set(instances) and max(counts.values()) - min(counts.values()) <= 1
+    return is_even and _commits_of(app) == set(instances)
+
+
+def _commits_of(app: Application) -> set[str]:
+    """Return the owners of all units, or nothing as long as a unit has never been claimed."""
+    found = app.checkpoints()
+    return {one.instance for one in found.values()} if len(found) == PARTITIONS else set()
