@@ -8,6 +8,7 @@ Nothing is written. All units are followed by one thread.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from joiner.runtime.settings import JoinerSettings
 INTERVAL_S: Final = 0.2
 """How often each unit is brought to its owner's last checkpoint."""
 
+BEHIND_S: Final = 3.0
+"""A state that was not at its owner's last checkpoint for this long is no longer warm."""
+
 _RETRY_S: Final = 2.0
 
 _TAKE_S: Final = 0.1
@@ -39,9 +43,14 @@ _log = logging.getLogger(__name__)
 class _Followed:
     warm: Warm | None = None
     """None until the state is built, and while the unit has never been claimed."""
-    is_warm: bool = False
     step: Future[Warm | None] | None = None
     due_s: float = 0.0
+    began_s: float = 0.0
+    """When the last step began."""
+    current_s: float = -math.inf
+    """When the state was last at its owner's last checkpoint."""
+    is_behind: bool = False
+    """Whether it was warm, and then fell behind."""
 
 
 class Followers:
@@ -54,8 +63,14 @@ class Followers:
 
     @property
     def warm(self) -> set[int]:
-        """The units whose state was at their owner's last checkpoint when they were last looked at."""
-        return {unit for unit, followed in self._units.items() if followed.is_warm}
+        """The units whose state is at their owner's last checkpoint, or was until a moment ago."""
+        return {unit for unit, lag_s in self.lags_s().items() if lag_s <= BEHIND_S}
+
+    def lags_s(self) -> dict[int, float]:
+        """Return, for each unit with a state, how long ago it was at the owner's last checkpoint. Thread-safe."""
+        now_s = self._clock.monotonic_s()
+        found = [(unit, now_s - followed.current_s) for unit, followed in [*self._units.items()]]
+        return {unit: lag_s for unit, lag_s in found if lag_s < math.inf}
 
     def poll(self, wanted: AbstractSet[int], claimed_soon: AbstractSet[int] = frozenset()) -> None:
         """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
@@ -67,7 +82,9 @@ class Followers:
             if followed.step is not None and followed.step.done():
                 self._after(unit, followed, now_s)
             if followed.step is None and now_s >= followed.due_s:
+                followed.began_s = now_s
                 followed.step = self._services.followers.submit(self._follow, unit, followed.warm)
+            self._note_lag(unit, followed, now_s)
         self._close_ended()
 
     def take(self, unit: int) -> Warm | None:
@@ -103,13 +120,28 @@ class Followers:
             return
         match error := step.exception():
             case None:
-                followed.warm, followed.is_warm, followed.due_s = step.result(), True, now_s + INTERVAL_S
+                is_first, followed.warm = followed.warm is None, step.result()
+                followed.due_s = now_s + INTERVAL_S
+                if is_first and now_s - followed.began_s > BEHIND_S:
+                    # The owner has gone on while the state was built.
+                    followed.due_s = now_s
+                else:
+                    followed.current_s = followed.began_s
             case UnitStopped() | KafkaException():
                 _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error))
                 self._end(followed)
                 self._units[unit] = _Followed(due_s=now_s + _RETRY_S)
             case _:
                 raise error
+
+    def _note_lag(self, unit: int, followed: _Followed, now_s: float) -> None:
+        is_behind = -math.inf < followed.current_s < now_s - BEHIND_S
+        if is_behind != followed.is_behind:
+            followed.is_behind = is_behind
+            how = (
+                "cannot keep up with its owner, so this instance is not counted on" if is_behind else "is current again"
+            )
+            _log.warning("unit %s: the state that is kept warm here %s", unit, how)
 
     def _end(self, followed: _Followed) -> None:
         if followed.step is not None:

@@ -19,8 +19,10 @@ from broker.metrics import TelemetryServer
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.topics import TopicWatch, application_topics
+from joiner.runtime.membership.gauges import expose_membership
 from joiner.runtime.membership.member import Work
 from joiner.runtime.membership.site import SiteMembership
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.followers import Followers
 from joiner.runtime.ownership.services import Services, open_services
@@ -57,6 +59,7 @@ class JoinerProcess:
         self._loop: ProcessLoop | None = None
         """None until the topics exist."""
         self._metrics = JoinerMetrics(settings, claimant, self._telemetry, self._statuses, self._failed_units, clock)
+        expose_membership(self._telemetry.readings, self._site_state, self._standby_lags_s)
 
     @property
     def states(self) -> Mapping[int, UnitState]:
@@ -104,6 +107,12 @@ class JoinerProcess:
     def _statuses(self) -> Mapping[int, UnitStatus]:
         return {} if (loop := self._loop) is None else loop.statuses()
 
+    def _site_state(self) -> SiteState | None:
+        return None if (loop := self._loop) is None else loop.site_state
+
+    def _standby_lags_s(self) -> Mapping[int, float]:
+        return {} if (loop := self._loop) is None else loop.standby_lags_s()
+
     def _failed_units(self) -> Collection[int]:
         return () if (loop := self._loop) is None else loop.supervisor.failed_units
 
@@ -143,6 +152,15 @@ class ProcessLoop:
     def statuses(self) -> Mapping[int, UnitStatus]:
         """Return the figures that the metrics show for each unit. Thread-safe."""
         return self.tasks.statuses()
+
+    @property
+    def site_state(self) -> SiteState:
+        """What this process has read about its site."""
+        return self._membership.state
+
+    def standby_lags_s(self) -> Mapping[int, float]:
+        """See `Followers.lags_s`."""
+        return self._followers.lags_s()
 
     def run(self, is_over: Callable[[], bool]) -> int:
         """Serve units until ``is_over()`` is true or all units have failed.

@@ -62,7 +62,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "checks every 5 s"),
             "a snapshot of up to 8 MiB",
         ),
-        "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)",),
+        "docs/metrics.md": ("60 s (latency: 1 h; recovery: 5 min)", "after 3 s, the instance"),
         "docs/moving.md": (
             *(
                 "repeats it every 0.5 s",

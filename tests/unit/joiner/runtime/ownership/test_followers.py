@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import followers as module
 from joiner.runtime.ownership.eligibility import Claimant
-from joiner.runtime.ownership.followers import INTERVAL_S, Followers
+from joiner.runtime.ownership.followers import BEHIND_S, INTERVAL_S, Followers
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
@@ -139,3 +139,32 @@ def test_a_unit_that_was_reset_is_not_warm(site: Site) -> None:
     site.clock.now_s += INTERVAL_S
     site.poll(0)
     assert site.followers.warm == set()
+
+
+def test_a_state_that_cannot_keep_up_is_not_counted_on_until_it_is_current_again(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.poll(0)
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    site.clock.now_s += BEHIND_S + 0.1
+    site.followers.poll({0})
+    assert site.followers.warm == set()
+    assert site.followers.lags_s() == {0: pytest.approx(BEHIND_S + INTERVAL_S + 0.1)}
+    assert caplog.text.count("cannot keep up") == 1
+    site.pool.run()
+    site.followers.poll({0})
+    site.clock.now_s += INTERVAL_S
+    site.poll(0)
+    assert site.followers.warm == {0}
+    assert caplog.text.count("is current again") == 1
+
+
+def test_a_state_that_takes_long_to_build_is_warm_once_it_has_caught_up(site: Site) -> None:
+    site.followers.poll({0})
+    site.clock.now_s += 10 * BEHIND_S
+    site.pool.run()
+    site.followers.poll({0})
+    assert site.followers.warm == set()
+    site.poll(0)
+    assert site.followers.warm == {0}
