@@ -61,6 +61,7 @@ snapshot_interval = "2s"
 snapshot_records = 1500
 session_timeout = "6s"
 transaction_timeout = "10s"
+standbys = {standbys}
 
 {operators}
 [db_connector]
@@ -231,6 +232,8 @@ class ChaosPipeline:
     folder: Path
     events: Path
     rate: int
+    standbys: int = 1
+    """How many standbys each unit has."""
     name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:8]}")
     services: dict[str, Service] = field(default_factory=dict)
     configs: dict[str, Path] = field(default_factory=dict)
@@ -262,6 +265,7 @@ class ChaosPipeline:
                 name=names[application.name],
                 data=f"{names[application.reads]}.out" if application.reads else f"{self.name}.data",
                 operators=application.operators,
+                standbys=self.standbys,
                 partitions=PARTITIONS,
                 kafka=self.servers.stack.kafka.address,
                 influxdb=self.servers.stack.influxdb.url,
