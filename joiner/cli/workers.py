@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import socket
 import sys
 from contextlib import closing
@@ -43,18 +44,28 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
     if bounds is not None and not can_observe():
         message = "scaling.processes works on Linux only: use `joiner run --processes N`"
         raise SettingsError(message)
+    count, at_most = (options.processes, options.processes) if bounds is None else bounds
+    settings.listen_of(at_most - 1)
     site, instance, host = settings.application.site, settings.application.instance, socket.gethostname()
+    # Only these workers claim units of other sites, and only when they are started for the first time.
+    forcing = {f"{instance}-{number + 1}" for number in range(count)} if options.force_claim else set[str]()
 
     def command(name: str, number: int) -> Command:
-        more = [f"--{flag.replace('_', '-')}" for flag in ("standby", "force_claim") if getattr(options, flag)]
-        config = ["--config", str(options.config)] if options.config else []
         arguments = [sys.executable, "-m", "joiner", "run", "--instance", name, "--log-level", options.log_level]
-        return Command([*arguments, *config, *more], _environment(settings, number))
+        if options.config:
+            arguments += ["--config", str(options.config)]
+        if options.standby:
+            arguments.append("--standby")
+        if name in forcing:
+            forcing.remove(name)
+            arguments.append("--force-claim")
+        listen = settings.listen_of(number)
+        return Command(arguments, {} if listen is None else {"LSB_METRICS__LISTEN": listen})
 
     with closing(_Control(settings)) as control:
         supervisor = WorkerSupervisor(
             instance,
-            bounds[0] if bounds is not None else options.processes,
+            count,
             command,
             clock,
             orders=lambda: [logged.record for logged in control.log.read() if logged.record.site == site],
@@ -87,10 +98,11 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
     with closing(ControlLog(settings)) as control:
         control.write(Scale(site=site, instance=instance, processes=count))
     said: tuple[int, int] | None = None
+    worker = rf"{re.escape(instance)}-\d+"
     while clock.monotonic_s() - began_s < timeout_s:
         state = _state(settings, clock)
         workers = None if state is None else state.workers.get(instance)
-        serving = [] if state is None else [name for name in state.live if name.startswith(f"{instance}-")]
+        serving = [] if state is None else [name for name in state.live if re.fullmatch(worker, name)]
         now = (len(serving), workers.wanted if workers is not None else 0)
         if now != said:
             said = now
@@ -113,15 +125,6 @@ class _Control:
     def close(self) -> None:
         """Stop reading."""
         self.log.close(_CLOSE_S)
-
-
-def _environment(settings: JoinerSettings, number: int) -> dict[str, str]:
-    """Each worker listens for metrics at the configured port plus its number, counted from 0."""
-    listen = settings.metrics.listen
-    if listen is None:
-        return {}
-    host, _, port = listen.rpartition(":")
-    return {"LSB_METRICS__LISTEN": f"{host}:{int(port) + number}"}
 
 
 def _supervisors(settings: JoinerSettings, clock: Clock) -> dict[str, Workers]:

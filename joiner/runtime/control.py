@@ -14,6 +14,9 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
+TAIL: Final = 2_000
+"""How many of the records before its start an instance reads. A summary is among them if any instance is running."""
+
 FORMAT_VERSION: Final = 1
 """The format version of these records. Readers skip records of a higher version and of unknown kinds."""
 
@@ -153,15 +156,18 @@ class UnitAssignment(msgspec.Struct, frozen=True, array_like=True):
     standbys: list[str] = []
 
 
+_Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Assignment(_OfSite, frozen=True, kw_only=True):
     """Assigns the units of a site, in the order of their numbers.
 
-    It replaces the assignment of the epoch before. ``gone``: instances that have not been heard of for too long, each
+    It replaces all assignments of smaller epochs. ``gone``: instances that have not been heard of for too long, each
     with the offset of its last heartbeat. ``by``: the instance that wrote it. ``reason``: what has changed, for
     operators.
     """
 
-    epoch: int
+    epoch: _Epoch
     units: list[UnitAssignment]
     gone: dict[str, int] = {}
     by: str = ""
@@ -199,7 +205,7 @@ class Summary(_OfSite, frozen=True, kw_only=True):
     """
 
     read: int
-    epoch: int
+    epoch: _Epoch
     units: list[UnitAssignment]
     drained: list[str] = []
     reason: str = ""

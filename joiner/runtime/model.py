@@ -99,6 +99,9 @@ class FirstRecord(msgspec.Struct, frozen=True):
     start: int
 
 
+Basis = tuple[dict[str, int], dict[str, str], str]
+
+
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a unit has consumed its input, and who owns the unit.
 
@@ -131,6 +134,14 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     written: dict[str, FirstRecord] = {}
     result_ends: dict[str, int] = {}
     aligns: dict[str, AlignSummary] = {}
+
+    @property
+    def basis(self) -> Basis:
+        """What a unit's state depends on besides the consumed offsets. It changes only after a reset.
+
+        The offsets at which the application started the unit, the ids of the input topics, and the fingerprint.
+        """
+        return self.start, self.topics, self.fingerprint
 
     @property
     def owner(self) -> str:

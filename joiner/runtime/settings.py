@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from broker.settings import (
+    PORT_MAX,
     Duration,
     EventSettings,
     KafkaSettings,
@@ -267,6 +268,23 @@ class JoinerSettings(ServiceSettings):
         if self.topics.has_rows:
             return "topics.data_format"
         return "application.results" if self.application.results == "arrow" else None
+
+    def listen_of(self, number: int) -> str | None:
+        """Return the address of the metrics of instance ``number`` of several on a host, or None if there are none.
+
+        The number is added to the port, but port 0 stays 0. Raises `SettingsError` if the port would be too high.
+        """
+        if self.metrics.listen is None:
+            return None
+        host, _, first = self.metrics.listen.rpartition(":")
+        port = int(first) + number if int(first) else 0
+        if port > PORT_MAX:
+            message = (
+                f"metrics.listen: instance {number} would listen on port {port}, but the highest port is {PORT_MAX}; "
+                "choose a lower port for the first instance, or port 0 to choose any free port"
+            )
+            raise SettingsError(message)
+        return f"{host}:{port}"
 
     @property
     def state_topic(self) -> str:

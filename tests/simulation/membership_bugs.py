@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -55,10 +56,21 @@ def _records_after_a_summary_are_skipped() -> AbstractContextManager[None]:
     begin = Member._begin  # noqa: SLF001
 
     def forget(self: Member, state: SiteState, now_s: float) -> None:
-        self._unsure = [one for one in self._unsure or [] if not isinstance(one.record, Assignment)]
+        self._unsure = deque(one for one in self._unsure or () if not isinstance(one.record, Assignment))
         begin(self, state, now_s)
 
     return _changed(Member, "_begin", forget)
+
+
+@contextmanager
+def _the_log_is_taken_for_complete() -> Iterator[None]:
+    assign = SiteState._assign  # noqa: SLF001
+
+    def next_only(self: SiteState, assignment: Assignment) -> bool:
+        return assignment.epoch == self.epoch + 1 and assign(self, assignment)
+
+    with _changed(SiteState, "_assign", next_only), _changed(SiteState, "_adopt", lambda *_: False):
+        yield
 
 
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
@@ -72,6 +84,8 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     ),
     "observed_gaps_are_ignored": lambda: _changed(detector, "_GAPS", 0.0),
     "nobody_is_silent": lambda: _changed(FailureDetector, "silent", lambda *_: set()),
+    "an_outage_is_taken_for_failures": lambda: _changed(Member, "is_in_touch", lambda *_: True),
+    "the_log_is_taken_for_complete": _the_log_is_taken_for_complete,
     "records_after_a_summary_are_skipped": _records_after_a_summary_are_skipped,
     "the_load_is_not_balanced": lambda: _changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
     "standbys_are_not_replaced": lambda: _changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001

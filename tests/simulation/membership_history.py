@@ -24,6 +24,7 @@ STALLS: Final = 30
 STALL_EVERY_S: Final = 2.0
 STALL_S: Final = 1.0
 UNSTEADY_CLAIMS_MAX: Final = 30
+BLINK_S: Final = (0.4, 0.6)
 _HALF: Final = 0.5
 
 
@@ -108,6 +109,60 @@ def play_unsteadily(seed: int) -> str:
     return f"{world.claims - before} claims" if world.claims - before > UNSTEADY_CLAIMS_MAX else ""
 
 
+def play_blinks(seed: int) -> tuple[str, World]:
+    """Suspend each instance for about the failure timeout. Return what is wrong, or an empty text, and the world."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8]), standbys=random.choice([0, 1]))
+    names = ["a0", "b0", "a1", "b1"]
+    for name in names:
+        world.start(name)
+    world.run(START_S)
+    for name in random.sample(names, len(names)):
+        world.stall(name, random.uniform(*BLINK_S))
+        world.run(world.now_s + START_S)
+    world.run(world.now_s + SETTLED_S)
+    claims = world.claims
+    world.run(world.now_s + STILL_S)
+    return _fault(world, len(names), claims), world
+
+
+def play_outage(seed: int) -> str:
+    """Let Kafka be unreachable several times. No unit may change its owner. Return what is wrong, or an empty text."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 1]))
+    names = ["a0", "b0", "a1", "b1"][: random.choice([2, 3, 4])]
+    for name in names:
+        world.start(name)
+    world.run(2 * START_S)
+    claims = world.claims
+    for _ in range(3):
+        world.cut(random.choice([0.3, 0.7, 1.5, 5, 20]))
+        world.run(world.outage_s + START_S)
+    if world.claims != claims:
+        return f"{world.claims - claims} claims after an outage"
+    return _fault(world, len(names), claims)
+
+
+def play_truncation(seed: int) -> str:
+    """Suspend an instance until the log has lost what it missed. Return what is wrong, or an empty text."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 1]))
+    names = ["a0", "b0", "a1"]
+    for name in names:
+        world.start(name)
+    world.run(2 * START_S)
+    late = random.choice(names)
+    world.stall(late, LONGEST_STALL_S, log_kept=random.choice([0, 5, 50]))
+    for name in names:
+        if name != late and random.random() < _HALF:
+            world.after(random.uniform(2, 5), partial(world.kill, name))
+            world.after(random.uniform(5, 8), partial(world.start, name))
+    world.run(2 * START_S + LONGEST_STALL_S + SETTLED_S)
+    claims = world.claims
+    world.run(world.now_s + STILL_S)
+    return _fault(world, len(names), claims)
+
+
 def play_upgrade(seed: int) -> str:
     """Replace processes of an older release by this one, one by one, perhaps back and forth. Return what is wrong."""
     random = Random(seed)
@@ -140,8 +195,8 @@ def _fault(world: World, count: int, claims: int) -> str:
 def _faults(world: World, count: int, claims: int) -> Iterator[str]:
     instances = list(world.instances.values())
     accepted = world.accepted()
-    if any(one.member.state.epoch != len(accepted) for one in instances):
-        yield f"{len(accepted)} assignments count, the instances say {[one.member.state.epoch for one in instances]}"
+    if any(one.member.state.epoch != accepted[-1].epoch for one in instances):
+        yield f"assignment {accepted[-1].epoch} counts, instances have {[one.member.state.epoch for one in instances]}"
     if world.longest_pause_s > PAUSE_S:
         yield f"a unit was not served for {world.longest_pause_s:.1f} s while an instance could have served it"
     if len({(one.member.state.epoch, str(one.member.state.units)) for one in instances}) != 1:

@@ -25,6 +25,7 @@ LOOP_S: Final = 0.03
 COMMIT_S: Final = 0.1
 LEAVING_S: Final = 5.0
 CATCH_UP_S: Final = 0.1
+CLIENT_WAITS_S: Final = 1.0
 
 
 @dataclass
@@ -81,6 +82,9 @@ class World:
         """How often an instance was fenced that was not suspended."""
         self.loss = 0.0
         """The probability that a record is lost."""
+        self.outage_s = 0.0
+        """Until this time, Kafka is unreachable for everybody."""
+        self._waiting: list[tuple[MemberRecord, float]] = []
         self.older: dict[str, Older] = {}
         self._left_group_s: dict[str, float] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -134,18 +138,36 @@ class World:
         one = self.instances[name]
         one.member.leaving, one.leaves_s = True, self.now_s + LEAVING_S
 
-    def stall(self, name: str, for_s: float) -> None:
-        """Suspend an instance."""
+    def stall(self, name: str, for_s: float, *, log_kept: int | None = None) -> None:
+        """Suspend an instance. ``log_kept``: how many records the log still has when it continues; None: all."""
         one = self.instances[name]
         one.until_s = self.now_s + for_s
         one.sees_s = one.until_s + CATCH_UP_S
+        if log_kept is not None:
+            self.after(for_s, lambda: setattr(one, "position", max(one.position, len(self.log) - log_kept)))
 
     def write(self, record: MemberRecord) -> None:
         """Append a record, unless it is lost. Readers see it after a delay."""
-        if self.random.random() >= self.loss:
+        if self.now_s < self.outage_s:
+            self._waiting.append((record, self.now_s))
+        elif self.random.random() >= self.loss:
             delay_s = self.random.choice([0.002, 0.005, 0.05])
             before_s = self.log[-1][1] if self.log else 0.0
             self.log.append((record, max(before_s, self.now_s + delay_s)))
+
+    def cut(self, for_s: float) -> None:
+        """Make Kafka unreachable. Clients write what they have waited with for less than a second afterwards."""
+        self.outage_s = self.now_s + for_s
+
+        def end() -> None:
+            waiting, self._waiting = self._waiting, []
+            clients = sorted({id(record) % 7 for record, _ in waiting}, key=lambda _: self.random.random())
+            for client in clients:
+                for record, at_s in waiting:
+                    if id(record) % 7 == client and self.now_s - at_s < CLIENT_WAITS_S:
+                        self.write(record)
+
+        self.after(for_s, end)
 
     def drain(self, name: str, *, drained: bool) -> None:
         """Drain an instance, or end that."""
@@ -161,8 +183,8 @@ class World:
             elif isinstance(record, Left):
                 heard.pop(record.instance, None)
             elif isinstance(record, Assignment):
-                is_next = record.epoch == len(found) + 1
-                if is_next and all(heard.get(name, -1) <= at for name, at in record.gone.items()):
+                is_newer = not found or record.epoch > found[-1].epoch
+                if is_newer and all(heard.get(name, -1) <= at for name, at in record.gone.items()):
                     found.append(record)
         return found
 
@@ -251,7 +273,9 @@ class World:
         restore_s = 0.02 if unit in one.warm else self.random.uniform(0.1, 1.0)
 
         def fenced() -> None:
-            if one.claims.get(unit) == mine:
+            if self.now_s < self.outage_s:
+                self._later(one, self.outage_s - self.now_s + self.random.uniform(0, 0.1), fenced)
+            elif one.claims.get(unit) == mine:
                 self.duels += any(other.serves.get(unit) == self.fence[unit] for other in self.healthy())
                 self.fence[unit] = mine
                 self._later(one, restore_s, served)

@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 
 from tests.simulation.membership_bugs import BUGS
-from tests.simulation.membership_history import play, play_calmly, play_unsteadily, play_upgrade
+from tests.simulation.membership_history import (
+    play,
+    play_blinks,
+    play_calmly,
+    play_outage,
+    play_truncation,
+    play_unsteadily,
+    play_upgrade,
+)
 
-SEEDS = int(os.environ.get("LSB_MEMBERSHIP_SEEDS") or 150)
+SEEDS = int(os.environ.get("LSB_MEMBERSHIP_SEEDS") or 40)
 """How many histories of each kind to play."""
 
 SEEDS_MAX = 400
 
+PLAYS: Final[dict[str, Callable[[int], str]]] = {
+    "troubled": lambda seed: play(seed)[0],
+    "blinks": lambda seed: play_blinks(seed)[0],
+    "calm": play_calmly,
+    "unsteady": play_unsteadily,
+    "upgrade": play_upgrade,
+    "outage": play_outage,
+    "truncation": play_truncation,
+}
+
 
 def wrong(kind: str, seed: int) -> str:
     """Play a history of a kind. Return what is wrong, or an empty text."""
-    if kind == "troubled":
-        return play(seed)[0]
-    return {"calm": play_calmly, "unsteady": play_unsteadily, "upgrade": play_upgrade}[kind](seed)
+    return PLAYS[kind](seed)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # enough for a large LSB_MEMBERSHIP_SEEDS
-@pytest.mark.parametrize("kind", ["troubled", "calm", "unsteady", "upgrade"])
+@pytest.mark.parametrize("kind", PLAYS)
 def test_in_the_end_each_unit_is_served_by_the_instance_that_is_assigned(kind: str) -> None:
     found = {seed: fault for seed in range(1, SEEDS + 1) if (fault := wrong(kind, seed))}
     assert not found
 
 
 def test_everything_that_can_go_wrong_does() -> None:
-    worlds = [play(seed)[1] for seed in range(1, 41)]
+    worlds = [world for seed in range(1, 41) for world in (play(seed)[1], play_blinks(seed)[1])]
     states = [one.member.state for world in worlds for one in world.instances.values()]
     assert sum(state.wrong_suspicions for state in states)
     assert sum(state.refuted for state in states)
@@ -44,7 +62,7 @@ def test_everything_that_can_go_wrong_does() -> None:
 def test_a_planted_defect_is_found(name: str) -> None:
     with BUGS[name]():
         for seed in range(1, SEEDS_MAX + 1):
-            for kind in ("troubled", "calm", "unsteady", "upgrade"):
+            for kind in PLAYS:
                 if fault := wrong(kind, seed):
                     sys.stdout.write(f"{name}: found in the {kind} history {seed}: {fault}\n")
                     return

@@ -6,16 +6,14 @@ Unlike `ControlLog`, it also reads the last records that were written before it 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from joiner.runtime.control import Logged, MemberRecord, decode_member, encode
+from joiner.runtime.control import TAIL, Logged, MemberRecord, decode_member, encode
 from joiner.runtime.kafka.clients import describe, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
-
-TAIL: Final = 2_000
-"""How many of the records before its start an instance reads. A summary is among them if any instance is running."""
 
 OFFSET_TAIL_BASE: Final = -2000
 """librdkafka's logical offset for the end of a log, from which the number of records is subtracted."""
@@ -38,7 +36,8 @@ class MemberLog:
         self._consumer = make_consumer(
             settings.kafka, settings.application.name, fetch_queue_backoff_ms=2, fetch_wait_max_ms=500
         )
-        self._producer = make_producer(settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS)
+        self._make_producer = partial(make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS)
+        self._producer = self._make_producer()
         self._begin()
 
     def read(self) -> list[Logged]:
@@ -65,6 +64,8 @@ class MemberLog:
             self._producer.poll(0)
         except (KafkaException, BufferError) as error:
             _log.debug("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
+            if isinstance(error, KafkaException) and error.args[0].fatal():
+                self._producer = self._make_producer()
 
     def close(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""

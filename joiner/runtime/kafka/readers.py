@@ -17,7 +17,7 @@ from joiner.runtime.kafka.clients import log_range, make_consumer, make_reader
 from joiner.runtime.settings import JoinerSettings
 
 if TYPE_CHECKING:
-    from joiner.runtime.model import StateLog
+    from joiner.runtime.model import Basis, StateLog
 
 
 class ClaimCancelled(Exception):
@@ -33,8 +33,8 @@ class Readers:
         """Returns whether the claim was cancelled."""
         self.state: StateLog | None = None
         """The unit's log in the state topic, or None if it has not been read completely."""
-        self.begun_at: dict[str, int] | None = None
-        """The offsets at which the application had started the unit when `state` was read. A reset changes them."""
+        self.basis: Basis | None = None
+        """The basis of the checkpoint in `state` when that was read first."""
 
     @cached_property
     def stable(self) -> Consumer:

@@ -1,7 +1,7 @@
 """Computes the next assignment of a site from its state.
 
-The assignment is sticky. A unit changes its owner only if the owner is gone, leaves or is drained, or, one unit at a
-time, to balance the load. Load is the number of units in relation to the capacity.
+The assignment is sticky. A unit changes its owner only if the owner is gone, leaves, is drained or cannot serve it, or
+to balance the load. Load is the number of units in relation to the capacity.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def next_assignment(
         planner.adopt_servers()
     else:
         planner.replace_owners()
-        if planner.is_unchanged() and planner.has_settled():
+        if planner.is_unchanged():
             planner.balance()
     planner.choose_standbys()
     if planner.is_unchanged() and not planner.silent:
@@ -56,12 +56,10 @@ class _Planner:
         self._live: Mapping[str, Heartbeat] = {
             name: heartbeat for name, heartbeat in state.live.items() if name not in self.silent
         }
-        # Instances that may have units.
-        self._able = {
-            name: max(_CAPACITY_MIN, heartbeat.capacity)
-            for name, heartbeat in sorted(self._live.items())
-            if not heartbeat.leaving and name not in state.drained
-        }
+        staying = [name for name, heartbeat in sorted(self._live.items()) if not heartbeat.leaving]
+        # Instances that may have units: drained ones only if there are no others.
+        able = [name for name in staying if name not in state.drained] or staying
+        self._able = {name: max(_CAPACITY_MIN, self._live[name].capacity) for name in able}
         self._load = Counter(owner for owner in self.owners if owner in self._able)
         self._changes: list[str] = []
 
@@ -70,13 +68,6 @@ class _Planner:
         return self.owners == [unit.owner for unit in self._before] and self.standbys == [
             unit.standbys for unit in self._before
         ]
-
-    def has_settled(self) -> bool:
-        """Return whether every unit is served by its owner, or cannot be."""
-        return all(
-            owner not in self._live or unit in self._live[owner].serves or unit in self._live[owner].failed
-            for unit, owner in enumerate(self.owners)
-        )
 
     def adopt_servers(self) -> None:
         """Let each unit be owned by the instance that serves it, or by none if that is of an older release."""
@@ -89,41 +80,62 @@ class _Planner:
     def replace_owners(self) -> None:
         """Give the units of instances that cannot have them to others."""
         for unit, owner in enumerate(self.owners):
-            if owner in self._able:
+            # A unit that cannot be served by its owner stays there, unless another instance still serves it.
+            if owner in self._able and (self._can_serve(owner, unit) or self._state.server(unit) in {None, owner}):
                 continue
             heir = self._heir(unit)
+            if heir == owner:
+                continue
             if heir is None:
                 # A leaving owner keeps serving until it stops.
                 self.owners[unit] = owner if owner in self._live else ""
                 continue
             self._load[heir] += 1
+            self._load[owner] -= 1
             self.owners[unit] = heir
             if owner:
                 self._note(f"{owner} {self._why_not(owner)}")
 
     def balance(self) -> None:
-        """Move one unit from the most loaded instance to the least loaded one, if that makes the loads more equal."""
-        settled = [name for name in self._able if self._state.members[name].is_settled]
-        if not settled:
-            return
-        least = min(settled, key=lambda name: ((self._load[name] + 1) / self._able[name], name))
-        most = max(self._able, key=lambda name: (self._load[name] / self._able[name], name))
-        if (self._load[least] + 1) / self._able[least] >= self._load[most] / self._able[most]:
-            return
-        units = [unit for unit, owner in enumerate(self.owners) if owner == most]
-        unit = min(units, key=lambda unit: (least not in self._warm(unit), least not in self.standbys[unit], unit))
-        self.owners[unit] = least
-        self._load[most] -= 1
-        self._load[least] += 1
-        self._note(f"unit {unit} to {least} to balance the load")
+        """Move units from the most loaded instances to the least loaded ones until the loads are as equal as possible.
+
+        Only units that are served move, because what their owner cannot serve, others cannot either.
+        """
+        stuck: set[str] = set()
+        while True:
+            settled = [name for name in self._able if self._state.members[name].is_settled]
+            donors = [name for name in self._able if name not in stuck]
+            if not settled or not donors:
+                return
+            least = min(settled, key=lambda name: ((self._load[name] + 1) / self._able[name], name))
+            most = max(donors, key=lambda name: (self._load[name] / self._able[name], name))
+            if (self._load[least] + 1) / self._able[least] >= self._load[most] / self._able[most]:
+                return
+            unit = self._to_move(most, least)
+            if unit is None:
+                stuck.add(most)
+                continue
+            self.owners[unit] = least
+            self._load[most] -= 1
+            self._load[least] += 1
+            self._note(f"{least} gets units to balance the load")
+
+    def _to_move(self, source: str, target: str) -> int | None:
+        """Return the unit of ``source`` that ``target`` could take over most easily, or None if there is none."""
+        served = set(self._live[source].serves)
+        units = [unit for unit, owner in enumerate(self.owners) if owner == source and unit in served]
+        units = [unit for unit in units if unit not in self._live[target].failed]
+        is_standby = {unit: target in self.standbys[unit] for unit in units}
+        return min(units, key=lambda unit: (target not in self._warm(unit), not is_standby[unit], unit), default=None)
 
     def choose_standbys(self) -> None:
         """Keep the standbys that are able, and add others, on other hosts if possible."""
         followed = Counter(name for names in self.standbys for name in names)
         for unit, owner in enumerate(self.owners):
-            kept = [name for name in self.standbys[unit] if name in self._able and name != owner][: self._wanted]
+            kept = [name for name in self.standbys[unit] if name in self._able and name != owner]
+            kept = [name for name in kept if self._can_serve(name, unit)][: self._wanted]
             while len(kept) < self._wanted:
-                free = [name for name in self._able if name != owner and name not in kept]
+                free = [name for name in self._able if name not in {owner, *kept} and self._can_serve(name, unit)]
                 if not free:
                     break
                 hosts = {self._live[name].host for name in (owner, *kept) if name in self._live}
@@ -151,17 +163,23 @@ class _Planner:
 
         def order(name: str) -> tuple[object, ...]:
             rank = ranks.index(name) if name in ranks and name in warm else len(ranks)
-            return name != serving, rank, (self._load[name] + 1) / self._able[name], name
+            load = (self._load[name] + 1) / self._able[name]
+            return name != serving, not self._can_serve(name, unit), rank, load, name
 
         return min(self._able, key=order)
 
     def _warm(self, unit: int) -> set[str]:
         return {name for name, heartbeat in self._live.items() if unit in heartbeat.warm}
 
+    def _can_serve(self, name: str, unit: int) -> bool:
+        return unit not in self._live[name].failed
+
     def _why_not(self, name: str) -> str:
         if name in self.silent or name not in self._live:
             return "is gone"
-        return "is leaving" if self._live[name].leaving else "is drained"
+        if self._live[name].leaving:
+            return "is leaving"
+        return "is drained" if name in self._state.drained else "cannot serve all of its units"
 
     def _note(self, change: str) -> None:
         if change not in self._changes:

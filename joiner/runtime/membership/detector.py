@@ -30,7 +30,8 @@ class FailureDetector:
     """Watches the members that `hear` reports. ``timeout_s``: the shortest silence that counts as a failure."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+        self.shortest_s = timeout_s
+        """The shortest silence that counts as a failure."""
         self._heard: dict[str, _Heard] = {}
 
     def hear(self, instance: str, now_s: float) -> None:
@@ -39,12 +40,17 @@ class FailureDetector:
         if heard is None:
             self._heard[instance] = _Heard(now_s)
             return
-        heard.longest_s = max(heard.longest_s * _FORGETTING, now_s - heard.at_s)
+        heard.longest_s = max(heard.longest_s * _FORGETTING, now_s - heard.at_s, 0.0)
         heard.at_s = now_s
 
     def forget(self, instance: str) -> None:
         """Stop watching an instance."""
         self._heard.pop(instance, None)
+
+    def forgive(self, for_s: float) -> None:
+        """Do not count this much of the silence of each instance: the log was silent, or the reader was suspended."""
+        for heard in self._heard.values():
+            heard.at_s += for_s
 
     def silent(self, now_s: float) -> set[str]:
         """Return the instances that have not been heard of for too long."""
@@ -54,4 +60,4 @@ class FailureDetector:
         """Return the silence after which an instance counts as gone, in seconds."""
         heard = self._heard.get(instance)
         longest_s = heard.longest_s if heard is not None else 0.0
-        return min(max(self._timeout_s, _GAPS * longest_s), max(self._timeout_s, LIMIT_S))
+        return min(max(self.shortest_s, _GAPS * longest_s), max(self.shortest_s, LIMIT_S))

@@ -6,11 +6,12 @@ record that is lost or late causes at most a delay.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from joiner.runtime.control import Assignment, Heartbeat, Left, Logged, MemberRecord, Summary
+from joiner.runtime.control import TAIL, Assignment, Heartbeat, Left, Logged, MemberRecord, Summary, UnitAssignment
 from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.state import SiteState
@@ -23,6 +24,9 @@ PATIENCE_S: Final = 5.0
 
 SUMMARY_S: Final = 10.0
 """Interval between summaries. An instance that joins causes one at once."""
+
+_BEATS_MISSED: Final = 3
+"""A failure is not suspected before this many heartbeats are missing."""
 
 _RANK_S: Final = 0.05
 """Instances propose an assignment in turn, so that usually only one of them writes it."""
@@ -95,12 +99,16 @@ class Member:
         self._beat: Heartbeat | None = None
         self._beat_s = now_s
         # Records that were read before the state that they change is known; None once it is known.
-        self._unsure: list[Logged] | None = []
+        self._unsure: deque[Logged] | None = deque(maxlen=TAIL)
         # The first heartbeat of this run, and when it was read back.
         self._joined: Logged | None = None
         self._joined_s = now_s
+        # When a heartbeat of this run was last read back.
+        self._own_s = now_s
         self._summary_s = now_s
         self._summed: set[str] = set()
+        # When to contradict a summary that is out of date.
+        self._correction_s: float | None = None
         self._proposal: _Proposal | None = None
         self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
         self._ready_s: dict[int, float] = {}
@@ -108,7 +116,12 @@ class Member:
     @property
     def owned(self) -> frozenset[int]:
         """The units that this instance should serve."""
-        return frozenset(unit for unit, one in enumerate(self.state.units) if one.owner == self._me.instance)
+        return frozenset(unit for unit, one in enumerate(self._assigned) if one.owner == self._me.instance)
+
+    @property
+    def _assigned(self) -> list[UnitAssignment]:
+        # The records may come from another program.
+        return self.state.units[: self._units]
 
     @property
     def is_assigned(self) -> bool:
@@ -124,7 +137,11 @@ class Member:
     def is_replaced(self) -> bool:
         """Whether another process has started under the name of this instance."""
         member = self.state.members.get(self._me.instance)
-        return member is not None and member.before == self._me.run
+        return member is not None and self._me.run in member.before
+
+    def is_in_touch(self, now_s: float) -> bool:
+        """Return whether this instance reads what it writes, without long delays."""
+        return self._joined is not None and now_s - self._own_s <= self._shortest_s / 2
 
     @property
     def has_others(self) -> bool:
@@ -137,8 +154,13 @@ class Member:
     def hear(self, logged: Logged, now_s: float) -> None:
         """Process a record of the control topic."""
         record = logged.record
-        if self._joined is None and isinstance(record, Heartbeat) and record.run == self._me.run:
-            self._joined, self._joined_s = logged, now_s
+        if isinstance(record, Heartbeat) and record.run == self._me.run:
+            if self._joined is None:
+                self._joined, self._joined_s = logged, now_s
+            else:
+                # If it comes late, so do those of others.
+                self._detector.forgive(max(0.0, now_s - self._own_s - 2 * self._interval_s))
+            self._own_s = now_s
         if self._unsure is None:
             self._apply(logged, now_s)
             return
@@ -153,7 +175,7 @@ class Member:
 
     def _begin(self, state: SiteState, now_s: float) -> None:
         """Begin with a state, and apply the records after it."""
-        unsure, self._unsure = self._unsure or [], None
+        unsure, self._unsure = self._unsure or deque(), None
         self.state = state
         for logged in unsure:
             # Members are not in a summary.
@@ -162,14 +184,25 @@ class Member:
 
     def _apply(self, logged: Logged, now_s: float) -> None:
         record = logged.record
+        before = self.state.members.get(record.instance) if isinstance(record, Heartbeat) else None
         accepted = self.state.apply(record, logged.offset)
         match record:
-            case Heartbeat(site=self.state.site, instance=instance) if instance != self._me.instance:
-                self._detector.hear(instance, self._time_of(logged, now_s))
+            case Heartbeat(site=self.state.site, instance=instance, run=run) if instance != self._me.instance:
+                if before is not None and before.heartbeat.run != run:
+                    # The time between two runs is no gap between heartbeats.
+                    self._detector.forget(instance)
+                if self.state.members[instance].heartbeat.run == run:
+                    self._detector.hear(instance, self._time_of(logged, now_s))
             case Left(site=self.state.site, instance=instance):
                 self._detector.forget(instance)
-            case _ if accepted:
-                self._proposal = None
+            case Summary(site=self.state.site, epoch=epoch):
+                # Its author has missed an assignment, because the log was truncated while it was suspended.
+                is_late = epoch < self.state.epoch
+                self._correction_s = now_s + self._rank(set()) * _RANK_S if is_late else None
+            case _:
+                pass
+        if accepted:
+            self._proposal = None
 
     def _time_of(self, logged: Logged, now_s: float) -> float:
         """Return when a record was written, by this instance's clock: records from before it joined may be old."""
@@ -184,7 +217,7 @@ class Member:
         if self._unsure is not None:
             # If nobody answers, this instance is the first, or the others are starting as well.
             if self._joined is not None and now_s - self._joined_s >= self._timing.failure_timeout_s:
-                self._begin(SiteState(self._me.site, is_partial=True), now_s)
+                self._begin(SiteState(self._me.site), now_s)
             return records
         return [*records, *self._propose(now_s), *self._sum_up(now_s)]
 
@@ -193,7 +226,7 @@ class Member:
         serve: set[int] = set()
         release: set[int] = set()
         follow: set[int] = set()
-        for unit, one in enumerate(self.state.units if self.is_assigned else ()):
+        for unit, one in enumerate(self._assigned if self.is_assigned else ()):
             if one.owner == self._me.instance:
                 (serve if self._may_serve(unit, work, now_s) else follow).add(unit)
                 continue
@@ -223,13 +256,24 @@ class Member:
             leaving=self.leaving,
             mixed=self.sees_older,
         )
-        interval_s = max(self._timing.interval_s, len(self.state.live) / BEATS_PER_S_MAX)
-        if beat != self._beat or now_s - self._beat_s >= interval_s:
+        if beat != self._beat or now_s - self._beat_s >= self._interval_s:
             self._beat, self._beat_s = beat, now_s
             yield beat
 
+    @property
+    def _interval_s(self) -> float:
+        """The time between heartbeats in seconds: longer if there are many members."""
+        return max(self._timing.interval_s, len(self.state.live) / BEATS_PER_S_MAX)
+
+    @property
+    def _shortest_s(self) -> float:
+        """The shortest silence that counts as a failure, in seconds."""
+        return max(self._timing.failure_timeout_s, _BEATS_MISSED * self._interval_s)
+
     def _propose(self, now_s: float) -> Iterator[MemberRecord]:
-        silent = self._detector.silent(now_s) & self.state.live.keys()
+        self._detector.shortest_s = self._shortest_s
+        # An instance that does not read its own heartbeats cannot know whether others write any.
+        silent = self._detector.silent(now_s) & self.state.live.keys() if self.is_in_touch(now_s) else set[str]()
         proposed = self._next_assignment(silent)
         if proposed is None:
             self._proposal = None
@@ -252,8 +296,10 @@ class Member:
         live = self.state.live
         runs = {beat.run for beat in live.values()}
         is_due = not runs <= self._summed or now_s - self._summary_s >= SUMMARY_S
-        if is_due and self.state.epoch and min(live, default="") == self._me.instance:
-            self._summary_s, self._summed = now_s, runs
+        is_mine = is_due and min(live, default="") == self._me.instance
+        is_correction = self._correction_s is not None and now_s >= self._correction_s
+        if self.state.epoch and (is_mine or is_correction):
+            self._summary_s, self._summed, self._correction_s = now_s, runs, None
             yield self.state.summary()
 
     def _rank(self, silent: set[str]) -> int:

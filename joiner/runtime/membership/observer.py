@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import TopicPartition
 
-from joiner.runtime.control import Logged, Summary, decode_member
+from joiner.runtime.control import Logged, decode_member
 from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
 from joiner.runtime.membership.member import SUMMARY_S
 from joiner.runtime.membership.state import SiteState
@@ -45,9 +45,5 @@ def fold(records: Iterable[Logged]) -> dict[str, SiteState]:
     sites: dict[str, SiteState] = {}
     for logged in records:
         record = logged.record
-        state = sites.setdefault(record.site, SiteState(record.site, is_partial=True))
-        if isinstance(record, Summary) and record.epoch > state.epoch:
-            state.epoch, state.reason = record.epoch, record.reason
-            state.units, state.drained = list(record.units), set(record.drained)
-        state.apply(record, logged.offset)
+        sites.setdefault(record.site, SiteState(record.site)).apply(record, logged.offset)
     return sites

@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from joiner.runtime.clock import Clock
@@ -49,8 +49,10 @@ class OlderRelease:
                 if member.client_id != CLIENT_ID
             )
         except KafkaException as error:
-            # The group does not exist yet, or this process may not describe it.
+            # If Kafka is unreachable, the last answer counts. Without any, this process may not describe the group.
             _log.debug("group %r: %s", self._group, describe(error))
+            if self.is_known and error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                return
             older = []
         if bool(older) != self.is_running:
             _log.info(

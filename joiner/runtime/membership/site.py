@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 from joiner.runtime.kafka.member_log import MemberLog
@@ -26,6 +27,8 @@ _STUCK_S: Final = 60.0
 _BEATS: Final = 5
 """Heartbeats per failure timeout."""
 
+_SILENT_S: Final = 10.0
+_PAUSE_S: Final = 1.0
 _TURN_S: Final = 0.02
 _CLOSE_S: Final = 0.5
 
@@ -41,6 +44,10 @@ class Host(Protocol):
 
     def hand_over(self, units: list[int]) -> None:
         """Stop serving units that another instance is ready to claim."""
+        ...
+
+    def held_up(self) -> AbstractSet[int]:
+        """Return the units that cannot be handed over at the moment, because a large snapshot is being written."""
         ...
 
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback of the consumer group
@@ -82,7 +89,7 @@ class SiteMembership:
             clock.monotonic_s(),
         )
         self._known = Work()
-        self._polled_s = clock.monotonic_s()
+        self._polled_s = self._silent_s = clock.monotonic_s()
         self._epoch = 0
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -101,7 +108,8 @@ class SiteMembership:
     @property
     def has_heirs(self) -> bool:
         """Whether another instance could serve this one's units."""
-        return self._member.is_assigned and self._member.has_others and not self._member.is_mixed
+        member = self._member
+        return member.has_others and not member.is_mixed and member.is_in_touch(self._clock.monotonic_s())
 
     def leave(self) -> None:
         """Ask for other owners of this instance's units."""
@@ -121,15 +129,17 @@ class SiteMembership:
                 "own name with --instance or application.instance"
             )
         self._note_assignment()
+        self._note_silence()
         serves = self._known.serves
         if self._member.is_mixed:
-            self.units, self.follow = set(self._group.units), orders.follow - self._group.units
-            if lost := sorted(serves - self.units):
+            before, self.units = self.units, set(self._group.units)
+            self.follow = orders.follow - self.units
+            if lost := sorted((serves | before) - self.units):
                 self._host.give_back(lost, lost=True)
                 self._exchange()
             return
         self.follow = orders.follow
-        units = set(orders.serve | (serves - orders.release))
+        units = set(orders.serve | (serves - (orders.release - self._host.held_up())))
         revoked, self.units = self.units - units, units
         if revoked:
             self._host.hand_over(sorted(revoked))
@@ -171,8 +181,26 @@ class SiteMembership:
     def _stay_alive(self) -> None:
         while not self._is_over.wait(_TURN_S):
             with self._lock:
-                if self._clock.monotonic_s() - self._polled_s < _STUCK_S:
+                if self._clock.monotonic_s() - self._polled_s >= _STUCK_S:
+                    continue
+                try:
                     self._turn()
+                except Exception:  # noqa: BLE001 - a defect must not end the heartbeats
+                    _log.exception("the control topic could not be processed")
+                    self._is_over.wait(_PAUSE_S)
+
+    def _note_silence(self) -> None:
+        """Log that this process does not read what it writes, once this has lasted for some time."""
+        now_s = self._clock.monotonic_s()
+        if self._member.is_in_touch(now_s):
+            self._silent_s = now_s
+        elif now_s - self._silent_s >= _SILENT_S:
+            self._silent_s = now_s
+            _log.warning(
+                "no record of this instance has come back from the control topic for %.0f s: Kafka is unreachable, or "
+                "this process may not write to the topic or read it",
+                _SILENT_S,
+            )
 
     def _note_assignment(self) -> None:
         state = self._member.state

@@ -24,6 +24,9 @@ SETTLED_BEATS: Final = 5
 """A member is given units of other live members only after this many heartbeats, so that an instance that fails soon
 after its start does not make units wander."""
 
+_RUNS_MAX: Final = 16
+"""How many replaced runs of an instance are remembered."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -37,8 +40,8 @@ class Member:
     offset: int
     beats: int = 1
     is_gone: bool = False
-    before: str = ""
-    """The run that this one has replaced."""
+    before: tuple[str, ...] = ()
+    """The last runs of the instance that this one has replaced, directly or indirectly."""
 
     @property
     def is_settled(self) -> bool:
@@ -61,8 +64,6 @@ class SiteState:
     reason: str = ""
     read: int = -1
     """The offset of the last record that was applied."""
-    is_partial: bool = False
-    """Whether the records before the first one that was applied are unknown."""
     version: int = 0
     """Increases whenever something changes that `assign.next_assignment` depends on."""
     wrong_suspicions: int = 0
@@ -71,8 +72,8 @@ class SiteState:
     """How many assignments were ignored because an instance that they declared gone had been heard."""
 
     def apply(self, record: MemberRecord, offset: int) -> bool:
-        """Apply the record at ``offset``. Return whether it is an assignment that was accepted."""
-        self.read = max(self.read, offset)
+        """Apply the record at ``offset``. Return whether it has changed the assignment."""
+        self.read = offset
         if record.site != self.site:
             return False
         match record:
@@ -88,6 +89,8 @@ class SiteState:
                 self.version += 1
             case Workers(instance=instance):
                 self.workers[instance] = record
+            case Summary():
+                return self._adopt(record)
             case Assignment():
                 return self._assign(record)
         return False
@@ -118,7 +121,8 @@ class SiteState:
     @property
     def live(self) -> dict[str, Heartbeat]:
         """The last heartbeats of the members that are not gone."""
-        return {name: member.heartbeat for name, member in self.members.items() if not member.is_gone}
+        # Other threads read this while the runner's thread applies records.
+        return {name: member.heartbeat for name, member in [*self.members.items()] if not member.is_gone}
 
     @property
     def is_mixed(self) -> bool:
@@ -127,17 +131,18 @@ class SiteState:
 
     def server(self, unit: int) -> str | None:
         """Return the live member that serves a unit, or None. Of several, the one that was heard last."""
-        serving = [member for member in self.members.values() if not member.is_gone and unit in member.heartbeat.serves]
+        everyone = [*self.members.values()]
+        serving = [member for member in everyone if not member.is_gone and unit in member.heartbeat.serves]
         return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
 
     def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
         before = self.members.get(heartbeat.instance)
         if before is None:
             now = Member(heartbeat, offset)
-        elif before.before == heartbeat.run:
+        elif heartbeat.run in before.before:
             return  # it was replaced, but has not noticed yet
         elif before.heartbeat.run != heartbeat.run:
-            now = Member(heartbeat, offset, before=before.heartbeat.run)
+            now = Member(heartbeat, offset, before=(*before.before, before.heartbeat.run)[-_RUNS_MAX:])
         elif before.is_gone:
             self.wrong_suspicions += 1
             now = Member(heartbeat, offset, before=before.before)
@@ -151,9 +156,24 @@ class SiteState:
         ):
             self.version += 1
 
+    def _adopt(self, summary: Summary) -> bool:
+        """Adopt a summary that differs. Return whether it does.
+
+        It differs only if an instance has not read all records, because some were removed while it was suspended, or
+        because it knows less about members than the others did when they ignored an assignment. All readers of a
+        summary then agree again.
+        """
+        if summary.epoch < self.epoch or (summary.epoch, summary.units) == (self.epoch, self.units):
+            return False
+        if summary.epoch > self.epoch:
+            self.drained = set(summary.drained)
+        self.epoch, self.units, self.reason = summary.epoch, list(summary.units), summary.reason
+        self.version += 1
+        return True
+
     def _assign(self, assignment: Assignment) -> bool:
-        is_next = assignment.epoch == self.epoch + 1
-        if not is_next and not (self.is_partial and assignment.epoch > self.epoch):
+        # If epochs in between are missing, they were removed before this instance could read them.
+        if assignment.epoch <= self.epoch:
             return False
         for name, offset in assignment.gone.items():
             if name in self.members and self.members[name].offset > offset:

@@ -35,10 +35,10 @@ from joiner.runtime.ownership.dangling import (
 )
 from joiner.runtime.ownership.eligibility import (
     Claimant,
-    TopicUnknown,
     check_continues,
     check_log_range,
     check_partitions,
+    check_topics_exist,
 )
 from joiner.runtime.ownership.restore import replay_effects, unless_fenced
 from joiner.runtime.ownership.services import Services
@@ -67,12 +67,7 @@ def claim(
     """
     # Request the topic ids for every claim, because a topic may have been recreated since this process started.
     topics = topic_facts(admin, settings.input_topics)
-    absent = [topic for topic in settings.input_topics if topic not in topics]
-    if absent:
-        raise TopicUnknown(
-            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or run `joiner reset` and then "
-            "restart the joiner, which creates the topic and starts over"
-        )
+    check_topics_exist(settings, unit, topics)
     if early is not None:
         check_continues(settings, early, topics, claimant)
     transactions.init()

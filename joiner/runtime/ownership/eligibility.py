@@ -51,6 +51,16 @@ class LogShort(UnitStopped):
     """An input log ends before the consumed offset: Kafka has lost records, or a new leader has just been elected."""
 
 
+def check_topics_exist(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts]) -> None:
+    """Check that all input topics are among ``topics``, which a broker knows. Raises `TopicUnknown` if not."""
+    absent = [topic for topic in settings.input_topics if topic not in topics]
+    if absent:
+        raise TopicUnknown(
+            f"unit {unit}: {', '.join(absent)} no longer exists: restore it, or run `joiner reset` and then "
+            "restart the joiner, which creates the topic and starts over"
+        )
+
+
 def check_continues(
     settings: JoinerSettings, found: Checkpoint, topics: dict[str, TopicFacts], claimant: Claimant
 ) -> None:

@@ -2,7 +2,7 @@
 
 A unit's state is built at its owner's last checkpoint and then follows each newer checkpoint, never going past it:
 the emitted set is a function of the consumed offsets, so only what the owner has committed is known to be emitted.
-Nothing is written. All units are followed by one thread.
+Nothing is written.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from joiner.runtime.kafka.clients import describe
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.restore import build_state
+from joiner.runtime.ownership.retry_policy import cause_of
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
@@ -32,6 +33,10 @@ BEHIND_S: Final = 3.0
 """A state that was not at its owner's last checkpoint for this long is no longer warm."""
 
 _RETRY_S: Final = 2.0
+
+_FAILURES_MAX: Final = 3
+_UNABLE_S: Final = 60.0
+"""After so many attempts to build its state, a unit counts as impossible to serve here for so long."""
 
 _TAKE_S: Final = 0.1
 """How long a claim waits for a step that is in progress. After that, the unit is restored from its snapshot."""
@@ -51,6 +56,8 @@ class _Followed:
     """When the state was last at its owner's last checkpoint."""
     is_behind: bool = False
     """Whether it was warm, and then fell behind."""
+    failures: int = 0
+    """How many attempts to build the state have failed."""
 
 
 class Followers:
@@ -60,6 +67,7 @@ class Followers:
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
         self._units: dict[int, _Followed] = {}
         self._ending: list[Future[Warm | None]] = []
+        self._unable_s: dict[int, float] = {}
 
     @property
     def warm(self) -> set[int]:
@@ -71,6 +79,12 @@ class Followers:
         now_s = self._clock.monotonic_s()
         found = [(unit, now_s - followed.current_s) for unit, followed in [*self._units.items()]]
         return {unit: lag_s for unit, lag_s in found if lag_s < math.inf}
+
+    @property
+    def unable(self) -> set[int]:
+        """The units whose state could not be built here lately, for another reason than an unreachable Kafka."""
+        now_s = self._clock.monotonic_s()
+        return {unit for unit, at_s in self._unable_s.items() if now_s - at_s < _UNABLE_S}
 
     def poll(self, wanted: AbstractSet[int], claimed_soon: AbstractSet[int] = frozenset()) -> None:
         """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
@@ -92,6 +106,8 @@ class Followers:
         followed = self._units.pop(unit, None)
         if followed is None:
             return None
+        if followed.step is not None and followed.step.cancel():
+            return followed.warm
         if followed.step is not None:
             self._clock.wait_until_done([followed.step], self._clock.monotonic_s() + _TAKE_S)
         if followed.step is None or (followed.step.done() and followed.step.exception() is None):
@@ -109,7 +125,7 @@ class Followers:
             return warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True)
         state = read_newest(warm.readers, unit)
         checkpoint = state.checkpoint()
-        if checkpoint is None or checkpoint.start != warm.readers.begun_at:
+        if checkpoint is None or checkpoint.basis != warm.readers.basis:
             raise UnitStopped(f"unit {unit}: it was reset")
         warm.unit = build_state(checkpoint, state, warm.readers, warm.unit, level=logging.DEBUG)
         return warm
@@ -118,21 +134,24 @@ class Followers:
         step, followed.step = followed.step, None
         if step is None:
             return
-        match error := step.exception():
-            case None:
-                is_first, followed.warm = followed.warm is None, step.result()
-                followed.due_s = now_s + INTERVAL_S
-                if is_first and now_s - followed.began_s > BEHIND_S:
-                    # The owner has gone on while the state was built.
-                    followed.due_s = now_s
-                else:
-                    followed.current_s = followed.began_s
-            case UnitStopped() | KafkaException():
-                _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error))
-                self._end(followed)
-                self._units[unit] = _Followed(due_s=now_s + _RETRY_S)
-            case _:
-                raise error
+        if (error := step.exception()) is None:
+            self._unable_s.pop(unit, None)
+            is_first, followed.warm = followed.warm is None, step.result()
+            followed.due_s = now_s + INTERVAL_S
+            if is_first and now_s - followed.began_s > BEHIND_S:
+                # The owner has gone on while the state was built.
+                followed.due_s = now_s
+            else:
+                followed.current_s = followed.began_s
+            return
+        # No error of a standby may affect the units that are served here.
+        failures = followed.failures + 1
+        if isinstance(error, UnitStopped) and not cause_of(error).is_transient and failures >= _FAILURES_MAX:
+            self._unable_s[unit] = now_s
+        details = None if isinstance(error, UnitStopped | KafkaException) else error
+        _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error), exc_info=details)
+        self._end(followed)
+        self._units[unit] = _Followed(due_s=now_s + _RETRY_S, failures=failures)
 
     def _note_lag(self, unit: int, followed: _Followed, now_s: float) -> None:
         is_behind = -math.inf < followed.current_s < now_s - BEHIND_S

@@ -59,7 +59,7 @@ def recover(
         # The claim read the log after initialising the transactional id, so only this runner has written to it since.
         state = readers.state if readers.state is not None else read_state(readers, checkpoint.unit)
         # A state built before a reset must not be used, even if its offsets are in range.
-        usable = warm if readers.begun_at == checkpoint.start else None
+        usable = warm if readers.basis == checkpoint.basis else None
         built = build_state(checkpoint, state, readers, usable)
     return Recovered(built, checkpoint, SnapshotPlace.after(state), newest_offsets(checkpoint, state))
 
@@ -69,11 +69,11 @@ def build_state(
 ) -> Unit:
     """Build a unit's state at the offsets of ``checkpoint``. ``state``: the unit's log in the state topic.
 
-    The replay starts from ``warm``, unless ``warm`` is ahead of the checkpoint or behind the newest snapshot: retention
-    may already have removed the input that precedes that snapshot. Raises `UnitStopped` if the state cannot be built.
+    The replay starts from ``warm``, unless ``warm`` is ahead of the checkpoint, or retention has removed the input that
+    follows it. Otherwise, it starts from the newest snapshot. Raises `UnitStopped` if the state cannot be built.
     """
     unit, clock = checkpoint.unit, readers.clock
-    restored = _nearest(readers.settings, checkpoint, state, warm)
+    restored = _nearest(readers, checkpoint, state, warm)
     began_at = dict(restored.offsets)
     check_log_range(readers, unit, restored.offsets)
     started_s = clock.monotonic_s()
@@ -91,12 +91,15 @@ def build_state(
     return restored
 
 
-def _nearest(settings: JoinerSettings, checkpoint: Checkpoint, state: StateLog, warm: Unit | None) -> Unit:
-    if warm is not None:
+def _nearest(readers: Readers, checkpoint: Checkpoint, state: StateLog, warm: Unit | None) -> Unit:
+    if warm is not None and all(at <= checkpoint.offsets[topic] for topic, at in warm.offsets.items()):
         newest = newest_offsets(checkpoint, state)
-        if all(newest[topic] <= at <= checkpoint.offsets[topic] for topic, at in warm.offsets.items()):
+        # Input that follows the newest snapshot is there. What precedes it may have been removed.
+        is_behind = any(at < newest[topic] for topic, at in warm.offsets.items())
+        lows = {topic: low for topic, (low, _) in log_ranges(readers, checkpoint.unit).items()} if is_behind else newest
+        if all(lows[topic] <= at for topic, at in warm.offsets.items()):
             return warm
-    return _from_snapshot(settings, checkpoint.unit, state, checkpoint)
+    return _from_snapshot(readers.settings, checkpoint.unit, state, checkpoint)
 
 
 def newest_offsets(checkpoint: Checkpoint, state: StateLog) -> dict[str, int]:

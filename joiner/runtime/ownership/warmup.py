@@ -16,7 +16,7 @@ from joiner.runtime.kafka.checkpoint_log import read_state
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import Claimant, check_continues
+from joiner.runtime.ownership.eligibility import Claimant, check_continues, check_topics_exist
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.settings import JoinerSettings
@@ -65,9 +65,10 @@ def _warm_up(
         if checkpoint is None or (claimant.may_continue(checkpoint) and not of_own_site):
             return None
         topics = topic_facts(services.admin, settings.input_topics)
+        check_topics_exist(settings, number, topics)
         check_continues(settings, checkpoint, topics, replace(claimant, force=True))
         unit = build_state(checkpoint, state, readers)
-        readers.state, readers.begun_at = state, checkpoint.start
+        readers.state, readers.basis = state, checkpoint.basis
         transactions = services.make_transactions(settings, number)
         transactions.connect()
         undo.pop_all()

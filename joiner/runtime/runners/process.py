@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from typing import Final, NamedTuple
 
@@ -145,6 +146,7 @@ class ProcessLoop:
             settings, claimant, self.tasks, services, metrics, standby=standby, take_warm=self._followers.take
         )
         self._membership = SiteMembership(settings, claimant, self, services)
+        self._units = settings.topics.partitions
         self._leaves_s: float | None = None
         self._polled_s = -math.inf
         telemetry.why_unready = self.why_unready
@@ -211,11 +213,15 @@ class ProcessLoop:
             serves=frozenset(self.tasks.tasks),
             claims=frozenset(supervisor.claiming),
             warm=frozenset(self._followers.warm),
-            failed=frozenset(supervisor.failed_units | supervisor.elsewhere),
+            failed=frozenset(self._unable | supervisor.elsewhere),
         )
 
+    def held_up(self) -> AbstractSet[int]:
+        """See `site.Host`."""
+        return {number for number, task in self.tasks.tasks.items() if task.is_writing_long}
+
     def close(self) -> None:
-        """Release all units within seconds, and leave the group."""
+        """Release all units within seconds, and leave the site."""
         held = self.finish_all()
         self._followers.close()
         self._membership.close()
@@ -226,9 +232,9 @@ class ProcessLoop:
     def why_unready(self) -> str:
         """Return why the process is not ready, or an empty string if it serves every unit assigned to it."""
         if not self._membership.is_assigned:
-            return "the group has not assigned any units yet"
-        missing = self._membership.units - self.tasks.tasks.keys()
-        return f"units {sorted(missing)} are not served: see the log" if missing else ""
+            return "the assignment of the units is not known yet"
+        missing = (self._membership.units | self._followers.unable) - self.tasks.tasks.keys()
+        return f"units {sorted(missing)} cannot be served: see the log" if missing else ""
 
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback's signature
         """Release revoked units. ``lost``: whether the group may already have assigned them to other processes."""
@@ -272,6 +278,11 @@ class ProcessLoop:
             self.tasks.drop(number)
         return held
 
+    @property
+    def _unable(self) -> set[int]:
+        """The units that cannot continue here, or whose state cannot be built here."""
+        return self.supervisor.failed_units | self._followers.unable
+
     def _have_all_failed(self) -> bool:
-        failed = self.supervisor.failed_units
-        return bool(failed) and self._membership.units <= failed
+        failed, units = self.supervisor.failed_units, self._membership.units
+        return (bool(failed) and bool(units) and units <= failed) or len(self._unable) == self._units

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from broker.kafka.topics import TopicError
 from broker.logs import set_up_logs
-from broker.settings import PORT_MAX, SettingsError
+from broker.settings import SettingsError
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import Stop
 from joiner.runtime.kafka.clients import describe
@@ -101,24 +101,14 @@ def _run(order: StageOrder, number: int, attempt: int) -> int:
 def settings_of(settings: JoinerSettings, number: int) -> JoinerSettings:
     """Return the settings of one instance. Its number is added to its name and to the port of its metrics.
 
-    Port 0 stays 0. Raises `SettingsError` if the port would be above `PORT_MAX`.
+    Raises `SettingsError` if the port would be too high.
     """
     application, metrics = settings.application, settings.metrics
     name = f"{application.instance}-{number}"
-    listen = metrics.listen
-    if listen is not None:
-        host, _, first = listen.rpartition(":")
-        port = int(first) + number if int(first) else 0
-        if port > PORT_MAX:
-            raise SettingsError(
-                f"metrics.listen: instance {number} would listen on port {port}, but the highest port is {PORT_MAX}; "
-                "choose a lower port for the first instance, or port 0 to choose any free port"
-            )
-        listen = f"{host}:{port}"
     return settings.model_copy(
         update={
             "application": application.model_copy(update={"instance": name}),
-            "metrics": metrics.model_copy(update={"listen": listen}),
+            "metrics": metrics.model_copy(update={"listen": settings.listen_of(number)}),
         }
     )
 

@@ -145,13 +145,15 @@ class Autoscaler:
             self.note = f"{behind}; almost all of them are in unit {load.hottest}, which more workers cannot share"
         elif load.busy < _BUSY_CORES:
             self.note = f"{behind}; the workers are not busy: a stream may be silent, or Kafka slow"
+        elif load.consumed <= 0:
+            self.note = f"{behind}; the workers are restoring their units, or Kafka does not respond"
         else:
             self._capacity = load.consumed / workers
             if load.idle < _ROOM_CORES:
                 self.note = f"{behind}; no core is idle"
             elif workers >= self._limit:
                 self.note = f"{behind}; no more than {self._limit} workers are allowed or of use"
-        if self.note or self._capacity is None:
+        if self.note or not self._capacity:
             return None
         wanted = math.ceil(load.arrived / self._capacity / _LOAD_AFTER_ADDING)
         room = workers + max(1, math.floor(load.idle / load.busy))

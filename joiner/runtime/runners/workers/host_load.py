@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import TIMEOUT_S, make_consumer
@@ -37,6 +37,9 @@ class HostLoad:
         at = [(topic, unit) for topic in self._topics for unit in range(self._units)]
         committed = self._consumer.committed([TopicPartition(*place) for place in at], TIMEOUT_S)
         ends = self._consumer.offsets_for_times([TopicPartition(*place, OFFSET_END) for place in at], TIMEOUT_S)
+        for place in (*committed, *ends):
+            if place.error is not None:
+                raise KafkaException(place.error)
         end_of = {(place.topic, place.partition): place.offset for place in ends}
         consumed, lag = 0, Counter(dict.fromkeys(range(self._units), 0))
         for place in committed:

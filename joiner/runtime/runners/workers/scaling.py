@@ -39,7 +39,7 @@ def scale(
         while not is_over.wait(_EVERY_S):
             try:
                 seen = load.observe(supervisor.process_ids())
-            except KafkaException as error:
+            except (KafkaException, OSError) as error:
                 _log.debug("the load is not known: %s", describe(error))
                 scaler.begin_anew()
                 continue

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from broker.settings import SettingsError
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import MemberRecord, Scale
 from joiner.runtime.settings import PROCESSES_MAX
@@ -28,9 +29,13 @@ _BACK_OFF_S: Final = (0.5, 30.0)
 _STEADY_S: Final = 60.0
 """A worker that has run for this long begins with the first wait again."""
 
+_RUNS_S: Final = 10.0
+"""A worker that has run for this long can start with these settings."""
+
 _STOP_S: Final = 10.0
 _SETTINGS_STATUS: Final = 2
-"""The exit status of a worker that cannot start with these settings."""
+"""The exit status of a worker that cannot start with these settings. The supervisor ends only if no worker has ever
+run for long: later, the cause may be a file that is being edited, or a port that is in use for a moment."""
 
 PARENT: Final = "LSB_SUPERVISOR"
 """The environment variable that holds the process id of a worker's supervisor."""
@@ -78,6 +83,7 @@ class WorkerSupervisor:
         self._said_s = 0.0
         self._stop = threading.Event()
         self._status = 0
+        self._has_run = False
 
     @property
     def wanted(self) -> int:
@@ -136,20 +142,27 @@ class WorkerSupervisor:
             if status is not None:
                 self._note_end(worker, status, now_s)
             is_leaving = any(one.name == worker.name for one in self._leaving)
-            if worker.process is None and now_s >= worker.due_s and not is_leaving and not self._status:
-                worker.process, worker.started_s = self._start(worker.name, number), now_s
+            if worker.process is not None:
+                self._has_run |= now_s - worker.started_s >= _RUNS_S
+            elif now_s >= worker.due_s and not is_leaving and not self._status:
+                try:
+                    worker.process, worker.started_s = self._start(worker.name, number), now_s
+                except (OSError, SettingsError) as error:  # too many processes, too little memory, too high a port
+                    self._start_later(worker, f"not started: {error}", now_s)
 
     def _note_end(self, worker: _Worker, status: int, now_s: float) -> None:
         worker.process = None
-        if status == _SETTINGS_STATUS:
+        if status == _SETTINGS_STATUS and not self._has_run:
             _log.error("worker %s cannot start with these settings; see its message", worker.name)
             self._status = status
             return
         if now_s - worker.started_s >= _STEADY_S:
             worker.wait_s = _BACK_OFF_S[0]
+        self._start_later(worker, f"signal {-status}" if status < 0 else f"status {status}", now_s)
+
+    def _start_later(self, worker: _Worker, why: str, now_s: float) -> None:
         worker.due_s = now_s + worker.wait_s
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        _log.warning("worker %s has ended (%s); starting it again in %.1f s", worker.name, how, worker.wait_s)
+        _log.warning("worker %s has ended (%s); starting it again in %.1f s", worker.name, why, worker.wait_s)
         worker.wait_s = min(2 * worker.wait_s, _BACK_OFF_S[1])
 
     def _start(self, name: str, number: int) -> subprocess.Popen[bytes]:

@@ -64,6 +64,7 @@ def shown(
     topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
     monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
     monkeypatch.setattr(status, "read_notices", lambda _settings, _clock: list(notices))
+    monkeypatch.setattr(status, "read_sites", lambda _settings, _clock: {})
     by_unit = {one.unit: AppendedCheckpoint(one, int((NOW_S - age_s) * 1000)) for one in records}
     monkeypatch.setattr(status, "read_appended", lambda _readers, unit: by_unit.get(unit))
     monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))

@@ -39,13 +39,9 @@ class Site:
             for name in list(self.state.live):
                 one = self.state.live[name]
                 followed = [unit for unit, given in enumerate(following.units) if name in given.standbys]
-                more: dict[str, Any] = {
-                    "host": one.host,
-                    "capacity": one.capacity,
-                    "leaving": one.leaving,
-                    "mixed": one.mixed,
-                }
-                self.beat(name, serves=self.owned(name), warm=followed, **more)
+                more = {what: getattr(one, what) for what in ("host", "capacity", "leaving", "mixed", "failed")}
+                serves = [unit for unit in self.owned(name) if unit not in one.failed]
+                self.beat(name, serves=serves, warm=followed, **more)
         return reasons
 
     def owned(self, name: str) -> list[int]:
@@ -59,14 +55,12 @@ def test_the_units_are_spread_evenly() -> None:
     assert site.next() is None
 
 
-def test_an_instance_that_joins_gets_its_share_one_unit_after_the_other_and_no_other_unit_moves() -> None:
+def test_an_instance_that_joins_gets_its_share_in_one_assignment_and_no_other_unit_moves() -> None:
     site = Site("a", units=6)
     site.settle()
     site.beat("b")
     before = [one.owner for one in site.state.units]
-    reasons = site.settle()
-    assert len(reasons) == 3
-    assert all("to b to balance the load" in reason for reason in reasons)
+    assert site.settle() == ["b gets units to balance the load"]
     after = [one.owner for one in site.state.units]
     assert [(old, new) for old, new in zip(before, after, strict=True) if old != new] == [("a", "b")] * 3
 
@@ -188,3 +182,81 @@ def test_a_standby_that_is_not_warm_comes_after_one_that_is() -> None:
     following = site.next()
     assert following is not None
     assert following.units == [UnitAssignment(owner, [warm, cold])]
+
+
+def test_sixteen_instances_that_start_together_share_the_units_in_one_assignment() -> None:
+    names = [f"i{number:02}" for number in range(16)]
+    site = Site(names[0], units=64)
+    site.settle()
+    for name in names[1:]:
+        site.beat(name)
+    assert len(site.settle()) == 1
+    assert {len(site.owned(name)) for name in names} == {4}
+
+
+def test_a_unit_that_its_owner_does_not_serve_is_not_moved_to_balance_the_load() -> None:
+    site = Site("a", units=4)
+    site.settle()
+    site.beat("a", serves=[1, 2, 3], failed=[0])
+    site.beat("b")
+    site.settle()
+    assert 0 in site.owned("a")
+    assert len(site.owned("b")) == 2
+
+
+def test_a_unit_that_a_new_owner_cannot_build_goes_back_to_the_instance_that_serves_it() -> None:
+    site = Site("a", units=2, standbys=1)
+    site.settle()
+    site.beat("b")
+    following = site.next()
+    assert following is not None
+    site.apply(following)
+    (unit,) = site.owned("b")
+    site.beat("b", failed=[unit])
+    site.settle()
+    assert site.owned("a") == [0, 1] or site.owned("b") == [1 - unit]
+    assert unit in site.owned("a")
+    assert "b" not in site.state.units[unit].standbys
+
+
+def test_a_unit_that_nobody_can_serve_stays_where_it_is() -> None:
+    site = Site("a", "b", units=2)
+    site.settle()
+    (unit,) = site.owned("a")
+    for failed in ([unit], []):
+        site.beat("a", serves=[], failed=[unit])
+        site.beat("b", serves=site.owned("b"), failed=failed)
+        assert site.next() is None
+
+
+def test_if_all_instances_are_drained_they_serve_the_units_nevertheless() -> None:
+    site = Site("a", "b", units=4)
+    site.settle()
+    for name in "ab":
+        site.apply(Drain(site="plain", instance=name))
+    site.settle("b")
+    assert site.owned("a") == [0, 1, 2, 3]
+
+
+def test_who_has_missed_an_assignment_agrees_again_with_the_next_one_or_with_a_summary() -> None:
+    site = Site("a", "b", units=4)
+    site.settle()
+    late = SiteState.of(site.state.summary())
+    site.settle("b")
+    site.beat("c")
+    site.settle()
+    summary, following = site.state.summary(), Assignment(site="plain", epoch=site.state.epoch + 1, units=[])
+    assert late.epoch < site.state.epoch - 1
+    for record in (following, summary):
+        state = SiteState.of(late.summary())
+        assert state.apply(record, 1000)
+        assert (state.epoch, state.units) == (record.epoch, record.units)
+    assert not site.state.apply(late.summary(), 1001), "an older summary changes nothing"
+
+
+def test_a_run_that_was_replaced_is_ignored_even_after_several_replacements() -> None:
+    site = Site("a")
+    for run in ("first", "second", "third"):
+        site.apply(Heartbeat(site="plain", instance="x", run=run))
+    site.apply(Heartbeat(site="plain", instance="x", run="first", serves=[3]))
+    assert site.state.members["x"].heartbeat.run == "third"

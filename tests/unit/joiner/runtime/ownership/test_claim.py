@@ -51,7 +51,7 @@ def test_a_state_that_was_prepared_before_a_reset_is_not_continued(
     monkeypatch.setattr(restore, "check_log_range", lambda *_given: None)
     monkeypatch.setattr(restore, "_replay", lambda _readers, unit, *_rest: built.append(unit))
     readers = Readers(settings, ManualClock())
-    readers.state, readers.begun_at = StateLog(0), {DATA: 3}
+    readers.state, readers.basis = StateLog(0), make_checkpoint(start={DATA: 3}).basis
     warm = Unit(settings, 0, {DATA: 9})
     checkpoint = make_checkpoint(start={DATA: start}, offsets={DATA: 12})
     restore.recover(None, checkpoint, readers, warm)  # type: ignore[arg-type] # nothing is committed

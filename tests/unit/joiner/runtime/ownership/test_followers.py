@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import followers as module
-from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.eligibility import Claimant, TopicUnknown
 from joiner.runtime.ownership.followers import BEHIND_S, INTERVAL_S, Followers
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
@@ -44,7 +44,7 @@ class Site:
         self.pool, self.clock = Pool(), ManualClock()
         self.closed: list[int] = []
         self.fault: Exception | None = None
-        self.start = {"data": 0}
+        self.basis = ({"data": 0}, {"data": "id"}, "fingerprint")
         monkeypatch.setattr(module, "warm_up", self._warm_up)
         monkeypatch.setattr(module, "read_newest", lambda _readers, _unit: SimpleNamespace(checkpoint=self._checkpoint))
         monkeypatch.setattr(module, "build_state", self._build)
@@ -60,11 +60,11 @@ class Site:
         assert of_own_site
         if self.fault is not None:
             raise self.fault
-        readers = SimpleNamespace(begun_at=self.start, close=lambda: self.closed.append(unit))
+        readers = SimpleNamespace(basis=self.basis, close=lambda: self.closed.append(unit))
         return SimpleNamespace(unit=0, readers=readers, transactions=None)
 
     def _checkpoint(self) -> Any:
-        return SimpleNamespace(start=self.start)
+        return SimpleNamespace(basis=self.basis)
 
     def _build(self, _checkpoint: Any, _state: Any, _readers: Any, state: int, **_more: Any) -> int:
         if self.fault is not None:
@@ -133,9 +133,17 @@ def test_a_state_that_cannot_be_kept_warm_is_built_anew_later(site: Site, fault:
     assert site.followers.warm == {0}
 
 
-def test_a_unit_that_was_reset_is_not_warm(site: Site) -> None:
+@pytest.mark.parametrize(
+    "basis",
+    [
+        ({"data": 5}, {"data": "id"}, "fingerprint"),
+        ({"data": 0}, {"data": "another id"}, "fingerprint"),
+        ({"data": 0}, {"data": "id"}, "another fingerprint"),
+    ],
+)
+def test_a_unit_that_was_reset_is_not_warm(site: Site, basis: Any) -> None:
     site.poll(0)
-    site.start = {"data": 5}
+    site.basis = basis
     site.clock.now_s += INTERVAL_S
     site.poll(0)
     assert site.followers.warm == set()
@@ -168,3 +176,32 @@ def test_a_state_that_takes_long_to_build_is_warm_once_it_has_caught_up(site: Si
     assert site.followers.warm == set()
     site.poll(0)
     assert site.followers.warm == {0}
+
+
+@pytest.mark.parametrize("fault", [KeyError("data"), MemoryError(), KafkaException(KafkaError(1)), UnitStopped("no")])
+def test_no_error_of_a_standby_affects_the_units_that_are_served(site: Site, fault: Exception) -> None:
+    site.fault = fault
+    for _ in range(5):
+        site.poll(0)
+        site.clock.now_s += 10
+    assert site.followers.warm == set()
+    assert site.followers.unable == ({0} if isinstance(fault, UnitStopped) else set())
+    site.fault = None
+    site.poll(0)
+    assert (site.followers.warm, site.followers.unable) == ({0}, set())
+
+
+def test_a_passing_obstacle_does_not_make_a_unit_impossible(site: Site) -> None:
+    site.fault = TopicUnknown("the broker has just started")
+    for _ in range(5):
+        site.poll(0)
+        site.clock.now_s += 10
+    assert site.followers.unable == set()
+
+
+def test_a_step_that_has_not_begun_costs_a_claim_nothing(site: Site) -> None:
+    site.poll(0)
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    assert len(site.pool.waiting) == 1
+    assert site.followers.take(0) is not None
