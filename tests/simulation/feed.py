@@ -123,6 +123,7 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     aligns = [] if application["results"] == "arrow" else chosen
     if (interval := apart.choice([None, "100ms", "1s"])) is not None:
         application["watermark_interval"] = interval
+    application["standbys"] = apart.choice([0, 0, 0, 1])
     given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)
 

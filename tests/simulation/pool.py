@@ -39,7 +39,7 @@ class Later(Future[Any]):
     def run(self) -> None:
         """Run the work, unless it has already run."""
         work, self._work = self._work, None
-        if work is None:
+        if work is None or not self.set_running_or_notify_cancel():
             return
         try:
             self.set_result(work())
@@ -71,6 +71,8 @@ class Beside(Future[Any]):
         super().__init__()
 
         def live() -> None:
+            if not self.set_running_or_notify_cancel():
+                return
             try:
                 found = work()
             except Exception as error:  # noqa: BLE001 - a pool stores any exception

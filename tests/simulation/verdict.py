@@ -7,14 +7,11 @@ broker.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from joiner.check.found.evidence import Message, RecordedEvidence
 from joiner.check.report import render_findings
 from joiner.check.verify.outputs import verify
-from joiner.runtime.control import decode_member
-from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import Checkpoint, checkpoint_key, decode_checkpoint
 from tests.simulation.memory_kafka import MemoryKafka
 
@@ -41,22 +38,6 @@ def runs_in_order(kafka: MemoryKafka, settings: JoinerSettings, unit: int) -> li
         for entry in entries
         if entry.key == key and entry.is_committed and entry.value is not None
     ]
-
-
-def assignments_of(kafka: MemoryKafka, settings: JoinerSettings) -> Counter[tuple[str, int]]:
-    """Return how often the control topic assigned each unit to each run of an instance, by run and unit."""
-    sites, owners, found = dict[str, SiteState](), dict[tuple[str, int], str](), Counter[tuple[str, int]]()
-    for entry in kafka.log(settings.control_topic, 0).archive:
-        if (record := decode_member(entry.value)) is None:
-            continue
-        state = sites.setdefault(record.site, SiteState(record.site))
-        state.apply(record, entry.offset)
-        for unit, one in enumerate(state.units):
-            run = state.members[one.owner].heartbeat.run if one.owner in state.members else ""
-            if run != owners.get((state.site, unit), ""):
-                owners[state.site, unit] = run
-                found[run, unit] += 1
-    return found
 
 
 def all_progress(kafka: MemoryKafka, settings: JoinerSettings) -> dict[int, Checkpoint]:

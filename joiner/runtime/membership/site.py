@@ -134,14 +134,16 @@ class SiteMembership:
         if self._member.is_mixed:
             before, self.units = self.units, set(self._group.units)
             self.follow = orders.follow - self.units
+            self._note_gained(before)
             if lost := sorted((serves | before) - self.units):
                 self._host.give_back(lost, lost=True)
                 self._exchange()
             return
         self.follow = orders.follow
         units = set(orders.serve | (serves - (orders.release - self._host.held_up())))
-        revoked, self.units = self.units - units, units
-        if revoked:
+        before, self.units = self.units, units
+        self._note_gained(before)
+        if revoked := before - units:
             self._host.hand_over(sorted(revoked))
             self._exchange()
 
@@ -201,6 +203,10 @@ class SiteMembership:
                 "this process may not write to the topic or read it",
                 _SILENT_S,
             )
+
+    def _note_gained(self, before: set[int]) -> None:
+        if gained := sorted(self.units - before):
+            _log.info("units %s: to be served by this instance", gained)
 
     def _note_assignment(self) -> None:
         state = self._member.state
