@@ -17,13 +17,15 @@ from joiner.runtime.settings import JoinerSettings
 _LOOK_S: Final = 0.2
 
 
-def drain(settings: JoinerSettings, instance: str, timeout_s: float, clock: Clock, *, undo: bool = False) -> int:
-    """Order that ``instance`` of this site be given no units, and wait until it has none. Return the exit status.
+def drain(
+    settings: JoinerSettings, site: str, instance: str, timeout_s: float, clock: Clock, *, undo: bool = False
+) -> int:
+    """Order that ``instance`` at ``site`` be given no units, and wait until it has none. Return the exit status.
 
     ``undo``: order that it may have units again, and do not wait. The status is 1 if the instance is not running at the
     site, or if it still has units after ``timeout_s``. In the latter case, the order remains.
     """
-    name, site = settings.application.name, settings.application.site
+    name = settings.application.name
     state = _state(settings, site, clock)
     if state is None or instance not in state.live:
         running = "none" if state is None or not state.live else ", ".join(sorted(state.live))

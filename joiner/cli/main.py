@@ -113,7 +113,8 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
         case "move":
             status = move(settings, options.to, options.units, options.timeout, clock)
         case "drain":
-            status = drain(settings, options.name, options.timeout, clock, undo=options.undo)
+            site = options.at or settings.application.site
+            status = drain(settings, site, options.name, options.timeout, clock, undo=options.undo)
         case "scale":
             status = scale(settings, options.processes, options.instance, options.timeout, clock)
         case "spark":
@@ -277,7 +278,7 @@ def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> 
 def _add_drain_and_scale(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     drain_parser = add_command("drain", "hand over all units of an instance while data flows; it keeps running")
     drain_parser.add_argument("name", metavar="INSTANCE", help="name of the instance, as shown by `joiner status`")
-    drain_parser.add_argument("--site", help="name of the instance's site (default: process)")
+    drain_parser.add_argument("--at", type=_site, help="name of the instance's site (default: that of the settings)")
     drain_parser.add_argument("--undo", action="store_true", help="let the instance have units again")
     drain_parser.add_argument(
         "--timeout", type=_seconds, default="30s", help="how long to wait until it has no units (default: 30s)"

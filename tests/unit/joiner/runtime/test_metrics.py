@@ -24,8 +24,11 @@ from connector.settings import ConnectorSettings
 from db_connector.metrics import WriteTimes
 from db_connector.metrics import register_metrics as register_db_connector_metrics
 from db_connector.progress import Progress as DbProgress
+from joiner.runtime.control import Assignment, Heartbeat
 from joiner.runtime.kafka.snapshot_log import SnapshotPlace
 from joiner.runtime.kafka.transaction import Aborted
+from joiner.runtime.membership.gauges import expose_membership
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.commit import write_commit
@@ -70,6 +73,8 @@ class Runner:
         self.meters = JoinerMetrics(
             self.settings, Claimant("run", "one"), self.telemetry, lambda: self.told, lambda: {7}, self.clock
         )
+        self.site = SiteState("process")
+        expose_membership(self.telemetry.readings, lambda: self.site, lambda: {4: 0.25})
         self.transactions: Any = Transactions()
 
     def checkpoint(self, counts: dict[str, int], **joins: JoinSummary) -> Checkpoint:
@@ -259,18 +264,31 @@ def test_a_side_of_which_nothing_came_has_no_frontier() -> None:
     assert runner.value("frontier_timestamp_seconds", unit="3", join="power", side="right") is None
 
 
-def test_a_joiner_is_ready_when_it_serves_each_unit_that_the_group_gives_it() -> None:
+def test_a_joiner_is_ready_when_it_serves_each_unit_that_it_should_serve() -> None:
     loop: Any = idle_loop(make_settings(partitions=3))
     group, running = loop._membership, loop.tasks.tasks
     group.is_assigned = False
-    assert "has not assigned" in loop.why_unready()
+    assert loop.why_unready() == "the assignment of the units is not known yet"
     group.is_assigned = True
     assert loop.why_unready() == ""
     group.units = {0, 2}
     running[0] = None
-    assert loop.why_unready() == "units [2] are not served: see the log"
+    assert loop.why_unready() == "units [2] cannot be served: see the log"
     running[2] = None
     assert loop.why_unready() == ""
+
+
+def test_members_assignments_wrong_suspicions_and_standbys_are_shown() -> None:
+    runner = Runner(POWER)
+    site = runner.site
+    for name in ("one", "two"):
+        site.apply(Heartbeat(site="process", instance=name, run=name), 1)
+    site.apply(Assignment(site="process", epoch=3, units=[], gone={"two": 1}), 2)
+    assert [runner.value(name) for name in ("members", "assignment_epoch", "wrong_suspicions_total")] == [1, 3, 0]
+    site.apply(Heartbeat(site="process", instance="two", run="two"), 3)
+    site.apply(Assignment(site="process", epoch=4, units=[], gone={"two": 1}), 4)
+    assert [runner.value(name) for name in ("members", "assignment_epoch", "wrong_suspicions_total")] == [2, 3, 2]
+    assert runner.value("standby_lag_seconds", unit="4") == 0.25
 
 
 def connector() -> tuple[TelemetryServer, ConnectorProgress, Ledger]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.settings import SettingsError
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import MemberRecord, Scale
 from joiner.runtime.runners.workers import supervisor
@@ -110,6 +111,38 @@ def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
     made = Running(tmp_path, 2, "import sys; sys.exit(2)")
     made.thread.join(DEADLINE_S)
     assert made.status == [2]
+
+
+def test_settings_that_become_wrong_later_end_no_other_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "_RUNS_S", 0.0)
+    running = Running(tmp_path, 1)
+    wait_until(lambda: (1, 1) in running.reports)
+    running.program = "raise SystemExit(2)"
+    running.supervisor.want(2, "a test")
+    wait_until(lambda: len(running.starts("w-2")) >= 2)
+    assert is_alive(running.starts("w-1")[0])
+    assert "worker w-2 has ended (status 2)" in caplog.text
+    assert running.stop() == 0
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refusals = WorkerSupervisor._start, [OSError("no process left"), SettingsError("the port is too high")]  # noqa: SLF001
+
+    def refuse(self: WorkerSupervisor, name: str, number: int) -> subprocess.Popen[bytes]:
+        if refusals:
+            raise refusals.pop(0)
+        return start(self, name, number)
+
+    monkeypatch.setattr(WorkerSupervisor, "_start", refuse)
+    running = Running(tmp_path, 1)
+    wait_until(lambda: (1, 1) in running.reports)
+    assert "not started: no process left" in caplog.text
+    assert "not started: the port is too high" in caplog.text
+    assert running.stop() == 0
 
 
 def test_a_worker_that_ends_at_once_is_started_less_and_less_often(
