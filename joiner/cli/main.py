@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -131,7 +132,8 @@ def _run(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) ->
     claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, force=options.force_claim)
     process = JoinerProcess(settings, claimant, clock, standby=options.standby)
     end_on_signals(process.stop)
-    stop_with_supervisor(process.stop)
+    # A signal, because it also ends a process that hangs.
+    stop_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
     return process.run()
 
 

@@ -136,7 +136,7 @@ def play_outage(seed: int) -> str:
     world.run(2 * START_S)
     claims = world.claims
     for _ in range(3):
-        world.cut(random.choice([0.3, 0.7, 1.5, 5, 20]))
+        world.cut(random.choice([0.7, 1.5, 5, 20]))
         world.run(world.outage_s + START_S)
     if world.claims != claims:
         return f"{world.claims - claims} claims after an outage"

@@ -26,6 +26,7 @@ COMMIT_S: Final = 0.1
 LEAVING_S: Final = 5.0
 CATCH_UP_S: Final = 0.1
 CLIENT_WAITS_S: Final = 1.0
+RECONNECT_S: Final = 0.4
 
 
 @dataclass
@@ -84,7 +85,8 @@ class World:
         """The probability that a record is lost."""
         self.outage_s = 0.0
         """Until this time, Kafka is unreachable for everybody."""
-        self._waiting: list[tuple[MemberRecord, float]] = []
+        self._away_s: dict[str, float] = {}
+        self._waiting: list[tuple[str, MemberRecord, float]] = []
         self.older: dict[str, Older] = {}
         self._left_group_s: dict[str, float] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -148,26 +150,30 @@ class World:
 
     def write(self, record: MemberRecord) -> None:
         """Append a record, unless it is lost. Readers see it after a delay."""
-        if self.now_s < self.outage_s:
-            self._waiting.append((record, self.now_s))
+        author: str = getattr(record, "by", "") or getattr(record, "instance", "")
+        if self.now_s < self._away_s.get(author, 0.0):
+            self._waiting.append((author, record, self.now_s))
         elif self.random.random() >= self.loss:
             delay_s = self.random.choice([0.002, 0.005, 0.05])
             before_s = self.log[-1][1] if self.log else 0.0
             self.log.append((record, max(before_s, self.now_s + delay_s)))
 
     def cut(self, for_s: float) -> None:
-        """Make Kafka unreachable. Clients write what they have waited with for less than a second afterwards."""
+        """Make Kafka unreachable. Clients then reconnect one after another.
+
+        They write what they have waited with for less than a second.
+        """
         self.outage_s = self.now_s + for_s
+        for name in self.instances:
+            self._away_s[name] = self.outage_s + self.random.uniform(0, RECONNECT_S)
+            self.after(self._away_s[name] - self.now_s, partial(self._reconnect, name))
 
-        def end() -> None:
-            waiting, self._waiting = self._waiting, []
-            clients = sorted({id(record) % 7 for record, _ in waiting}, key=lambda _: self.random.random())
-            for client in clients:
-                for record, at_s in waiting:
-                    if id(record) % 7 == client and self.now_s - at_s < CLIENT_WAITS_S:
-                        self.write(record)
-
-        self.after(for_s, end)
+    def _reconnect(self, name: str) -> None:
+        mine = [(record, at_s) for author, record, at_s in self._waiting if author == name]
+        self._waiting = [one for one in self._waiting if one[0] != name]
+        for record, at_s in mine:
+            if self.now_s - at_s < CLIENT_WAITS_S:
+                self.write(record)
 
     def drain(self, name: str, *, drained: bool) -> None:
         """Drain an instance, or end that."""
@@ -211,7 +217,8 @@ class World:
         if one.until_s > self.now_s:
             self.after(one.until_s - self.now_s, lambda: self._turn(one))
             return
-        while self.now_s >= one.sees_s and one.position < len(self.log) and self.log[one.position][1] <= self.now_s:
+        sees_s = max(one.sees_s, self._away_s.get(one.name, 0.0))
+        while self.now_s >= sees_s and one.position < len(self.log) and self.log[one.position][1] <= self.now_s:
             record, seen_s = self.log[one.position]
             one.member.hear(Logged(record, one.position, int(1000 * seen_s)), self.now_s)
             one.position += 1

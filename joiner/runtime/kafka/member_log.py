@@ -21,6 +21,9 @@ OFFSET_TAIL_BASE: Final = -2000
 _LIFE_MS: Final = 1_000
 """Records that Kafka has not acknowledged within this time are dropped, because later ones replace them."""
 
+_RECONNECT: Final = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
+"""After an outage of Kafka, all instances should be heard again at about the same time."""
+
 _READ_MAX: Final = 1_000
 
 _log = logging.getLogger(__name__)
@@ -34,9 +37,11 @@ class MemberLog:
         self._tail = tail
         self._topic = settings.control_topic
         self._consumer = make_consumer(
-            settings.kafka, settings.application.name, fetch_queue_backoff_ms=2, fetch_wait_max_ms=500
+            settings.kafka, settings.application.name, fetch_queue_backoff_ms=2, fetch_wait_max_ms=500, **_RECONNECT
         )
-        self._make_producer = partial(make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS)
+        self._make_producer = partial(
+            make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT
+        )
         self._producer = self._make_producer()
         self._begin()
 

@@ -101,24 +101,29 @@ class _Planner:
 
         Only units that are served move, because what their owner cannot serve, others cannot either.
         """
-        stuck: set[str] = set()
-        while True:
-            settled = [name for name in self._able if self._state.members[name].is_settled]
-            donors = [name for name in self._able if name not in stuck]
-            if not settled or not donors:
-                return
-            least = min(settled, key=lambda name: ((self._load[name] + 1) / self._able[name], name))
-            most = max(donors, key=lambda name: (self._load[name] / self._able[name], name))
-            if (self._load[least] + 1) / self._able[least] >= self._load[most] / self._able[most]:
-                return
+        tried: set[tuple[str, str]] = set()
+        while (pair := self._uneven(tried)) is not None:
+            most, least = pair
             unit = self._to_move(most, least)
             if unit is None:
-                stuck.add(most)
+                tried.add(pair)
                 continue
             self.owners[unit] = least
             self._load[most] -= 1
             self._load[least] += 1
             self._note(f"{least} gets units to balance the load")
+
+    def _uneven(self, tried: Collection[tuple[str, str]]) -> tuple[str, str] | None:
+        """Return two instances whose loads a unit would make more equal, the more loaded one first, or None."""
+        able, load = self._able, self._load
+        settled = [name for name in able if self._state.members[name].is_settled]
+        pairs = [
+            (most, least)
+            for least in sorted(settled, key=lambda name: ((load[name] + 1) / able[name], name))
+            for most in sorted(able, key=lambda name: (-load[name] / able[name], name))
+            if (load[least] + 1) / able[least] < load[most] / able[most]
+        ]
+        return next((pair for pair in pairs if pair not in tried), None)
 
     def _to_move(self, source: str, target: str) -> int | None:
         """Return the unit of ``source`` that ``target`` could take over most easily, or None if there is none."""

@@ -47,10 +47,13 @@ class FailureDetector:
         """Stop watching an instance."""
         self._heard.pop(instance, None)
 
-    def forgive(self, for_s: float) -> None:
-        """Do not count this much of the silence of each instance: the log was silent, or the reader was suspended."""
+    def forgive(self, for_s: float, until_s: float) -> None:
+        """Do not count ``for_s`` of the silence of each instance: the log was silent, or the reader was suspended.
+
+        ``until_s``: silence after this time counts.
+        """
         for heard in self._heard.values():
-            heard.at_s += for_s
+            heard.at_s = min(heard.at_s + for_s, until_s)
 
     def silent(self, now_s: float) -> set[str]:
         """Return the instances that have not been heard of for too long."""

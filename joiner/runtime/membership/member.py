@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Final, NamedTuple
 
 from joiner.runtime.control import TAIL, Assignment, Heartbeat, Left, Logged, MemberRecord, Summary, UnitAssignment
@@ -24,6 +25,12 @@ PATIENCE_S: Final = 5.0
 
 SUMMARY_S: Final = 10.0
 """Interval between summaries. An instance that joins causes one at once."""
+
+_RECONNECT_S: Final = 1.0
+"""How long after an outage of Kafka the silence of other instances does not count."""
+
+_STEADY_S: Final = 5.0
+"""This does not happen again within this time, so that on a slow machine failures are noticed nevertheless."""
 
 _BEATS_MISSED: Final = 3
 """A failure is not suspected before this many heartbeats are missing."""
@@ -105,6 +112,8 @@ class Member:
         self._joined_s = now_s
         # When a heartbeat of this run was last read back.
         self._own_s = now_s
+        # Until when other instances may be about to reconnect.
+        self._reconnecting_s = -inf
         self._summary_s = now_s
         self._summed: set[str] = set()
         # When to contradict a summary that is out of date.
@@ -139,9 +148,13 @@ class Member:
         member = self.state.members.get(self._me.instance)
         return member is not None and self._me.run in member.before
 
-    def is_in_touch(self, now_s: float) -> bool:
-        """Return whether this instance reads what it writes, without long delays."""
-        return self._joined is not None and now_s - self._own_s <= self._shortest_s / 2
+    def is_in_touch(self, now_s: float, within_s: float | None = None) -> bool:
+        """Return whether this instance has lately read what it has written.
+
+        ``within_s``: how lately; None: so lately that the silence of others means something.
+        """
+        within_s = self._shortest_s / 2 if within_s is None else within_s
+        return self._joined is not None and now_s - self._own_s <= within_s
 
     @property
     def has_others(self) -> bool:
@@ -157,9 +170,12 @@ class Member:
         if isinstance(record, Heartbeat) and record.run == self._me.run:
             if self._joined is None:
                 self._joined, self._joined_s = logged, now_s
-            else:
+            elif (late_s := now_s - self._own_s - 2 * self._interval_s) > 0:
                 # If it comes late, so do those of others.
-                self._detector.forgive(max(0.0, now_s - self._own_s - 2 * self._interval_s))
+                self._detector.forgive(late_s, now_s)
+                if late_s > self._shortest_s / 2 and now_s > self._reconnecting_s + _STEADY_S:
+                    # After an outage of Kafka, others may take longer to reconnect.
+                    self._reconnecting_s = now_s + _RECONNECT_S
             self._own_s = now_s
         if self._unsure is None:
             self._apply(logged, now_s)
@@ -273,7 +289,8 @@ class Member:
     def _propose(self, now_s: float) -> Iterator[MemberRecord]:
         self._detector.shortest_s = self._shortest_s
         # An instance that does not read its own heartbeats cannot know whether others write any.
-        silent = self._detector.silent(now_s) & self.state.live.keys() if self.is_in_touch(now_s) else set[str]()
+        can_tell = self.is_in_touch(now_s) and now_s >= self._reconnecting_s
+        silent = self._detector.silent(now_s) & self.state.live.keys() if can_tell else set[str]()
         proposed = self._next_assignment(silent)
         if proposed is None:
             self._proposal = None

@@ -27,6 +27,9 @@ _STUCK_S: Final = 60.0
 _BEATS: Final = 5
 """Heartbeats per failure timeout."""
 
+_AWAY_S: Final = 1.0
+"""An instance that is stopped and has read nothing for this long does not wait for others."""
+
 _SILENT_S: Final = 10.0
 _PAUSE_S: Final = 1.0
 _TURN_S: Final = 0.02
@@ -109,7 +112,8 @@ class SiteMembership:
     def has_heirs(self) -> bool:
         """Whether another instance could serve this one's units."""
         member = self._member
-        return member.has_others and not member.is_mixed and member.is_in_touch(self._clock.monotonic_s())
+        is_in_touch = member.is_in_touch(self._clock.monotonic_s(), _AWAY_S)
+        return member.has_others and not member.is_mixed and is_in_touch
 
     def leave(self) -> None:
         """Ask for other owners of this instance's units."""

@@ -59,6 +59,8 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
+    _drains: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """The last order about each instance: its offset, and whether the instance was to be drained."""
     workers: dict[str, Workers] = field(default_factory=dict)
     """The last report of each supervisor of worker processes."""
     reason: str = ""
@@ -85,6 +87,7 @@ class SiteState:
                     del self.members[record.instance]
                     self.version += 1
             case Drain(instance=instance, drained=drained):
+                self._drains[instance] = offset, drained
                 (self.drained.add if drained else self.drained.discard)(instance)
                 self.version += 1
             case Workers(instance=instance):
@@ -163,11 +166,15 @@ class SiteState:
         because it knows less about members than the others did when they ignored an assignment. All readers of a
         summary then agree again.
         """
-        if summary.epoch < self.epoch or (summary.epoch, summary.units) == (self.epoch, self.units):
+        drained = set(summary.drained)
+        for instance, (offset, is_drained) in self._drains.items():
+            if offset > summary.read:
+                (drained.add if is_drained else drained.discard)(instance)
+        stated = summary.epoch, summary.units, drained
+        if summary.epoch < self.epoch or stated == (self.epoch, self.units, self.drained):
             return False
-        if summary.epoch > self.epoch:
-            self.drained = set(summary.drained)
-        self.epoch, self.units, self.reason = summary.epoch, list(summary.units), summary.reason
+        self.epoch, self.units, self.drained = summary.epoch, list(summary.units), drained
+        self.reason = summary.reason
         self.version += 1
         return True
 

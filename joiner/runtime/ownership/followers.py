@@ -66,7 +66,7 @@ class Followers:
     def __init__(self, settings: JoinerSettings, claimant: Claimant, services: Services) -> None:
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
         self._units: dict[int, _Followed] = {}
-        self._ending: list[Future[Warm | None]] = []
+        self._ending: list[tuple[Future[Warm | None], Warm | None]] = []
         self._unable_s: dict[int, float] = {}
 
     @property
@@ -84,7 +84,7 @@ class Followers:
     def unable(self) -> set[int]:
         """The units whose state could not be built here lately, for another reason than an unreachable Kafka."""
         now_s = self._clock.monotonic_s()
-        return {unit for unit, at_s in self._unable_s.items() if now_s - at_s < _UNABLE_S}
+        return {unit for unit, at_s in [*self._unable_s.items()] if now_s - at_s < _UNABLE_S}
 
     def poll(self, wanted: AbstractSet[int], claimed_soon: AbstractSet[int] = frozenset()) -> None:
         """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
@@ -95,15 +95,25 @@ class Followers:
             followed = self._units.setdefault(unit, _Followed())
             if followed.step is not None and followed.step.done():
                 self._after(unit, followed, now_s)
-            if followed.step is None and now_s >= followed.due_s:
+            if (
+                followed.step is None
+                and now_s >= followed.due_s
+                and (followed.warm is not None or not self._is_building)
+            ):
                 followed.began_s = now_s
                 followed.step = self._services.followers.submit(self._follow, unit, followed.warm)
             self._note_lag(unit, followed, now_s)
         self._close_ended()
 
+    @property
+    def _is_building(self) -> bool:
+        """Whether a first state is being built. This may take long, so only one at a time delays those that follow."""
+        return any(one.warm is None and one.step is not None for one in self._units.values())
+
     def take(self, unit: int) -> Warm | None:
         """Return the state of a unit, for a claim, and stop following the unit. Return None if it is not warm."""
         followed = self._units.pop(unit, None)
+        self._unable_s.pop(unit, None)
         if followed is None:
             return None
         if followed.step is not None and followed.step.cancel():
@@ -136,6 +146,7 @@ class Followers:
             return
         if (error := step.exception()) is None:
             self._unable_s.pop(unit, None)
+            followed.failures = 0
             is_first, followed.warm = followed.warm is None, step.result()
             followed.due_s = now_s + INTERVAL_S
             if is_first and now_s - followed.began_s > BEHIND_S:
@@ -164,13 +175,15 @@ class Followers:
 
     def _end(self, followed: _Followed) -> None:
         if followed.step is not None:
-            self._ending.append(followed.step)
+            self._ending.append((followed.step, followed.warm))
         elif followed.warm is not None:
             followed.warm.readers.close()
 
     def _close_ended(self) -> None:
-        ended = [step for step in self._ending if step.done()]
-        self._ending = [step for step in self._ending if not step.done()]
-        for step in ended:
-            if step.exception() is None and (warm := step.result()) is not None:
+        ended = [one for one in self._ending if one[0].done()]
+        self._ending = [one for one in self._ending if not one[0].done()]
+        for step, before in ended:
+            has_result = not step.cancelled() and step.exception() is None
+            warm = step.result() if has_result else before
+            if warm is not None:
                 warm.readers.close()

@@ -94,10 +94,13 @@ def build_state(
 def _nearest(readers: Readers, checkpoint: Checkpoint, state: StateLog, warm: Unit | None) -> Unit:
     if warm is not None and all(at <= checkpoint.offsets[topic] for topic, at in warm.offsets.items()):
         newest = newest_offsets(checkpoint, state)
-        # Input that follows the newest snapshot is there. What precedes it may have been removed.
-        is_behind = any(at < newest[topic] for topic, at in warm.offsets.items())
-        lows = {topic: low for topic, (low, _) in log_ranges(readers, checkpoint.unit).items()} if is_behind else newest
-        if all(lows[topic] <= at for topic, at in warm.offsets.items()):
+        behind = sum(max(0, newest[topic] - at) for topic, at in warm.offsets.items())
+        if not behind:
+            return warm
+        # What precedes the newest snapshot may have been removed, and loading the snapshot may be faster.
+        lows = {topic: low for topic, (low, _) in log_ranges(readers, checkpoint.unit).items()}
+        is_there = all(lows[topic] <= at for topic, at in warm.offsets.items())
+        if is_there and behind <= readers.settings.application.snapshot_records:
             return warm
     return _from_snapshot(readers.settings, checkpoint.unit, state, checkpoint)
 

@@ -1,4 +1,4 @@
-"""The plain process: reads, joins and commits the units that the consumer group assigns to it.
+"""The plain process: reads, joins and commits the units of its site that are assigned to it.
 
 One consumer reads all units, from offsets that the process specifies. Each unit has its own transactions, so a failure
 of one unit does not affect the others. Transactions are written in the background while the next batch is read and
@@ -178,7 +178,7 @@ class ProcessLoop:
                 if self._telemetry.is_look_due():
                     self.tasks.note_log_ends()
             # Determine the status before leaving the group, because leaving also releases failed units.
-            return 1 if self.supervisor.failed_units else 0
+            return 1 if self.supervisor.failed_units or self._have_all_failed() else 0
         except TopicError:
             # The last messages may come from a recreated topic, so a state that includes them must not be saved.
             for number in list(self.tasks.tasks):
@@ -281,7 +281,7 @@ class ProcessLoop:
     @property
     def _unable(self) -> set[int]:
         """The units that cannot continue here, or whose state cannot be built here."""
-        return self.supervisor.failed_units | self._followers.unable
+        return self.supervisor.failed_units | (self._followers.unable - self.tasks.tasks.keys())
 
     def _have_all_failed(self) -> bool:
         failed, units = self.supervisor.failed_units, self._membership.units

@@ -29,13 +29,15 @@ _BACK_OFF_S: Final = (0.5, 30.0)
 _STEADY_S: Final = 60.0
 """A worker that has run for this long begins with the first wait again."""
 
+_REFUSALS_MAX: Final = 3
 _RUNS_S: Final = 10.0
 """A worker that has run for this long can start with these settings."""
 
 _STOP_S: Final = 10.0
 _SETTINGS_STATUS: Final = 2
-"""The exit status of a worker that cannot start with these settings. The supervisor ends only if no worker has ever
-run for long: later, the cause may be a file that is being edited, or a port that is in use for a moment."""
+"""The exit status of a worker that cannot start with these settings. The supervisor ends only if this happens several
+times in a row before any worker has run for long: otherwise, the cause may be a file that is being edited, or a port
+that is in use for a moment."""
 
 PARENT: Final = "LSB_SUPERVISOR"
 """The environment variable that holds the process id of a worker's supervisor."""
@@ -57,6 +59,8 @@ class _Worker:
     started_s: float = 0.0
     wait_s: float = field(default_factory=lambda: _BACK_OFF_S[0])
     due_s: float = 0.0
+    refusals: int = 0
+    """How often in a row it has rejected its settings."""
 
 
 class WorkerSupervisor:
@@ -152,7 +156,8 @@ class WorkerSupervisor:
 
     def _note_end(self, worker: _Worker, status: int, now_s: float) -> None:
         worker.process = None
-        if status == _SETTINGS_STATUS and not self._has_run:
+        worker.refusals = worker.refusals + 1 if status == _SETTINGS_STATUS else 0
+        if worker.refusals >= _REFUSALS_MAX and not self._has_run:
             _log.error("worker %s cannot start with these settings; see its message", worker.name)
             self._status = status
             return

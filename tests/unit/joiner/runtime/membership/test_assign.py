@@ -260,3 +260,30 @@ def test_a_run_that_was_replaced_is_ignored_even_after_several_replacements() ->
         site.apply(Heartbeat(site="plain", instance="x", run=run))
     site.apply(Heartbeat(site="plain", instance="x", run="first", serves=[3]))
     assert site.state.members["x"].heartbeat.run == "third"
+
+
+def test_an_instance_that_can_build_no_unit_does_not_keep_others_from_sharing_the_load() -> None:
+    site = Site("a", units=8)
+    site.settle()
+    site.beat("b", failed=list(range(8)))
+    site.beat("c")
+    site.settle()
+    assert [len(site.owned(name)) for name in "abc"] == [4, 0, 4]
+
+
+def test_a_summary_does_not_undo_an_order_that_its_author_had_not_read() -> None:
+    site = Site("a", "b", units=4)
+    site.settle()
+    before = site.state.summary()
+    site.apply(Drain(site="plain", instance="b"))
+    assert not site.apply(before)
+    assert site.state.drained == {"b"}
+
+
+def test_a_summary_repeats_an_order_that_was_missed() -> None:
+    site = Site("a", "b", units=4)
+    site.settle()
+    late = SiteState.of(site.state.summary())
+    site.apply(Drain(site="plain", instance="b"))
+    assert late.apply(site.state.summary(), site.offset + 1)
+    assert late.drained == {"b"}

@@ -34,3 +34,12 @@ def test_the_timeout_has_a_limit(timeout_s: float, limit_s: float) -> None:
     detector.hear("a", 0.0)
     detector.hear("a", 60.0)
     assert detector.timeout_s("a") == limit_s
+
+
+def test_silence_that_is_forgiven_does_not_count_and_no_instance_is_heard_in_the_future() -> None:
+    detector = FailureDetector(0.5)
+    detector.hear("early", 0.0)
+    detector.hear("late", 9.9)
+    detector.forgive(9.0, 10.0)
+    assert detector.silent(10.0) == {"early"}
+    assert detector.silent(10.6) == {"early", "late"}
