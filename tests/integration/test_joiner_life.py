@@ -105,7 +105,7 @@ def test_a_second_process_under_the_same_name_is_refused_with_the_reason(app: Ap
     wait_until(lambda: first.process.poll() is not None or second.process.poll() is not None, "one of them ends")
     ended = first if first.process.poll() is not None else second
     assert ended.process.returncode == 1
-    assert "another process runs as instance 'same'" in ended.text()
+    assert "another process has started as instance 'same'" in ended.text()
     assert "--instance" in ended.text()
     assert "Traceback" not in ended.text()
     other = second if ended is first else first

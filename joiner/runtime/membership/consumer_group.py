@@ -138,8 +138,8 @@ class GroupMembership:
         window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
         if before_s is not None and now_s - before_s < window_s:
             raise InstanceInUse(
-                f"another process runs as instance {application.instance!r}: give each process of the application "
-                "its own name with --instance or application.instance"
+                f"another process has started as instance {application.instance!r}: give each process of the "
+                "application its own name with --instance or application.instance"
             )
         self._fenced_s = now_s
         _log.warning("the group reports another member with the instance name %r; rejoining", application.instance)
