@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from tests.simulation.membership_world import World
+from tests.simulation.membership_world import World, accepted_in
 
 START_S: Final = 3.0
 TROUBLE_S: Final = 8.0
@@ -194,7 +194,7 @@ def _fault(world: World, count: int, claims: int) -> str:
 
 def _faults(world: World, count: int, claims: int) -> Iterator[str]:
     instances = list(world.instances.values())
-    accepted = world.accepted()
+    accepted = accepted_in(world)
     if any(one.member.state.epoch != accepted[-1].epoch for one in instances):
         yield f"assignment {accepted[-1].epoch} counts, instances have {[one.member.state.epoch for one in instances]}"
     if world.longest_pause_s > PAUSE_S:

@@ -179,21 +179,6 @@ class World:
         """Drain an instance, or end that."""
         self.write(Drain(site="plain", instance=name, drained=drained))
 
-    def accepted(self) -> list[Assignment]:
-        """Return the assignments that count, by a definition that shares no code with the fold."""
-        heard: dict[str, int] = {}
-        found: list[Assignment] = []
-        for offset, (record, _) in enumerate(self.log):
-            if isinstance(record, Heartbeat):
-                heard[record.instance] = offset
-            elif isinstance(record, Left):
-                heard.pop(record.instance, None)
-            elif isinstance(record, Assignment):
-                is_newer = not found or record.epoch > found[-1].epoch
-                if is_newer and all(heard.get(name, -1) <= at for name, at in record.gone.items()):
-                    found.append(record)
-        return found
-
     def healthy(self) -> list[Instance]:
         """Return the instances that run and are not suspended."""
         return [one for one in self.instances.values() if one.until_s <= self.now_s]
@@ -319,3 +304,19 @@ class World:
                 event()
 
         self.after(delay_s * one.slowness, happen)
+
+
+def accepted_in(world: World) -> list[Assignment]:
+    """Return the assignments that count, by a definition that shares no code with the fold."""
+    heard: dict[str, int] = {}
+    found: list[Assignment] = []
+    for offset, (record, _) in enumerate(world.log):
+        if isinstance(record, Heartbeat):
+            heard[record.instance] = offset
+        elif isinstance(record, Left):
+            heard.pop(record.instance, None)
+        elif isinstance(record, Assignment):
+            is_newer = not found or record.epoch > found[-1].epoch
+            if is_newer and all(heard.get(name, -1) <= at for name, at in record.gone.items()):
+                found.append(record)
+    return found

@@ -53,7 +53,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "docs/instances.md": (
             *("five times per", "give the unit up within 5 s", "failure_timeout` (0.5 s)", "2.5 times the longest gap"),
-            *("It is never longer than 6 s", "five times a second", "new owner is ready, for up to 2 s"),
+            *("It is at most 6 s", "five times a second", "new owner is ready, for up to 2 s"),
             *("after half a second at first", "after up to 30 s", "This takes up to 2 s", "at most one day and 64 MB"),
             *("reads the last 2,000 records", "Every 5 s, it compares", "behind for 30 s", "within 5 minutes"),
             "of the last 5 minutes",
