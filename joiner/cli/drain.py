@@ -5,13 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Final
 
-from broker.kafka.topics import topic_facts
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Drain
-from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
-from joiner.runtime.membership.observer import read_sites
-from joiner.runtime.membership.state import SiteState
+from joiner.runtime.membership.observer import read_site
 from joiner.runtime.settings import JoinerSettings
 
 _LOOK_S: Final = 0.2
@@ -26,7 +23,7 @@ def drain(
     site, or if it still has units after ``timeout_s``. In the latter case, the order remains.
     """
     name = settings.application.name
-    state = _state(settings, site, clock)
+    state = read_site(settings, site, clock)
     if state is None or instance not in state.live:
         running = "none" if state is None or not state.live else ", ".join(sorted(state.live))
         print(f"application {name!r} has no instance {instance!r} at site {site!r}; running there: {running}")
@@ -39,7 +36,7 @@ def drain(
         return 0
     left: list[int] | None = None
     while clock.monotonic_s() - began_s < timeout_s:
-        state = _state(settings, site, clock)
+        state = read_site(settings, site, clock)
         beat = None if state is None else state.live.get(instance)
         serves = [] if beat is None else sorted({*beat.serves, *beat.claims})
         if serves != left:
@@ -55,9 +52,3 @@ def drain(
 
 def _listed(units: list[int]) -> str:
     return "no unit" if not units else f"unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))}"
-
-
-def _state(settings: JoinerSettings, site: str, clock: Clock) -> SiteState | None:
-    if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
-        return None
-    return read_sites(settings, clock).get(site)

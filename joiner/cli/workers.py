@@ -10,16 +10,15 @@ import sys
 from contextlib import closing
 from typing import Final
 
-from broker.kafka.topics import topic_facts, wait_for_topics
+from broker.kafka.topics import wait_for_topics
 from broker.settings import SettingsError
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Scale, Workers
-from joiner.runtime.kafka.clients import KAFKA_LOG, make_admin
+from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.member_log import MemberLog
 from joiner.runtime.kafka.topics import application_topics
-from joiner.runtime.membership.observer import read_sites
-from joiner.runtime.membership.state import SiteState
+from joiner.runtime.membership.observer import read_site
 from joiner.runtime.runners.workers.autoscaler import Autoscaler
 from joiner.runtime.runners.workers.host_load import HostLoad, can_observe
 from joiner.runtime.runners.workers.scaling import start_scaling
@@ -100,7 +99,7 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
     said: tuple[int, int] | None = None
     worker = rf"{re.escape(instance)}-\d+"
     while clock.monotonic_s() - began_s < timeout_s:
-        state = _state(settings, clock)
+        state = read_site(settings, site, clock)
         workers = None if state is None else state.workers.get(instance)
         serving = [] if state is None else [name for name in state.live if re.fullmatch(worker, name)]
         now = (len(serving), workers.wanted if workers is not None else 0)
@@ -128,11 +127,5 @@ class _Control:
 
 
 def _supervisors(settings: JoinerSettings, clock: Clock) -> dict[str, Workers]:
-    state = _state(settings, clock)
+    state = read_site(settings, settings.application.site, clock)
     return {} if state is None else dict(sorted(state.workers.items()))
-
-
-def _state(settings: JoinerSettings, clock: Clock) -> SiteState | None:
-    if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
-        return None
-    return read_sites(settings, clock).get(settings.application.site)

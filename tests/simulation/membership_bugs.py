@@ -13,21 +13,12 @@ from joiner.runtime.membership import assign, detector
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.member import Member
 from joiner.runtime.membership.state import SiteState
-
-
-@contextmanager
-def _changed(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+from tests.simulation.bugs import changed
 
 
 def _who_was_heard_is_declared_gone() -> AbstractContextManager[None]:
     apply = SiteState._assign  # noqa: SLF001
-    return _changed(
+    return changed(
         SiteState,
         "_assign",
         lambda self, assignment: apply(
@@ -49,7 +40,7 @@ def _whoever_was_gone_stays_gone() -> AbstractContextManager[None]:
         if was_gone:
             self.members[heartbeat.instance] = replace(self.members[heartbeat.instance], is_gone=True)
 
-    return _changed(SiteState, "_hear", keep)
+    return changed(SiteState, "_hear", keep)
 
 
 def _records_after_a_summary_are_skipped() -> AbstractContextManager[None]:
@@ -59,7 +50,7 @@ def _records_after_a_summary_are_skipped() -> AbstractContextManager[None]:
         self._unsure = deque(one for one in self._unsure or () if not isinstance(one.record, Assignment))
         begin(self, state, now_s)
 
-    return _changed(Member, "_begin", forget)
+    return changed(Member, "_begin", forget)
 
 
 @contextmanager
@@ -69,24 +60,24 @@ def _the_log_is_taken_for_complete() -> Iterator[None]:
     def next_only(self: SiteState, assignment: Assignment) -> bool:
         return assignment.epoch == self.epoch + 1 and assign(self, assignment)
 
-    with _changed(SiteState, "_assign", next_only), _changed(SiteState, "_adopt", lambda *_: False):
+    with changed(SiteState, "_assign", next_only), changed(SiteState, "_adopt", lambda *_: False):
         yield
 
 
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
-    "a_new_owner_does_not_wait_for_the_release": lambda: _changed(Member, "_is_held", lambda *_: False),
-    "owners_do_not_release": lambda: _changed(
+    "a_new_owner_does_not_wait_for_the_release": lambda: changed(Member, "_is_held", lambda *_: False),
+    "owners_do_not_release": lambda: changed(
         Member,
         "orders",
         lambda self, *given, orders=Member.orders: orders(self, *given)._replace(release=frozenset()),
     ),
-    "observed_gaps_are_ignored": lambda: _changed(detector, "_GAPS", 0.0),
-    "nobody_is_silent": lambda: _changed(FailureDetector, "silent", lambda *_: set()),
-    "an_outage_is_taken_for_failures": lambda: _changed(Member, "is_in_touch", lambda *_: True),
+    "observed_gaps_are_ignored": lambda: changed(detector, "_GAPS", 0.0),
+    "nobody_is_silent": lambda: changed(FailureDetector, "silent", lambda *_: set()),
+    "an_outage_is_taken_for_failures": lambda: changed(Member, "is_in_touch", lambda *_: True),
     "the_log_is_taken_for_complete": _the_log_is_taken_for_complete,
     "records_after_a_summary_are_skipped": _records_after_a_summary_are_skipped,
-    "the_load_is_not_balanced": lambda: _changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
-    "standbys_are_not_replaced": lambda: _changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
+    "the_load_is_not_balanced": lambda: changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
+    "standbys_are_not_replaced": lambda: changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
 }

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import TopicPartition
 
+from broker.kafka.topics import topic_facts
 from joiner.runtime.control import Logged, decode_member
-from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_reader, read_to_end
+from joiner.runtime.kafka.clients import TIMEOUT_S, log_range, make_admin, make_reader, read_to_end
 from joiner.runtime.membership.member import SUMMARY_S
 from joiner.runtime.membership.state import SiteState
 
@@ -38,6 +39,13 @@ def read_sites(settings: JoinerSettings, clock: Clock) -> Mapping[str, SiteState
             for message in read_to_end(consumer, clock, topic, 0, place.offset, end)
             if (record := decode_member(message.value())) is not None
         )
+
+
+def read_site(settings: JoinerSettings, site: str, clock: Clock) -> SiteState | None:
+    """Return the state of a site, or None if nothing was heard of it lately. Raises KafkaException."""
+    if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
+        return None
+    return read_sites(settings, clock).get(site)
 
 
 def fold(records: Iterable[Logged]) -> dict[str, SiteState]:
