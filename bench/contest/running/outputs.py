@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _READ_S: Final = 600.0
+_COUNT_S: Final = 60.0
 _TAIL: Final = 30_000
 """How many results are read from the end of each partition to see how far a run has got. This is the size of the
 joiner's largest batch, because the joiner orders the results within a batch by key and not by time."""
@@ -165,12 +166,19 @@ def without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 
 
 def count_results(consumer: Consumer, job: Job) -> int:
-    """Return the sum of the result topic's end offsets. With transactions it slightly exceeds the number of results."""
-    try:
-        ends = [
-            consumer.get_watermark_offsets(TopicPartition(job.out, number), timeout=10)
-            for number in range(job.partitions)
-        ]
-    except KafkaException:
-        return 0  # the topic is being created
-    return sum(high for _, high in ends)
+    """Return the sum of the result topic's end offsets. With transactions it slightly exceeds the number of results.
+
+    Raises `KafkaException` if the broker does not tell within a minute. A smaller number, such as 0, would end a run.
+    """
+    deadline_s = time.monotonic() + _COUNT_S
+    while True:
+        try:
+            ends = [
+                consumer.get_watermark_offsets(TopicPartition(job.out, number), timeout=10)
+                for number in range(job.partitions)
+            ]
+            return sum(high for _, high in ends)
+        except KafkaException:  # the topic is being created, or the broker is busy
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)

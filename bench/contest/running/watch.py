@@ -58,17 +58,19 @@ class Watch:
         with closing(make_consumer(self._arena.kafka, "bench")) as consumer:
             while True:
                 self._look(tree)
+                # Look for this first: a contender may write its only transaction after the count, and exit.
+                has_exited = all(root.poll() is not None for root in tree.roots)
                 progress.update(count_results(consumer, self._job) - already)
                 if results is not None and progress.count >= results:
                     return
-                if self._is_over(progress, tree):
+                if self._is_over(progress, tree, has_exited=has_exited):
                     return
                 time.sleep(_LOOK_S)
 
-    def _is_over(self, progress: _Progress, tree: Tree) -> bool:
+    def _is_over(self, progress: _Progress, tree: Tree, *, has_exited: bool) -> bool:
         quiet_s = time.time() - progress.changed_s
         self.is_quiet = bool(progress.count) and self._is_at_end_or_stuck(progress, quiet_s)
-        if not self.is_quiet and quiet_s > _DONE_S and all(root.poll() is not None for root in tree.roots):
+        if not self.is_quiet and quiet_s > _DONE_S and has_exited:
             if any(root.returncode for root in tree.roots) or not progress.count:
                 raise FailedError(last_words(self._job))
             self.is_quiet = True

@@ -26,6 +26,8 @@ from joiner import join
 from joiner.check.model import oracle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 RECORDS = 3_000
@@ -256,10 +258,10 @@ class Alive:
 class Exited:
     """A process that has exited."""
 
-    def __init__(self, returncode: int) -> None:
+    def __init__(self, returncode: int | None) -> None:
         self.returncode = returncode
 
-    def poll(self) -> int:
+    def poll(self) -> int | None:
         return self.returncode
 
 
@@ -277,10 +279,12 @@ def observed(
     limits: Limits,
     end_at: int | None = None,
     root: Any = None,
+    at_count: Callable[[int], int] = lambda count: count,
 ) -> tuple[Watch, float]:
     """Observe a run with these numbers of results over time. Return the watch, and when it stopped looking.
 
-    The last results show the end of the input once there are ``end_at`` of them.
+    The last results show the end of the input once there are ``end_at`` of them. ``at_count`` is called with each count
+    and returns what the observer sees.
     """
     clock = Clock()
     tree: Any = Nobody(clock, busy_s)
@@ -294,7 +298,7 @@ def observed(
     monkeypatch.setattr(watching, "folder_bytes", lambda _: 0)
     monkeypatch.setattr(watching, "last_words", lambda _: "")
     monkeypatch.setattr(watching, "read_tail", lambda _: (count(), None))
-    monkeypatch.setattr(watching, "count_results", count)
+    monkeypatch.setattr(watching, "count_results", lambda *_: at_count(count()))
     watch = Watch(*IDLE, limits, lambda left, _: end_at is not None and int(left) >= end_at)
     watch.until_ended(tree)
     return watch, clock.now_s
@@ -336,6 +340,19 @@ def test_a_contender_that_exits_with_an_error_or_without_a_result_has_failed(mon
     with pytest.raises(FailedError, match="no result within 7 s"):
         observed(monkeypatch, [], 0.0, Limits(start_s=7.0))
     assert observed(monkeypatch, [(1.0, 5)], 0.0, Limits(quiet_s=60.0), root=Exited(0))[0].is_quiet
+
+
+def test_results_written_between_the_count_and_the_exit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, seen = Exited(None), [0]
+
+    def exits_during_the_count(count: int) -> int:
+        # Its only transaction ends after the observer has asked for the number of results, and it exits at once.
+        root.returncode = 0 if count else None
+        seen.append(count)
+        return seen[-2]
+
+    watch, _ = observed(monkeypatch, [(4.0, 90)], 0.0, Limits(), root=root, at_count=exits_during_the_count)
+    assert watch.is_quiet
 
 
 RECORDED = Path(__file__).parents[3] / "bench" / "results"

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from bench.contest import __main__ as contest
 from bench.contest.job import Contender, Limits
 from bench.contest.plan import QUICK
-from bench.contest.running import runs
+from bench.contest.running import outputs, runs
 from bench.contest.running.processes import Machine, Sample, machine_cpu, others_cores
 from bench.contest.running.runs import Task
 from bench.contest.running.watch import Watch
@@ -84,6 +85,27 @@ def test_what_others_used_is_that_of_the_measured_part() -> None:
     assert watch.between(10.0, 20.0) == (10.0, 4.0)
     assert watch.others_between(10.0, 20.0)["foreign_cores"] == pytest.approx(0.1)
     assert watch.others_between(0.0, 10.0)["foreign_share"] == 1.0
+
+
+def test_the_results_are_counted_again_when_the_broker_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        left = 3
+
+        def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+            self.left -= 1
+            if self.left >= 0:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - its public name
+            return 0, 7
+
+    now_s = iter(range(0, 10_000, 5))
+    clock = SimpleNamespace(monotonic=lambda: next(now_s), sleep=lambda _: None)
+    busy: Any = Busy()
+    job: Any = SimpleNamespace(out="out", partitions=2)
+    monkeypatch.setattr(outputs, "time", clock)
+    assert outputs.count_results(busy, job) == 14
+    busy.left = 1_000_000
+    with pytest.raises(KafkaException):
+        outputs.count_results(busy, job)
 
 
 def test_the_commit_is_the_last_one_that_changed_code(tmp_path: Path) -> None:
