@@ -51,7 +51,7 @@ setup: .venv/.ready ## create the Python environment in .venv (quick when nothin
 	$(call say,The project itself into .venv)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
 	  --config-settings editable_mode=compat --editable .
-	@$(PY) -c 'import broker.wire.bulk, joiner' # compiles their loops once, for all later processes
+	@$(PY) -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' # compiles their loops once, for all later processes
 	@touch $@
 
 demo: setup ## the whole pipeline: start, replay, join, move to Spark, verify, stop (EVENTS=path, RUNNER=process or spark)
@@ -123,13 +123,13 @@ bench-kafka: setup ## throughput and latency compared with a raw pass-through, r
 	@$(PY) -m bench.kafka.batches --report "$(BENCH_REPORTS)/bench_batches"
 	@$(PY) -m bench.latency --report "$(BENCH_REPORTS)/bench_latency"
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
-	@$(PY) -m bench.moving --report "$(BENCH_REPORTS)/bench_moving"
+	@$(PY) -m bench.runners.moving --report "$(BENCH_REPORTS)/bench_moving"
 	@$(PY) -m bench.metrics --report "$(BENCH_REPORTS)/bench_metrics"
 	@$(PY) -m bench.growth --report "$(BENCH_REPORTS)/growth"
 
 bench-spark: setup ## the operator in Spark, moves to and from Spark, about 15 minutes: make bench-spark BENCH_REPORTS=folder
 	@$(PY) -m bench.spark_operator
-	@$(PY) -m bench.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
+	@$(PY) -m bench.runners.moving --runners process spark "another process" --moves 18 --report "$(BENCH_REPORTS)/bench_moving_spark"
 
 check: setup docs ## check style, format and types, and build the documents
 	$(call say,Style)

@@ -117,6 +117,7 @@ class AlignBuffer:
     ) -> None:
         _check_mapping("columns", columns)
         _check_rules(columns)
+        compile_declared("joiner.alignment")
         self._rules = dict(columns)
         self._grid = grid
         self._options = {"lateness_ns": check_duration("lateness_ns", lateness_ns), "watermark_scope": watermark_scope}
@@ -362,5 +363,3 @@ def _check_values(name: str, values: object, records: Records) -> Floats:
 _KIND: Final = "AlignBuffer"
 _NO_VALUES: Final = np.empty(0, dtype=np.float64)
 _NO_POSITIONS: Final = np.empty(0, dtype=np.int64)
-
-compile_declared()

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from joiner.alignment.interpolation import FLOATS, GIVEN_FLOATS, value_at, value_between
-from joiner.core.compiled import COUNT, DURATION, GIVEN, INTS, compile_declared, compiled, gap
+from joiner.core.compiled import COUNT, DURATION, GIVEN, INTS, compiled, gap
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -181,6 +181,3 @@ def _choose_nearest(ts: Ints, previous: Ints, following: Ints, other_ts: Ints, c
         else:
             chosen[at] = after
     return len(ts)
-
-
-compile_declared()

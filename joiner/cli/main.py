@@ -25,7 +25,6 @@ with imports_of("joiner"):
     from joiner.cli.drain import drain
     from joiner.cli.function_probe import probe_functions, probe_row_functions
     from joiner.cli.move import move
-    from joiner.cli.reset import reset
     from joiner.cli.status import show_status
     from joiner.cli.workers import run_workers, scale
     from joiner.functions import load_all
@@ -35,8 +34,7 @@ with imports_of("joiner"):
     from joiner.runtime.membership.consumer_group import InstanceInUse
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
-    from joiner.runtime.runners.process import JoinerProcess
-    from joiner.runtime.runners.workers.supervisor import is_worker, stop_with_supervisor
+    from joiner.runtime.runners.workers.supervisor import is_worker, run_of_this_process, stop_with_supervisor
     from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN, SPARK, JoinerSettings
     from joiner.runtime.shutdown import end_on_signals, leave
 
@@ -110,7 +108,7 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
         case "status":
             status = show_status(settings, clock, as_json=options.json, every_s=options.watch)
         case "reset":
-            status = reset(settings, clock, confirmed=options.yes)
+            status = _reset(settings, clock, confirmed=options.yes)
         case "move":
             status = move(settings, options.to, options.units, options.timeout, clock)
         case "drain":
@@ -127,9 +125,18 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
     return status
 
 
+def _reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
+    with imports_of("joiner"):
+        from joiner.cli.reset import reset  # noqa: PLC0415 - as in `_run`
+    return reset(settings, clock, confirmed=confirmed)
+
+
 def _run(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
+    with imports_of("joiner"):
+        # Imported here because the other commands do not need the compiled loops, whose imports take longest.
+        from joiner.runtime.runners.process import JoinerProcess  # noqa: PLC0415 - see above
     application = settings.application
-    claimant = Claimant(uuid.uuid4().hex, application.instance, application.site, force=options.force_claim)
+    claimant = Claimant(run_of_this_process(), application.instance, application.site, force=options.force_claim)
     process = JoinerProcess(settings, claimant, clock, standby=options.standby)
     end_on_signals(process.stop)
     # A signal, because it also ends a process that hangs.

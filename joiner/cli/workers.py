@@ -13,7 +13,7 @@ from typing import Final
 from broker.kafka.topics import wait_for_topics
 from broker.settings import SettingsError
 from joiner.runtime.clock import Clock
-from joiner.runtime.control import Scale, Workers
+from joiner.runtime.control import Left, Scale, Workers
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.member_log import MemberLog
@@ -71,6 +71,7 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
             report=lambda running, wanted: control.log.write(
                 Workers(site=site, instance=instance, host=host, running=running, wanted=wanted)
             ),
+            report_end=lambda name, run: control.log.write(Left(site=site, instance=name, run=run)),
         )
         end_on_signals(supervisor.stop, _GRACE_S)
         if bounds is not None:

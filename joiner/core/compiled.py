@@ -9,6 +9,7 @@ then warns when `gap` wraps around.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 from numba import njit, types
 from numba.core.caching import NullCache
+from numba.core.compiler_lock import global_compiler_lock
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +60,8 @@ _STAMP: Final = hashlib.sha256(
 
 
 _loops: Final[list[Any]] = []
-_declared: Final[list[tuple[Any, Any]]] = []
+_declared: Final[defaultdict[str, list[tuple[Any, Any]]]] = defaultdict(list)
+"""The loops that are still to be compiled, each with its signature, by package."""
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
@@ -76,26 +79,36 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
             made = njit(nogil=True)(loop)
         _loops.append(made)
         if takes:
-            _declared.append((made, returns(*takes)))
+            _declared[loop.__module__.rpartition(".")[0]].append((made, returns(*takes)))
         return cast("_Loop", made)
 
     return declare
 
 
-def compile_declared() -> None:
-    """Compile all loops declared since the last call, or load them from the cache."""
-    while _declared:
-        loop, signature = _declared.pop()
-        if not hasattr(loop, "compile"):
-            continue  # with NUMBA_DISABLE_JIT, loops are plain functions
-        try:
-            loop.compile(signature)
-        except OSError:
-            # If the code is in an archive, numba does not check before this call whether the cache folder is writable.
-            for other in _loops:
-                other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
-            loop.compile(signature)
-        loop.disable_compile()
+def compile_declared(package: str) -> None:
+    """Compile all loops that ``package`` has declared since the last call, or load them from the cache.
+
+    Loading takes some 20 ms per loop, so it is done just before they are needed. If it is interrupted, the next call
+    goes on.
+    """
+    with global_compiler_lock:
+        while _declared[package]:
+            loop, signature = _declared[package][-1]
+            # With NUMBA_DISABLE_JIT, loops are plain functions.
+            if hasattr(loop, "compile") and not loop.signatures:
+                _compile(loop, signature)
+            _declared[package].pop()
+
+
+def _compile(loop: Any, signature: Any) -> None:
+    try:
+        loop.compile(signature)
+    except OSError:
+        # If the code is in an archive, numba does not check before this call whether the cache folder is writable.
+        for other in _loops:
+            other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
+        loop.compile(signature)
+    loop.disable_compile()
 
 
 @compiled(INTS, GIVEN, GIVEN, GIVEN)

@@ -24,7 +24,7 @@ from joiner.core.arguments import (
     check_watermarks,
 )
 from joiner.core.backlog import HeldRecords, is_backlog
-from joiner.core.compiled import compile_declared, distinct
+from joiner.core.compiled import distinct
 from joiner.core.errors import ArgumentError
 from joiner.core.evaluate import evaluate, find_bounds
 from joiner.core.frontier import NEVER, Frontiers
@@ -359,5 +359,3 @@ def _touched_keys(
 _NOTHING: Final = np.empty(0, dtype=np.int64)
 _NO_RECORDS: Final = Side(np.empty((len(COLUMNS), 0), dtype=np.int64), np.zeros(2, dtype=np.int64), 0)
 """A side without records, for one key."""
-
-compile_declared()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from joiner.core.arguments import ALL_KEYS, Records, Watermarks
-from joiner.core.compiled import COUNT, FLAG, GIVEN, INTS, compiled
+from joiner.core.compiled import COUNT, FLAG, GIVEN, INTS, compile_declared, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ class Frontiers:
         """``lateness_ns``: the lateness of each stream. ``by_partition``: whether a record advances the frontier of all
         keys.
         """
+        # Every buffer creates its frontiers before it runs a loop.
+        compile_declared("joiner.core")
         self.lateness_ns = lateness_ns
         self.by_partition = by_partition
         self.by_key: Ints = np.empty((len(lateness_ns), 0), dtype=np.int64)

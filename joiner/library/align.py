@@ -14,6 +14,7 @@ import numpy as np
 
 from joiner.alignment.rules import ColumnRule
 from joiner.alignment.tables import distances, in_time_order, interpolated, nearest_of, next_of, order_of, previous_of
+from joiner.core.compiled import compile_declared
 from joiner.core.errors import ArgumentError
 from joiner.library.grid import TableGrid, rows_of_grid
 from joiner.library.sides import Side, column_names, keys_of
@@ -112,6 +113,7 @@ def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str
     """
     keys = column_names("by", by)
     _check_columns(columns)
+    compile_declared("joiner.alignment")
     kind, table, sides = _read(driver, columns, time, keys)
     side = Side("driver", table, time, keys)
     side.check_columns(kind)

@@ -143,7 +143,7 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
 
 
 class Left(_OfSite, frozen=True, kw_only=True):
-    """The run ``run`` of an instance has stopped and serves no unit."""
+    """The run ``run`` of an instance has ended and serves no unit. Written by the instance or by its supervisor."""
 
     instance: str
     run: str

@@ -37,7 +37,7 @@ from joiner.runtime.ownership import restore, unit_reports
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task import decode
 from joiner.runtime.task.decode import Keys, Messages, TopicDecoder
-from joiner.runtime.task.unit import Unit
+from joiner.runtime.task.unit import Unit, load_loops
 from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
 from simulator.settings import read_settings
@@ -126,6 +126,8 @@ _SETTINGS: Final = make_settings(
         }
     ]
 )
+# The first case would otherwise wait for them, beyond its time limit.
+load_loops(_SETTINGS)
 _SIDES: Final = ("speed", "torque")
 
 

@@ -209,7 +209,7 @@ class Member:
                     self._detector.forget(instance)
                 if self.state.members[instance].heartbeat.run == run:
                     self._detector.hear(instance, self._time_of(logged, now_s))
-            case Left(site=self.state.site, instance=instance):
+            case Left(site=self.state.site, instance=instance) if instance not in self.state.members:
                 self._detector.forget(instance)
             case Summary(site=self.state.site, epoch=epoch):
                 # Its author has missed an assignment, because the log was truncated while it was suspended.

@@ -33,6 +33,7 @@ from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.unit import load_loops
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
@@ -78,6 +79,7 @@ class JoinerProcess:
         instance name, and `SettingsError` if the metrics cannot be exposed.
         """
         settings = self._settings
+        load_loops(settings)
         with self._telemetry:
             specs = application_topics(settings)
             facts = wait_for_topics(settings.kafka, specs, self._is_over, _log, KAFKA_LOG)

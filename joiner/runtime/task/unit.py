@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from joiner.core.compiled import compile_declared
 from joiner.core.errors import NewerSnapshotError
 from joiner.runtime.model import WATERMARK_COUNT, AlignSummary, JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 
 _KEYS_MIN: Final = 10_000
 """A unit with at most this many things looks for idle ones only when it takes a snapshot."""
+
+
+def load_loops(settings: JoinerSettings) -> None:
+    """Load the compiled loops of the operators. Without this, the first unit of a process would wait for them."""
+    compile_declared("joiner.core")
+    if settings.align:
+        compile_declared("joiner.alignment")
 
 
 class Unit:

@@ -10,6 +10,10 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from joiner.core import compiled
+
 ROOT: Final = Path(__file__).parents[3]
 
 _JOIN: Final = """
@@ -20,10 +24,10 @@ print(joiner.__file__, step.left_seq.tolist())
 """
 
 
-def run(*, path: Path, **environment: str) -> str:
+def run(code: str = _JOIN, *, path: Path, **environment: str) -> str:
     known = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     known |= {"PYTHONPATH": str(path), **environment}
-    command = [sys.executable, "-P", "-c", _JOIN]
+    command = [sys.executable, "-P", "-c", code]
     ran = subprocess.run(command, env=known, cwd=path.parent, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -42,6 +46,53 @@ def test_they_are_compiled_from_an_archive_where_nothing_can_be_kept(tmp_path: P
 
 def test_uncompiled_they_do_the_same() -> None:
     assert run(path=ROOT, NUMBA_DISABLE_JIT="1").endswith("[0]\n")
+
+
+_LOADED = """
+import joiner
+from joiner.core import compiled
+
+def waiting():
+    return sorted(package for package, loops in compiled._declared.items() if loops)
+
+print(waiting())
+joiner.LocalStreamBuffer()
+print(waiting())
+joiner.AlignBuffer({"a": joiner.ColumnRule()})
+print(waiting())
+"""
+
+
+def test_loops_are_loaded_when_they_are_needed_and_no_sooner() -> None:
+    assert run(_LOADED, path=ROOT).splitlines() == ["['joiner.alignment', 'joiner.core']", "['joiner.alignment']", "[]"]
+
+
+class Loop:
+    """A loop whose compilation can be interrupted once."""
+
+    def __init__(self, *, interrupted: bool) -> None:
+        self.signatures: list[str] = []
+        self._interrupted, self._disabled = interrupted, False
+
+    def compile(self, signature: str) -> None:
+        if self._disabled:
+            raise RuntimeError
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        self.signatures.append(signature)
+
+    def disable_compile(self) -> None:
+        self._disabled = True
+
+
+def test_an_interrupted_compilation_goes_on_at_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = [Loop(interrupted=number == 1) for number in range(3)]
+    monkeypatch.setitem(compiled._declared, "a.package", [(loop, "f(x)") for loop in loops])  # noqa: SLF001
+    with pytest.raises(KeyboardInterrupt):
+        compiled.compile_declared("a.package")
+    compiled.compile_declared("a.package")
+    assert [loop.signatures for loop in loops] == [["f(x)"]] * 3
 
 
 _PART = """

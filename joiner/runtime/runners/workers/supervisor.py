@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -21,7 +22,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.control import MemberRecord, Scale
 from joiner.runtime.settings import PROCESSES_MAX
 
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.05
 _REPORT_S: Final = 5.0
 _BACK_OFF_S: Final = (0.5, 30.0)
 """The first and the longest wait before a worker that has ended is started again."""
@@ -42,6 +43,9 @@ that is in use for a moment."""
 PARENT: Final = "LSB_SUPERVISOR"
 """The environment variable that holds the process id of a worker's supervisor."""
 
+RUN: Final = "LSB_WORKER_RUN"
+"""The environment variable that holds the id of the run that a worker begins."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +59,8 @@ class Command(NamedTuple):
 @dataclass
 class _Worker:
     name: str
+    run: str = ""
+    """The id of its last run."""
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
     wait_s: float = field(default_factory=lambda: _BACK_OFF_S[0])
@@ -75,12 +81,14 @@ class WorkerSupervisor:
         *,
         orders: Callable[[], Sequence[MemberRecord]],
         report: Callable[[int, int], None],
+        report_end: Callable[[str, str], None],
     ) -> None:
         """``command(name, number)``: how to start a worker. ``orders`` returns new records of the control topic.
-        ``report(running, wanted)`` writes to it.
+        ``report(running, wanted)`` writes to it, and ``report_end(name, run)`` writes that the run of a worker has
+        ended, so that others need not wait until they miss its heartbeats.
         """
         self._instance, self._wanted, self._command, self._clock = instance, count, command, clock
-        self._orders, self._report = orders, report
+        self._orders, self._report, self._report_end = orders, report, report_end
         self._workers: list[_Worker] = []
         self._leaving: list[_Worker] = []
         self._said: tuple[int, int] | None = None
@@ -137,7 +145,10 @@ class WorkerSupervisor:
             if leaving.process is not None:
                 leaving.process.send_signal(signal.SIGTERM)
                 self._leaving.append(leaving)
-        self._leaving = [one for one in self._leaving if one.process is not None and one.process.poll() is None]
+        ended = [one for one in self._leaving if one.process is None or one.process.poll() is not None]
+        for worker in ended:
+            self._leaving.remove(worker)
+            self._report_end(worker.name, worker.run)
 
     def _restart(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -150,12 +161,14 @@ class WorkerSupervisor:
                 self._has_run |= now_s - worker.started_s >= _RUNS_S
             elif now_s >= worker.due_s and not is_leaving and not self._status:
                 try:
-                    worker.process, worker.started_s = self._start(worker.name, number), now_s
+                    worker.run = uuid.uuid4().hex
+                    worker.process, worker.started_s = self._start(worker, number), now_s
                 except (OSError, SettingsError) as error:  # too many processes, too little memory, too high a port
                     self._start_later(worker, f"not started: {error}", now_s)
 
     def _note_end(self, worker: _Worker, status: int, now_s: float) -> None:
         worker.process = None
+        self._report_end(worker.name, worker.run)
         worker.refusals = worker.refusals + 1 if status == _SETTINGS_STATUS else 0
         if worker.refusals >= _REFUSALS_MAX and not self._has_run:
             _log.error("worker %s cannot start with these settings; see its message", worker.name)
@@ -170,10 +183,10 @@ class WorkerSupervisor:
         _log.warning("worker %s has ended (%s); starting it again in %.1f s", worker.name, why, worker.wait_s)
         worker.wait_s = min(2 * worker.wait_s, _BACK_OFF_S[1])
 
-    def _start(self, name: str, number: int) -> subprocess.Popen[bytes]:
+    def _start(self, worker: _Worker, number: int) -> subprocess.Popen[bytes]:
         # In a session of its own, so that Ctrl-C reaches only the supervisor, which then stops the workers.
-        command, more = self._command(name, number)
-        environment = {**os.environ, **more, PARENT: str(os.getpid())}
+        command, more = self._command(worker.name, number)
+        environment = {**os.environ, **more, PARENT: str(os.getpid()), RUN: worker.run}
         return subprocess.Popen(command, env=environment, start_new_session=True)  # noqa: S603 - a joiner
 
     def _say(self) -> None:
@@ -184,21 +197,28 @@ class WorkerSupervisor:
             self._report(running, self._wanted)
 
     def _end(self, workers: Sequence[_Worker]) -> None:
-        processes = [one.process for one in workers if one.process is not None and one.process.poll() is None]
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
+        running = [(one, one.process) for one in workers if one.process is not None]
+        for _, process in running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
         until_s = self._clock.monotonic_s() + _STOP_S
-        for process in processes:
+        for worker, process in running:
             try:
                 process.wait(max(0.1, until_s - self._clock.monotonic_s()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            self._report_end(worker.name, worker.run)
 
 
 def is_worker() -> bool:
     """Return whether this process was started by a supervisor."""
     return PARENT in os.environ
+
+
+def run_of_this_process() -> str:
+    """Return the id of this process's run: the one that its supervisor has chosen, or a new one."""
+    return os.environ.get(RUN) or uuid.uuid4().hex
 
 
 def stop_with_supervisor(stop: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from joiner import ArgumentError, align, column
+from joiner import ArgumentError, LocalStreamBuffer, align, column
 from joiner.core import compiled
 
 TORQUE = pd.DataFrame({"machine": ["mill", "lathe", "mill"], "at": [20, 21, 10], "nm": [5, 6, 4]}, index=[7, 8, 9])
@@ -99,7 +99,9 @@ def test_a_stream_may_be_driver_and_column_at_once() -> None:
 
 
 def test_no_loop_waits_for_its_first_call_to_be_compiled() -> None:
-    assert not compiled._declared  # noqa: SLF001 - it has no effect that a caller sees
+    align(TORQUE, {"speed": column(SPEED, "rpm")}, time="at", by="machine")
+    LocalStreamBuffer()
+    assert not any(compiled._declared.values())  # noqa: SLF001 - it has no effect that a caller sees
 
 
 @pytest.mark.parametrize("rule", ["previous", "next", "nearest", "linear"])

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ class Running:
         self.folder, self.program = folder, program
         self.orders: list[MemberRecord] = []
         self.reports: list[tuple[int, int]] = []
+        self.ended: list[tuple[str, str]] = []
         self.supervisor = WorkerSupervisor(
             "w",
             count,
@@ -39,17 +41,23 @@ class Running:
             SystemClock(),
             orders=lambda: [self.orders.pop()] if self.orders else [],
             report=lambda running, wanted: self.reports.append((running, wanted)),
+            report_end=lambda name, run: self.ended.append((name, run)),
         )
         self.status: list[int] = []
         self.thread = threading.Thread(target=lambda: self.status.append(self.supervisor.run()))
         self.thread.start()
 
     def command(self, name: str, number: int) -> Command:
-        noted = f"import os; open({str(self.folder)!r} + f'/{name}.{number}.{{os.getpid()}}', 'w').close(); "
+        file = f"open({str(self.folder)!r} + f'/{name}.{number}.{{os.getpid()}}', 'w')"
+        noted = f"import os; print(os.environ['LSB_WORKER_RUN'], end='', file={file}, flush=True); "
         return Command([sys.executable, "-c", noted + self.program], {"NUMBER": str(number)})
 
     def starts(self, name: str) -> list[int]:
         return [int(path.suffix[1:]) for path in self.folder.glob(f"{name}.*")]
+
+    def runs(self, name: str) -> set[str]:
+        """Return the ids of the runs of a worker."""
+        return {path.read_text() for path in self.folder.glob(f"{name}.*")}
 
     def stop(self) -> int:
         self.supervisor.stop()
@@ -95,6 +103,20 @@ def test_a_worker_that_ends_is_started_again_and_all_stop_with_the_supervisor(ru
     assert len(running.starts("w-2")) == 1
 
 
+def test_the_end_of_each_run_of_a_worker_is_reported(running: Running) -> None:
+    wait_until(lambda: "" not in running.runs("w-1") and len(running.starts("w-1")) == 1)
+    os.kill(running.starts("w-1")[0], signal.SIGKILL)
+    (run,) = running.runs("w-1")
+    wait_until(lambda: ("w-1", run) in running.ended)
+    wait_until(lambda: len(running.runs("w-1") - {""}) == 2)
+    running.orders.append(Scale(site="plain", instance="w", processes=1))
+    wait_until(lambda: any(name == "w-2" for name, _ in running.ended))
+    running.stop()
+    runs = {(name, run) for name in ("w-1", "w-2") for run in running.runs(name)}
+    assert set(running.ended) == runs
+    assert len(runs) == 3
+
+
 def test_the_number_of_workers_follows_the_orders_for_this_supervisor(running: Running) -> None:
     wait_until(lambda: (2, 2) in running.reports)
     running.orders.append(Scale(site="plain", instance="another", processes=9))
@@ -132,10 +154,10 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
 ) -> None:
     start, refusals = WorkerSupervisor._start, [OSError("no process left"), SettingsError("the port is too high")]  # noqa: SLF001
 
-    def refuse(self: WorkerSupervisor, name: str, number: int) -> subprocess.Popen[bytes]:
+    def refuse(self: WorkerSupervisor, worker: Any, number: int) -> subprocess.Popen[bytes]:
         if refusals:
             raise refusals.pop(0)
-        return start(self, name, number)
+        return start(self, worker, number)
 
     monkeypatch.setattr(WorkerSupervisor, "_start", refuse)
     running = Running(tmp_path, 1)
