@@ -60,6 +60,29 @@ def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: s
     save(figure, path)
 
 
+def plot_over_time(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], y_label: str) -> None:
+    """Write a PNG to ``path`` with a panel for each x label, whose lines have a value for each time in seconds."""
+    rows = -(-len(panels) // _COLUMNS)
+    size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
+    figure, axes = plt.subplots(
+        rows, min(_COLUMNS, len(panels)), figsize=size, squeeze=False, sharey=True, layout="constrained"
+    )
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (x_label, lines) in zip(axes.flat, panels.items(), strict=False):
+        for colour, (name, line) in zip(_COLOURS, lines.items(), strict=False):
+            axis.plot(*zip(*line, strict=True), color=colour, label=name, linewidth=1.0)
+        axis.axvline(0, color="#8C8C8C", linewidth=0.8)
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.set_xlabel(x_label)
+        axis.grid(visible=True, which="major", alpha=0.3)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y_label)
+    axes.flat[0].legend(frameon=False)
+    save(figure, path)
+
+
 @dataclass(frozen=True)
 class Panel:
     """One of several plots side by side, each with its own axes; the x axis is logarithmic.

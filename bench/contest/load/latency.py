@@ -26,7 +26,7 @@ from bench.contest.load.receiver import Arrived, Receiver
 from bench.contest.load.sender import Schedule
 from bench.contest.running.arena import Arena, FailedError, at_work, commands_of, last_words, settings_of, tidy
 from bench.contest.running.outputs import pairs_of
-from bench.contest.running.processes import Machine, Tree, machine_cpu, others_cores, processes
+from bench.harness.processes import Machine, Tree, machine_cpu, others_cores, processes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

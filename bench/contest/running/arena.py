@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.contest.job import ROOT, Contender, Job
-from bench.contest.running.processes import Tree, folder_bytes, processes
 from bench.contest.workload.expected import Expected, expect
 from bench.contest.workload.inputs import make, produce, produce_sides
 from bench.harness.pipeline import PARTITIONS, make_topic
+from bench.harness.processes import Tree, folder_bytes, processes
 from broker.settings import KafkaSettings
 from broker.stack import LocalStack
 from joiner.runtime.kafka.clients import make_admin

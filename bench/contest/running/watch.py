@@ -11,8 +11,8 @@ import numpy as np
 
 from bench.contest.running.arena import Arena, FailedError, last_words
 from bench.contest.running.outputs import count_results, read_tail
-from bench.contest.running.processes import Machine, Sample, Tree, folder_bytes, machine_cpu, others_cores
 from bench.contest.states import State
+from bench.harness.processes import Machine, Sample, Tree, folder_bytes, machine_cpu, others_cores
 from joiner.runtime.kafka.clients import make_consumer
 
 if TYPE_CHECKING:

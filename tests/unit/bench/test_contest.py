@@ -18,10 +18,10 @@ from bench.contest.running import watch as watching
 from bench.contest.running.arena import FailedError
 from bench.contest.running.judging import judge, steady
 from bench.contest.running.outputs import Results, pairs_of, without_withdrawn
-from bench.contest.running.processes import Sample
 from bench.contest.running.watch import Watch
 from bench.contest.workload.expected import Expected, Window, compare, expect
 from bench.contest.workload.inputs import WORKLOADS, Workload, make
+from bench.harness.processes import Sample
 from joiner import join
 from joiner.check.model import oracle
 

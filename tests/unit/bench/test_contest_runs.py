@@ -14,9 +14,9 @@ from bench.contest import __main__ as contest
 from bench.contest.job import Contender, Limits
 from bench.contest.plan import QUICK
 from bench.contest.running import outputs, runs
-from bench.contest.running.processes import Machine, Sample, machine_cpu, others_cores
 from bench.contest.running.runs import Task
 from bench.contest.running.watch import Watch
+from bench.harness.processes import Machine, Sample, machine_cpu, others_cores
 from bench.harness.report import code_commit
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """Measures the pause of a join while its units move from one runner to another under load.
 
-``python -m bench.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners take turns serving
-an application: all of its units are repeatedly moved from one runner to the next while records arrive at a steady rate.
-Two figures are measured for each unit and move. The pause is the time from the source's last commit to the target's
-first one, as reported by ``joiner move``. The gap is the longest time around the pause in which no result was appended
-to the unit's partition, by the broker's clock.
+``python -m bench.runners.moving --report docs/evidence/bench_moving`` writes ``.json`` and ``.md``. Runners take turns
+serving an application: all of its units are repeatedly moved from one runner to the next while records arrive at a
+steady rate. Two figures are measured for each unit and move. The pause is the time from the source's last commit to the
+target's first one, as reported by ``joiner move``. The gap is the longest time around the pause in which no result was
+appended to the unit's partition, by the broker's clock.
 """
 
 from __future__ import annotations

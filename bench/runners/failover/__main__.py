@@ -1,0 +1,126 @@
+"""Runs the events, and writes the report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.harness.pipeline import PARTITIONS, about, own_kafka
+from bench.harness.plot import plot_over_time
+from bench.harness.report import table, write
+from bench.runners import failover
+from bench.runners.failover.effects import SHARES, gaps, latencies, of_units, pauses
+from bench.runners.failover.instances import CALM_S, KINDS, NAMES, Bench
+from bench.runners.moving import start_sender
+from broker.settings import KafkaSettings
+
+
+def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys: int) -> tuple[Bench, dict[str, int]]:
+    """Let each kind of event happen ``count`` times. Return what has happened, and the counts of the tester."""
+    bench = Bench(kafka, folder, standbys)
+    sender = start_sender(kafka, bench.application.data, rate)
+    try:
+        for name in NAMES:
+            bench.start(name)
+        bench.settle(2)
+        time.sleep(5 * CALM_S)
+        for turn in range(count):
+            bench.play(NAMES[turn % 2])
+        bench.supervise()
+        for turn in range(count):
+            bench.kill_worker(turn % 2)
+        sender.terminate()
+        sender.wait()
+        bench.application.wait_until_through([*bench.running.values()])
+        for name in [*bench.running]:
+            bench.stop(name, kill=False)
+    finally:
+        for process in [sender, *bench.running.values()]:
+            process.kill()
+            process.wait()
+    return bench, bench.application.verify()
+
+
+def main() -> int:
+    """Measure and write the report."""
+    parser = argparse.ArgumentParser(description=failover.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
+    parser.add_argument("--events", type=int, default=50, help="of each kind (default 50)")
+    parser.add_argument("--standbys", type=int, default=1, help="of each unit (default 1)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_failover"), help="path of .json, .md and .png")
+    options = parser.parse_args()
+    with own_kafka() as (kafka, folder):
+        bench, verdict = measure(kafka, folder, options.rate, options.events, options.standbys)
+        outputs = of_units(bench.application.settings)
+    rows = pauses(bench.events, outputs)
+    figures: dict[str, Any] = {
+        "pauses": rows,
+        "gaps_ms": gaps(bench.events, outputs, rows),
+        "latency_ms": latencies(bench.events, outputs),
+    }
+    application = bench.application.settings.application
+    ran = about() | {"results, as the tester finds them": ", ".join(f"{what} {n:,}" for what, n in verdict.items())}
+    ran |= {"records/s": options.rate, "units": PARTITIONS, "standbys": options.standbys}
+    ran |= {"application.failure_timeout": f"{application.failure_timeout / 1e6:.0f} ms"}
+    write(
+        options.report, "The pauses of units when instances come and go", ran, figures, lines(figures, options.report)
+    )
+    draw(figures["latency_ms"], options.report)
+    print("\n".join(lines(figures, options.report)))
+    return 0
+
+
+def lines(figures: Mapping[str, Any], path: Path) -> list[str]:
+    """Return the lines of the report."""
+    rows, found, calm = figures["pauses"], [], _share(figures["gaps_ms"]["calm"])
+    for kind in [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]:
+        of_kind = [row for row in rows if row["kind"] == kind]
+        slowest: dict[int, int] = {}
+        for row in of_kind:
+            if row["changes"]:
+                slowest[row["event"]] = max(slowest.get(row["event"], 0), row["pause_ms"])
+        changes = sum(row["changes"] for row in of_kind) / len({row["event"] for row in of_kind})
+        staying = figures["gaps_ms"].get(kind)
+        found.append((kind, len(slowest), f"{changes:.1f}", *_spread([*slowest.values()]), _share(staying)))
+    heads = ["instance", "events", "changes of owner per event", "pause p50 ms", "p99", "max"]
+    heads.append("units that stay: p99.9 of gaps, ms")
+    return [
+        "The longest pause of a unit that changes its owner, by event. Units that keep their owner are compared with",
+        f"themselves: in calm times, the p99.9 of the gaps between their results is {calm} ms.",
+        *table(heads, found),
+        "",
+        f"![Latency around each kind of event]({path.name}.png)",
+    ]
+
+
+def draw(latency_ms: Mapping[str, Any], path: Path) -> None:
+    """Draw the latency around each kind of event."""
+    panels = {
+        f"s since an instance {'is ' if kind[-2:] == 'ed' else ''}{kind}": {
+            f"p{share:g}": [(since_ms / 1000, values[number]) for since_ms, values in latency_ms[kind]]
+            for number, share in enumerate(SHARES)
+        }
+        for kind in KINDS
+        if kind in latency_ms
+    }
+    plot_over_time(path, panels, "latency, ms")
+
+
+def _share(found: list[float] | None) -> str:
+    return "-" if found is None else f"{found[SHARES.index(99.9)]:.0f}"
+
+
+def _spread(values: list[int]) -> tuple[str, str, str]:
+    if not values:
+        return "-", "-", "-"
+    return tuple(f"{value:.0f}" for value in (*np.percentile(values, [50, 99]), max(values)))  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

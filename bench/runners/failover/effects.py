@@ -1,0 +1,145 @@
+"""Finds the effects of events in the results of a run: pauses, changes of owner, and latencies over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from bench.contest.running.outputs import pairs_of
+from bench.harness.pipeline import PARTITIONS
+from bench.runners.failover.instances import Event
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
+from joiner.runtime.model import decode_checkpoint
+from joiner.runtime.settings import JoinerSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+SHARES: Final = (50.0, 99.0, 99.9)
+"""The percentiles of latencies and gaps."""
+
+_BEFORE_MS: Final = 200
+_AT_ONCE: Final = 10_000
+FIRST_MS, LAST_MS, STEP_MS = -1_000, 4_000, 50
+"""The times around an event for which latencies are given, and the length of a step."""
+
+
+class UnitOutput(NamedTuple):
+    """The output of a unit: when each result was appended, when its later record was due, and who owned the unit when.
+
+    All times are in ms since the epoch, as int64 arrays of shape (n,) in the order of the log. ``commits``: the append
+    time and the run of each checkpoint.
+    """
+
+    appended_ms: Ints
+    due_ms: Ints
+    commits: list[tuple[int, str]]
+
+
+def read_output(settings: JoinerSettings, unit: int) -> UnitOutput:
+    """Read everything that a unit has committed."""
+    appended_ms: list[int] = []
+    due_ms: list[Ints] = []
+    values: list[bytes] = []
+    with closing(make_reader(settings.kafka, "bench")) as reader:
+        for message in _all(reader, settings.topics.out, unit):
+            appended_ms.append(int(message.timestamp()[1]))
+            values.append(message.value() or b"")
+            if len(values) >= _AT_ONCE:
+                due_ms.append(_due_ms(values))
+                values = []
+        commits = [
+            (int(one.timestamp()[1]), decode_checkpoint(one.value() or b"").run)
+            for one in _all(reader, settings.state_topic, unit)
+            if (one.key() or b"").endswith(b"/progress")
+        ]
+    if values:
+        due_ms.append(_due_ms(values))
+    return UnitOutput(np.array(appended_ms, dtype=np.int64), np.concatenate(due_ms), commits)
+
+
+def _due_ms(values: list[bytes]) -> Ints:
+    """Return when each result could be known: its records are stamped with the times at which they were due."""
+    pairs = np.array([pair[:2] for pair in pairs_of(values)], dtype=np.int64)
+    found: Ints = pairs.max(axis=1) // 1_000_000
+    return found
+
+
+def _all(reader: Any, topic: str, unit: int) -> Any:
+    low, high = log_range(reader, topic, unit)
+    return read_to_end(reader, SystemClock(), topic, unit, low, high)
+
+
+def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[str, Any]]:
+    """Return a row per event and unit: its pause in ms, and whether it changed its owner."""
+    rows: list[dict[str, Any]] = []
+    for unit, output in enumerate(outputs):
+        for number, event in enumerate(events):
+            first_ms = event.at_ms - _BEFORE_MS
+            near = _between(output.appended_ms, first_ms, event.until_ms)
+            runs = [run for at_ms, run in output.commits if first_ms <= at_ms <= event.until_ms]
+            changes = sum(before != after for before, after in pairwise(runs))
+            row = {"event": number, "kind": event.kind, "instance": event.name, "unit": unit}
+            rows.append(row | {"changes": changes, "pause_ms": int(np.diff(near).max())})
+    return rows
+
+
+def gaps(
+    events: Sequence[Event], outputs: Sequence[UnitOutput], rows: Sequence[dict[str, Any]]
+) -> dict[str, list[float]]:
+    """Return percentiles of the gaps between appends, in ms, of units that keep their owner.
+
+    By kind of event, between the event and the time at which the units are settled; and in the calm times after that.
+    """
+    has_changed = {(row["event"], row["unit"]) for row in rows if row["changes"]}
+    found: dict[str, list[Ints]] = {}
+    for unit, output in enumerate(outputs):
+        times_ms = np.unique(output.appended_ms)
+        for number, event in enumerate(events):
+            calm = _between(times_ms, event.settled_ms, event.until_ms)
+            found.setdefault("calm", []).append(np.diff(calm))
+            if (number, unit) not in has_changed:
+                busy = _between(times_ms, event.at_ms - _BEFORE_MS, event.settled_ms)
+                found.setdefault(event.kind, []).append(np.diff(busy))
+    return {kind: np.percentile(np.concatenate(some), SHARES).tolist() for kind, some in found.items()}
+
+
+def latencies(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> dict[str, list[tuple[int, list[float]]]]:
+    """Return percentiles of the latency in ms by kind of event and time since the event.
+
+    The time is that at which the later record of a result was due, in ms, in steps of `STEP_MS`. All units and all
+    events of a kind count.
+    """
+    found: dict[str, list[tuple[int, list[float]]]] = {}
+    for kind in dict.fromkeys(event.kind for event in events):
+        since_ms, latency_ms = [], []
+        for output in outputs:
+            order = np.argsort(output.due_ms, kind="stable")
+            due_ms, took_ms = output.due_ms[order], (output.appended_ms - output.due_ms)[order]
+            for event in events:
+                if event.kind == kind:
+                    last_ms = min(event.at_ms + LAST_MS, event.until_ms)
+                    part = slice(*np.searchsorted(due_ms, (event.at_ms + FIRST_MS, last_ms)).tolist())
+                    since_ms.append(due_ms[part] - event.at_ms)
+                    latency_ms.append(took_ms[part])
+        step, took = np.concatenate(since_ms) // STEP_MS, np.concatenate(latency_ms)
+        found[kind] = [
+            (int(one) * STEP_MS, np.percentile(took[step == one], SHARES).tolist()) for one in np.unique(step)
+        ]
+    return found
+
+
+def _between(times_ms: Ints, first_ms: int, last_ms: int) -> Ints:
+    return times_ms[(times_ms >= first_ms) & (times_ms <= last_ms)]
+
+
+def of_units(settings: JoinerSettings) -> list[UnitOutput]:
+    """Return the output of all units."""
+    return [read_output(settings, unit) for unit in range(PARTITIONS)]

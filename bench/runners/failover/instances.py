@@ -1,0 +1,145 @@
+"""Runs two instances under load, and lets them be killed, leave, join and be drained."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaException
+
+from bench.harness.pipeline import PARTITIONS, Application, make_topic
+from bench.harness.processes import processes
+from broker.settings import KafkaSettings
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.membership.observer import read_sites
+from joiner.runtime.membership.state import SiteState
+
+NAMES: Final = ("one", "two")
+SUPERVISOR: Final = "host"
+WORKER_KILLED: Final = "worker killed"
+KINDS: Final = ("killed", WORKER_KILLED, "joins", "leaves", "drained", "undrained")
+
+CALM_S: Final = 2.0
+"""How long nothing happens after an event, once the units are served again as they are assigned."""
+
+_LOOK_S: Final = 0.1
+_DEADLINE_S: Final = 60.0
+
+
+class Event(NamedTuple):
+    """What happened to the instance ``name``, and when, by the wall clock.
+
+    ``settled_ms``: when the units were served again as they were assigned. ``until_ms``: when the next event was due.
+    """
+
+    kind: str
+    name: str
+    at_ms: int
+    settled_ms: int
+    until_ms: int
+
+
+class Bench:
+    """Instances under load, and what happens to them."""
+
+    def __init__(self, kafka: KafkaSettings, folder: Path, standbys: int) -> None:
+        name = f"failover-{uuid.uuid4().hex[:8]}"
+        self.application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
+        os.environ["LSB_APPLICATION__STANDBYS"] = str(standbys)
+        self.standbys = standbys
+        make_topic(kafka, self.application.data, PARTITIONS)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.events: list[Event] = []
+
+    def happens(self, kind: str, name: str, act: Callable[[], None], wanted: int) -> None:
+        """Let something happen, and wait until ``wanted`` instances have shares of the units and are warm."""
+        at_ms = _now_ms()
+        act()
+        self.settle(wanted)
+        settled_ms = _now_ms()
+        time.sleep(CALM_S)
+        self.events.append(Event(kind, name, at_ms, settled_ms, _now_ms()))
+        print(f"{name} {kind}: settled after {settled_ms - at_ms} ms", flush=True)
+
+    def play(self, name: str) -> None:
+        """Let each kind of event happen to an instance."""
+        self.happens("killed", name, lambda: self.stop(name, kill=True), 1)
+        self.happens("joins", name, lambda: self.start(name), 2)
+        self.happens("leaves", name, lambda: self.stop(name, kill=False), 1)
+        self.happens("joins", name, lambda: self.start(name), 2)
+        self.happens("drained", name, lambda: self.drain(name), 1)
+        self.happens("undrained", name, lambda: self.drain(name, "--undo"), 2)
+
+    def start(self, name: str, *more: str) -> None:
+        """Start an instance."""
+        self.running[name] = self.application.start(*more, instance=name)
+
+    def stop(self, name: str, *, kill: bool) -> None:
+        """Kill an instance, or let it end."""
+        process = self.running.pop(name)
+        (process.kill if kill else process.terminate)()
+        process.wait(_DEADLINE_S)
+
+    def drain(self, name: str, *more: str) -> None:
+        """Drain an instance, or end that."""
+        command = [sys.executable, "-m", "joiner", "drain", name, *more, "--config", str(self.application.config)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - the joiner
+
+    def supervise(self) -> None:
+        """Replace all instances by worker processes of one supervisor."""
+        for name in [*self.running]:
+            self.stop(name, kill=False)
+        self.start(SUPERVISOR, "--processes", str(len(NAMES)))
+        self.settle(len(NAMES))
+        time.sleep(CALM_S)
+
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker of the supervisor. It is started again."""
+        name = f"{SUPERVISOR}-{number + 1}"
+        self.happens(WORKER_KILLED, name, lambda: os.kill(self._worker(name), 9), len(NAMES))
+
+    def _worker(self, name: str) -> int:
+        parent = self.running[SUPERVISOR].pid
+        children = [number for number, one in processes().items() if one.parent == parent]
+        return next(one for one in children if name in Path(f"/proc/{one}/cmdline").read_text().split("\0"))
+
+    def settle(self, wanted: int) -> None:
+        """Wait until the units are served as they are assigned, and the standbys are warm."""
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while not self._is_settled(wanted):
+            if time.monotonic() > deadline_s or any(one.poll() is not None for one in self.running.values()):
+                raise RuntimeError("the instances do not share the units")
+            time.sleep(_LOOK_S)
+
+    def _is_settled(self, wanted: int) -> bool:
+        try:
+            state = read_sites(self.application.settings, SystemClock()).get("process")
+        except KafkaException:
+            return False  # the control topic is being created
+        return state is not None and is_settled(state, PARTITIONS, wanted, min(self.standbys, wanted - 1))
+
+
+def is_settled(state: SiteState, units: int, wanted: int, standbys: int) -> bool:
+    """Return whether ``wanted`` instances serve all ``units`` as assigned, with ``standbys`` warm standbys each."""
+    able = {name: beat for name, beat in state.live.items() if name not in state.drained}
+    shares = [len(beat.serves) for beat in able.values()]
+    return (
+        len(able) == wanted
+        and len(state.units) == units
+        and max(shares) - min(shares) <= 1
+        and all(one.owner in able and unit in able[one.owner].serves for unit, one in enumerate(state.units))
+        and all(
+            len(one.standbys) == standbys and all(name in able and unit in able[name].warm for name in one.standbys)
+            for unit, one in enumerate(state.units)
+        )
+    )
+
+
+def _now_ms() -> int:
+    return round(1000 * time.time())
