@@ -25,6 +25,7 @@ from joiner.runtime.kafka.clients import (
     make_producer,
     make_reader,
 )
+from joiner.runtime.kafka.member_log import FROM_LOW, OFFSET_TAIL_BASE
 
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 _FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
@@ -298,6 +299,27 @@ class KafkaContract:
         reader.assign([TopicPartition(topic, 0, 0)])
         found = next(message for _ in range(_LOOKS_MAX) if (message := reader.poll(_LOOK_S)) is not None)
         assert (found.error().code(), found.topic(), found.partition()) == (_OUT_OF_RANGE, topic, 0)
+        reader.close()
+
+    @pytest.mark.parametrize("removed", [2, 4])
+    def test_the_last_records_are_those_that_are_left(self, cluster: Cluster, removed: int) -> None:
+        topic = cluster.make_topic()
+        producer = producer_of(cluster, topic)
+        open_transaction(producer, topic, b"one", b"two", b"three")
+        producer.commit_transaction(30)
+        assert read_until(cluster, topic, 4) == [b"one", b"two", b"three"]
+        cluster.delete_records(topic, removed)
+        reader: Any = make_reader(cluster.kafka, "contract", **FROM_LOW)
+        reader.assign([TopicPartition(topic, 0, OFFSET_TAIL_BASE - 2000)])
+        open_transaction(producer, topic, b"next")
+        producer.commit_transaction(30)
+        found: list[bytes] = []
+        for _ in range(_LOOKS_MAX):
+            message = reader.poll(_LOOK_S)
+            found += [message.value()] if message is not None and message.error() is None else []
+            if found[-1:] == [b"next"]:
+                break
+        assert found == [b"three", b"next"][removed // 4 :]
         reader.close()
 
     def test_a_topic_that_is_made_anew_has_another_id(self, cluster: Cluster) -> None:

@@ -235,7 +235,8 @@ class MemoryConsumer:
         if at == OFFSET_INVALID:
             at = self._kafka.group_offsets(self._group).get((place.topic, place.partition), OFFSET_INVALID)
         if at <= OFFSET_TAIL_BASE:
-            return max(log.low, self._end(log) + at - OFFSET_TAIL_BASE)
+            # Like librdkafka, without regard to the first offset that is left.
+            return max(0, self._end(log) + at - OFFSET_TAIL_BASE)
         if at in {OFFSET_BEGINNING, OFFSET_END}:
             return log.low if at == OFFSET_BEGINNING else self._end(log)
         return int(at)

@@ -9,7 +9,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from joiner.runtime.control import TAIL, Logged, MemberRecord, decode_member, encode
 from joiner.runtime.kafka.clients import describe, make_consumer, make_producer
@@ -24,6 +24,10 @@ _LIFE_MS: Final = 1_000
 _RECONNECT: Final = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
 """After an outage of Kafka, all instances should be heard again at about the same time."""
 
+FROM_LOW: Final = {"auto_offset_reset": "earliest"}
+"""Where to read from if the wanted records have been removed, or the topic was recreated. librdkafka subtracts from the
+end of a log without regard to its first offset."""
+
 _READ_MAX: Final = 1_000
 
 _log = logging.getLogger(__name__)
@@ -34,16 +38,20 @@ class MemberLog:
 
     def __init__(self, settings: JoinerSettings, tail: int = TAIL) -> None:
         """Start reading ``tail`` records before the end that the log has when Kafka first answers."""
-        self._tail = tail
         self._topic = settings.control_topic
         self._consumer = make_consumer(
-            settings.kafka, settings.application.name, fetch_queue_backoff_ms=2, fetch_wait_max_ms=500, **_RECONNECT
+            settings.kafka,
+            settings.application.name,
+            fetch_queue_backoff_ms=2,
+            fetch_wait_max_ms=500,
+            **_RECONNECT,
+            **FROM_LOW,
         )
         self._make_producer = partial(
             make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT
         )
         self._producer = self._make_producer()
-        self._begin()
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_TAIL_BASE - tail)])
 
     def read(self) -> list[Logged]:
         """Return the records that have arrived, in order. Does not wait."""
@@ -52,9 +60,6 @@ class MemberLog:
         for message in self._consumer.consume(_READ_MAX, 0.0):
             error = message.error()
             if error is not None:
-                # The log was truncated or recreated, or Kafka is unreachable.
-                if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the public name
-                    self._begin()
                 _log.debug("%s: %s", self._topic, error.str())
                 continue
             record = decode_member(message.value())
@@ -76,6 +81,3 @@ class MemberLog:
         """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""
         self._producer.flush(wait_s)
         self._consumer.close()
-
-    def _begin(self) -> None:
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_TAIL_BASE - self._tail)])
