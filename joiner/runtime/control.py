@@ -1,7 +1,7 @@
 """The records of the control topic ``<application>.control``.
 
-Most of these records order moves and carry them out. The others stop a stage in Spark (`Stop`) and report units that
-are not served (`NotServed`).
+They order moves and carry them out (`Record`), stop a stage in Spark (`Stop`), report units that are not served
+(`NotServed`), and say what the instances of a site do and who should serve each unit (`MemberRecord`).
 
 Correctness does not depend on these records. Only the checkpoint names a unit's owner, so a record that is lost or read
 twice causes at most a delay. Readers can therefore start at the end of the log, and records that matter are repeated
@@ -128,6 +128,7 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
     their last checkpoint, and which it could claim without a replay. ``failed``: the units that cannot run on it.
     ``capacity``: its share of the units, in relation to the other instances. ``leaving``: it is shutting down.
     ``mixed``: it sees processes of an older release in the consumer group, so the group assigns the units.
+    ``standbys``: how many standbys each unit should have by its settings; the largest number of all instances counts.
     """
 
     instance: str
@@ -140,6 +141,7 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
     failed: list[int] = []
     leaving: bool = False
     mixed: bool = False
+    standbys: int = 0
 
 
 class Left(_OfSite, frozen=True, kw_only=True):

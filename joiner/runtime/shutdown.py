@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-GRACE_S: Final = 4.0
+GRACE_S: Final = 5.0
 """The maximum time from the signal to the exit, for a plain process."""
 
 _log = logging.getLogger(__name__)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from joiner.runtime.control import Assignment
-from joiner.runtime.membership import assign, detector
+from joiner.runtime.membership import assign, detector, member
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.member import Member
 from joiner.runtime.membership.state import SiteState
@@ -64,6 +66,18 @@ def _the_log_is_taken_for_complete() -> Iterator[None]:
         yield
 
 
+def _each_plans_with_its_own_number_of_standbys() -> AbstractContextManager[None]:
+    def plan(state: SiteState, units: int, by: str, silent: Collection[str] = ()) -> Assignment | None:
+        own = state.members[by].heartbeat.standbys if by in state.members else 0
+        members = {
+            name: replace(one, heartbeat=msgspec.structs.replace(one.heartbeat, standbys=own))
+            for name, one in state.members.items()
+        }
+        return assign.next_assignment(replace(state, members=members), units, by, silent)
+
+    return changed(member, "next_assignment", plan)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
@@ -78,6 +92,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "an_outage_is_taken_for_failures": lambda: changed(Member, "is_in_touch", lambda *_: True),
     "the_log_is_taken_for_complete": _the_log_is_taken_for_complete,
     "records_after_a_summary_are_skipped": _records_after_a_summary_are_skipped,
+    "each_plans_with_its_own_number_of_standbys": _each_plans_with_its_own_number_of_standbys,
     "the_load_is_not_balanced": lambda: changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
     "standbys_are_not_replaced": lambda: changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
 }

@@ -26,6 +26,7 @@ STALL_S: Final = 1.0
 UNSTEADY_CLAIMS_MAX: Final = 30
 BLINK_S: Final = (0.4, 0.6)
 _HALF: Final = 0.5
+_MIXED: Final = 0.2
 
 
 def play(seed: int) -> tuple[str, World]:
@@ -33,6 +34,9 @@ def play(seed: int) -> tuple[str, World]:
     random = Random(seed)
     world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 0, 1, 1, 2]))
     names = ["a0", "b0", "a1", "b1"][: random.choice([1, 2, 3, 4])]
+    if random.random() < _MIXED:
+        # The settings are being changed.
+        world.standbys_of = {name: random.choice([0, 1, 2]) for name in names}
     for name in names:
         world.after(random.choice([0, 0, 0.5]), partial(world.start, name))
     world.run(START_S)
@@ -194,6 +198,7 @@ def _fault(world: World, count: int, claims: int) -> str:
 
 def _faults(world: World, count: int, claims: int) -> Iterator[str]:
     instances = list(world.instances.values())
+    standbys = max(world.standbys_of.get(one.name, world.standbys) for one in instances)
     accepted = accepted_in(world)
     if any(one.member.state.epoch != accepted[-1].epoch for one in instances):
         yield f"assignment {accepted[-1].epoch} counts, instances have {[one.member.state.epoch for one in instances]}"
@@ -208,7 +213,7 @@ def _faults(world: World, count: int, claims: int) -> Iterator[str]:
         if (serving := world.servers(unit)) != [assigned.owner]:
             yield f"unit {unit} is assigned to {assigned.owner}, and served by {serving}"
         cold = [name for name in assigned.standbys if unit not in world.instances[name].warm]
-        if len(assigned.standbys) != min(world.standbys, count - 1) or cold:
+        if len(assigned.standbys) != min(standbys, count - 1) or cold:
             yield f"unit {unit} has the standbys {assigned.standbys}, and {cold} are not warm"
     loads = [len(one.serves) for one in instances]
     if max(loads) - min(loads) > 1:

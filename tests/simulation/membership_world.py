@@ -69,6 +69,8 @@ class World:
     def __init__(self, seed: int, units: int, standbys: int) -> None:
         self.random = Random(seed)
         self.units, self.standbys = units, standbys
+        self.standbys_of: dict[str, int] = {}
+        """Instances whose settings name another number of standbys."""
         self.now_s = 0.0
         self.log: list[tuple[MemberRecord, float]] = []
         """The records, each with the time at which readers can see it."""
@@ -108,8 +110,9 @@ class World:
     def start(self, name: str) -> None:
         """Start an instance, or replace the run of one that has died."""
         self.runs += 1
-        identity = Identity("plain", name, f"run{self.runs}", host=name[:1])
-        member = Member(identity, self.units, self.standbys, Timing(), self.now_s)
+        standbys = self.standbys_of.get(name, self.standbys)
+        identity = Identity("plain", name, f"run{self.runs}", host=name[:1], standbys=standbys)
+        member = Member(identity, self.units, Timing(), self.now_s)
         one = self.instances[name] = Instance(name, member)
         one.position = max(0, len(self.log) - 300)
         self._turn(one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -36,6 +36,21 @@ PLAYS: Final[dict[str, Callable[[int], str]]] = {
 }
 
 
+RARE: Final = {
+    "who_was_heard_is_declared_gone": "blinks",
+    "records_after_a_summary_are_skipped": "upgrade",
+}
+"""Defects that few histories find, and the kind of history that finds them soonest."""
+
+
+def histories(bug: str) -> Iterator[tuple[str, int]]:
+    """Yield the kinds and seeds of the histories in which to look for a defect."""
+    seeds = range(1, SEEDS_MAX + 1)
+    if bug in RARE:
+        yield from ((RARE[bug], seed) for seed in seeds)
+    yield from ((kind, seed) for seed in seeds for kind in PLAYS)
+
+
 def wrong(kind: str, seed: int) -> str:
     """Play a history of a kind. Return what is wrong, or an empty text."""
     return PLAYS[kind](seed)
@@ -61,9 +76,8 @@ def test_everything_that_can_go_wrong_does() -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_defect_is_found(name: str) -> None:
     with BUGS[name]():
-        for seed in range(1, SEEDS_MAX + 1):
-            for kind in PLAYS:
-                if fault := wrong(kind, seed):
-                    sys.stdout.write(f"{name}: found in the {kind} history {seed}: {fault}\n")
-                    return
+        for kind, seed in histories(name):
+            if fault := wrong(kind, seed):
+                sys.stdout.write(f"{name}: found in the {kind} history {seed}: {fault}\n")
+                return
     pytest.fail(f"{name} is not found in {SEEDS_MAX} histories of each kind")

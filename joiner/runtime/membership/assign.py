@@ -7,7 +7,7 @@ to balance the load. Load is the number of units in relation to the capacity.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from joiner.runtime.control import Assignment, Heartbeat, UnitAssignment
@@ -16,15 +16,12 @@ from joiner.runtime.membership.state import SiteState
 _CAPACITY_MIN: Final = 0.01
 
 
-def next_assignment(
-    state: SiteState, units: int, standbys: int, by: str, silent: Collection[str] = ()
-) -> Assignment | None:
+def next_assignment(state: SiteState, units: int, by: str, silent: Collection[str] = ()) -> Assignment | None:
     """Return the assignment that should follow, or None if the present one is right.
 
-    ``units``: the number of units. ``standbys``: how many standbys each unit should have. ``silent``: live members that
-    have not been heard of for too long.
+    ``units``: the number of units. ``silent``: live members that have not been heard of for too long.
     """
-    planner = _Planner(state, units, standbys, silent)
+    planner = _Planner(state, units, silent)
     if state.is_mixed:
         planner.adopt_servers()
     else:
@@ -45,10 +42,9 @@ def next_assignment(
 
 
 class _Planner:
-    def __init__(self, state: SiteState, units: int, standbys: int, silent: Collection[str]) -> None:
+    def __init__(self, state: SiteState, units: int, silent: Collection[str]) -> None:
         self.silent = set(silent) & state.live.keys()
         self._state = state
-        self._wanted = standbys
         known = [*state.units, *[UnitAssignment("")] * units][:units]
         self._before = known
         self.owners = [unit.owner for unit in known]
@@ -56,6 +52,8 @@ class _Planner:
         self._live: Mapping[str, Heartbeat] = {
             name: heartbeat for name, heartbeat in state.live.items() if name not in self.silent
         }
+        # During a change of the settings, instances may want different numbers of standbys.
+        self._wanted = max((heartbeat.standbys for heartbeat in self._live.values()), default=0)
         staying = [name for name, heartbeat in sorted(self._live.items()) if not heartbeat.leaving]
         # Instances that may have units: drained ones only if there are no others.
         able = [name for name in staying if name not in state.drained] or staying
@@ -134,25 +132,45 @@ class _Planner:
         return min(units, key=lambda unit: (target not in self._warm(unit), not is_standby[unit], unit), default=None)
 
     def choose_standbys(self) -> None:
-        """Keep the standbys that are able, and add others, on other hosts if possible."""
+        """Keep the standbys that are able and on other hosts, and choose others in the place of the rest.
+
+        A warm standby that is replaced remains one until its successor is warm.
+        """
         followed = Counter(name for names in self.standbys for name in names)
         for unit, owner in enumerate(self.owners):
-            kept = [name for name in self.standbys[unit] if name in self._able and name != owner]
-            kept = [name for name in kept if self._can_serve(name, unit)][: self._wanted]
-            while len(kept) < self._wanted:
-                free = [name for name in self._able if name not in {owner, *kept} and self._can_serve(name, unit)]
-                if not free:
-                    break
-                hosts = {self._live[name].host for name in (owner, *kept) if name in self._live}
-                chosen = min(
-                    free,
-                    key=lambda name: (self._live[name].host in hosts, followed[name] / self._able[name], name),
-                )
-                kept.append(chosen)
-                followed[chosen] += 1
-            # A standby that is not warm yet comes after those that are.
+            able = [name for name in self._able if name != owner and self._can_serve(name, unit)]
+            before = [name for name in self.standbys[unit] if name in able]
             warm = self._warm(unit)
-            self.standbys[unit] = sorted(kept, key=lambda name: name not in warm)
+            chosen: list[str] = []
+            while len(chosen) < self._wanted and len(chosen) < len(able):
+                free = [name for name in able if name not in chosen]
+                order = self._suitability([owner, *chosen], before, warm, followed)
+                chosen.append(min(free, key=order))
+            for name in chosen:
+                followed[name] += name not in before
+            cold = sum(name not in warm for name in chosen)
+            staying = [name for name in before if name in warm and name not in chosen][:cold]
+            # A standby that is not warm yet comes after those that are.
+            self.standbys[unit] = sorted([*chosen, *staying], key=lambda name: name not in warm)
+
+    def _suitability(
+        self, others: list[str], before: list[str], warm: set[str], followed: Counter[str]
+    ) -> Callable[[str], tuple[object, ...]]:
+        """Return a sort key: the most suitable further standby of a unit comes first.
+
+        ``others``: the owner and the standbys already chosen. ``before``: the present standbys.
+        """
+        hosts = {self._live[name].host for name in others if name in self._live}
+
+        def order(name: str) -> tuple[object, ...]:
+            is_apart = self._live[name].host not in hosts
+            if name in before:
+                # Another one takes its place only if that one is on another host, and has been running for a moment.
+                return 0 if is_apart else 2, name not in warm, before.index(name)
+            is_settled = self._state.members[name].is_settled
+            return 1 if is_apart and is_settled else 3, not is_apart, followed[name] / self._able[name], name
+
+        return order
 
     def reason(self) -> str:
         """Return what has changed."""

@@ -7,6 +7,7 @@ instance gone is ignored if the log has a later heartbeat of that instance.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,11 @@ class FailureDetector:
     def forget(self, instance: str) -> None:
         """Stop watching an instance."""
         self._heard.pop(instance, None)
+
+    def watch_only(self, instances: Collection[str]) -> None:
+        """Stop watching all others."""
+        for instance in self._heard.keys() - set(instances):
+            del self._heard[instance]
 
     def forgive(self, for_s: float, until_s: float) -> None:
         """Do not count ``for_s`` of the silence of each instance: the log was silent, or the reader was suspended.

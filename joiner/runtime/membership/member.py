@@ -77,13 +77,14 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who an instance is."""
+    """Who an instance is, and ``standbys``: how many standbys each unit should have by its settings."""
 
     site: str
     instance: str
     run: str
     host: str = ""
     capacity: float = 1.0
+    standbys: int = 0
 
 
 @dataclass
@@ -95,13 +96,13 @@ class _Proposal:
 class Member:
     """An instance as a member of its site. All times are from the instance's own monotonic clock."""
 
-    def __init__(self, identity: Identity, units: int, standbys: int, timing: Timing, now_s: float) -> None:
-        """``units``: the number of units. ``standbys``: how many standbys each unit should have."""
+    def __init__(self, identity: Identity, units: int, timing: Timing, now_s: float) -> None:
+        """``units``: the number of units."""
         self.state = SiteState(identity.site)
         self.leaving = False
         self.sees_older = False
         """Whether processes of an older release are in the consumer group."""
-        self._me, self._units, self._standbys, self._timing = identity, units, standbys, timing
+        self._me, self._units, self._timing = identity, units, timing
         self._detector = FailureDetector(timing.failure_timeout_s)
         self._beat: Heartbeat | None = None
         self._beat_s = now_s
@@ -219,6 +220,7 @@ class Member:
                 pass
         if accepted:
             self._proposal = None
+            self._detector.watch_only(self.state.members.keys())
 
     def _time_of(self, logged: Logged, now_s: float) -> float:
         """Return when a record was written, by this instance's clock: records from before it joined may be old."""
@@ -271,6 +273,7 @@ class Member:
             failed=sorted(work.failed),
             leaving=self.leaving,
             mixed=self.sees_older,
+            standbys=me.standbys,
         )
         if beat != self._beat or now_s - self._beat_s >= self._interval_s:
             self._beat, self._beat_s = beat, now_s
@@ -305,7 +308,7 @@ class Member:
     def _next_assignment(self, silent: set[str]) -> Assignment | None:
         key = self.state.version, frozenset((name, self.state.members[name].offset) for name in silent)
         if self._computed is None or self._computed[0] != key:
-            proposed = next_assignment(self.state, self._units, self._standbys, self._me.instance, silent)
+            proposed = next_assignment(self.state, self._units, self._me.instance, silent)
             self._computed = key, proposed
         return self._computed[1]
 
@@ -324,7 +327,12 @@ class Member:
 
     def _may_serve(self, unit: int, work: Work, now_s: float) -> bool:
         """Return whether to serve a unit now, rather than to wait until the instance that serves it releases it."""
-        if unit in work.serves or unit in work.claims or not self._is_held(unit):
+        if unit in work.serves or unit in work.claims:
+            self._ready_s.pop(unit, None)
+            return True
+        if not self.is_in_touch(now_s, 2 * self._shortest_s):
+            return False  # The unit may have been assigned to another instance meanwhile.
+        if not self._is_held(unit):
             self._ready_s.pop(unit, None)
             return True
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S

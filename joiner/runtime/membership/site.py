@@ -85,9 +85,14 @@ class SiteMembership:
         self._group = GroupMembership(settings, claimant.site, self._on_revoke, clock)
         self._older = OlderRelease(services.admin, settings.membership_group(claimant.site), clock)
         self._member = Member(
-            Identity(claimant.site, claimant.instance, claimant.run, socket.gethostname()),
+            Identity(
+                claimant.site,
+                claimant.instance,
+                claimant.run,
+                socket.gethostname(),
+                standbys=application.standbys,
+            ),
             settings.topics.partitions,
-            application.standbys,
             Timing(application.failure_timeout / _BEATS / 1e9, application.failure_timeout / 1e9),
             clock.monotonic_s(),
         )

@@ -24,6 +24,9 @@ SETTLED_BEATS: Final = 5
 """A member is given units of other live members only after this many heartbeats, so that an instance that fails soon
 after its start does not make units wander."""
 
+_FORGOTTEN_AFTER: Final = 10_000
+"""A member that is gone, or a supervisor, is forgotten after this many records without one of its own."""
+
 _RUNS_MAX: Final = 16
 """How many replaced runs of an instance are remembered."""
 
@@ -59,6 +62,8 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
+    _reported: dict[str, int] = field(default_factory=dict)
+    """The offset of the last report of each supervisor."""
     _drains: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """The last order about each instance: its offset, and whether the instance was to be drained."""
     workers: dict[str, Workers] = field(default_factory=dict)
@@ -91,10 +96,11 @@ class SiteState:
                 (self.drained.add if drained else self.drained.discard)(instance)
                 self.version += 1
             case Workers(instance=instance):
-                self.workers[instance] = record
+                self.workers[instance], self._reported[instance] = record, offset
             case Summary():
                 return self._adopt(record)
             case Assignment():
+                self._forget(offset)
                 return self._assign(record)
         return False
 
@@ -137,6 +143,15 @@ class SiteState:
         everyone = [*self.members.values()]
         serving = [member for member in everyone if not member.is_gone and unit in member.heartbeat.serves]
         return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
+
+    def _forget(self, offset: int) -> None:
+        """Forget those of whom nothing has been heard for long. Otherwise, there would be more with every crash."""
+        for name, member in [*self.members.items()]:
+            if member.is_gone and member.offset < offset - _FORGOTTEN_AFTER:
+                del self.members[name]
+        for name, reported in [*self._reported.items()]:
+            if reported < offset - _FORGOTTEN_AFTER:
+                del self.workers[name], self._reported[name]
 
     def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
         before = self.members.get(heartbeat.instance)

@@ -7,7 +7,7 @@ RESTORING   the unit is claimed and its state is being built
 RUNNING     the unit's batches are joined and committed
 RELEASING   the unit's last transaction before a move is being written
 ELSEWHERE   the unit belongs to another site or is being moved there; the runner waits for it
-FAILED      the unit cannot continue here until an operator acts, or the group assigns it again
+FAILED      the unit cannot continue here until an operator acts, or it is assigned again
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnitState(Enum):
 _U = UnitState
 
 TRANSITIONS: Final[Mapping[UnitState, frozenset[UnitState]]] = {
-    # A move may claim a unit of another site before the group has assigned it to this runner.
+    # A move may claim a unit of another site before it is assigned to this runner.
     _U.UNASSIGNED: frozenset({_U.PENDING, _U.CLAIMING, _U.ELSEWHERE}),
     _U.PENDING: frozenset({_U.UNASSIGNED, _U.CLAIMING, _U.ELSEWHERE, _U.FAILED}),
     _U.CLAIMING: frozenset({_U.UNASSIGNED, _U.PENDING, _U.RESTORING, _U.ELSEWHERE, _U.FAILED}),

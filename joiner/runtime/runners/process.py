@@ -33,6 +33,7 @@ from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.supervisor import Supervisor
 from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.shutdown import GRACE_S
 from joiner.runtime.task.unit import load_loops
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
@@ -46,6 +47,9 @@ _POLL_S: Final = 0.02
 
 _HAND_OVER_S: Final = 2.0
 """Time limit for handing the units over to other instances at shutdown."""
+
+_STOP_S: Final = GRACE_S - 0.5
+"""Time limit for both at shutdown. Soon after it, the process is ended by force."""
 
 _log = logging.getLogger(__name__)
 
@@ -225,8 +229,9 @@ class ProcessLoop:
     def close(self) -> None:
         """Release all units within seconds, and leave the site."""
         held = self.finish_all()
-        self._followers.close()
+        # Others claim the units as soon as this instance has left.
         self._membership.close()
+        self._followers.close()
         self.supervisor.collect_failures()
         self.tasks.close()
         self.tasks.report(held, last=True)
@@ -272,6 +277,8 @@ class ProcessLoop:
     def finish_all(self) -> dict[int, int]:
         """Write the last snapshots and stop all units. Return the number of records that each unit held."""
         until_s = self._clock.monotonic_s() + _LAST_COMMIT_S
+        if self._leaves_s is not None:
+            until_s = min(until_s, self._leaves_s - _HAND_OVER_S + _STOP_S)
         self.supervisor.cancel_claims(None, 0.0)
         self.tasks.write_last_snapshots(list(self.tasks.tasks), until_s, stopped=True)
         self.supervisor.cancel_claims(None, until_s)

@@ -1,8 +1,8 @@
 """Runs the joiner in Spark: a job with one long task for each instance of the joiner.
 
-Spark supplies machines, isolation and restarts. Everything else is as between plain processes: the instances are
-members of one consumer group, which assigns the units to them, and each reads from and writes to Kafka by itself. So no
-record and no result passes through the driver, and the loss of an executor affects only the units that it served.
+Spark supplies machines, isolation and restarts. Everything else is as between plain processes: the instances agree on
+who serves which unit, and each reads from and writes to Kafka by itself. So no record and no result passes through the
+driver, and the loss of an executor affects only the units that it served.
 
 The tasks do not run as a barrier stage, because in a barrier stage the failure of one task ends all of them, and none
 starts until there is room for all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, UnitAssignment
+from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, UnitAssignment, Workers
 from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
 
@@ -24,10 +24,11 @@ class Site:
 
     def beat(self, name: str, *, times: int = SETTLED_BEATS, **more: Any) -> None:
         for _ in range(times):
-            self.apply(Heartbeat(site="plain", instance=name, run=f"run of {name}", **more))
+            given = {"standbys": self.standbys, **more}
+            self.apply(Heartbeat(site="plain", instance=name, run=f"run of {name}", **given))
 
     def next(self, *silent: str) -> Assignment | None:
-        return next_assignment(self.state, self.units, self.standbys, "a", silent)
+        return next_assignment(self.state, self.units, "a", silent)
 
     def settle(self, *silent: str) -> list[str]:
         """Accept assignments, and let everybody follow them, until nothing changes. Return the reasons."""
@@ -39,7 +40,8 @@ class Site:
             for name in list(self.state.live):
                 one = self.state.live[name]
                 followed = [unit for unit, given in enumerate(following.units) if name in given.standbys]
-                more = {what: getattr(one, what) for what in ("host", "capacity", "leaving", "mixed", "failed")}
+                kept = ("host", "capacity", "leaving", "mixed", "failed", "standbys")
+                more = {what: getattr(one, what) for what in kept}
                 serves = [unit for unit in self.owned(name) if unit not in one.failed]
                 self.beat(name, serves=serves, warm=followed, **more)
         return reasons
@@ -157,6 +159,56 @@ def test_standbys_are_on_other_hosts_if_there_are_any() -> None:
     site.settle()
     hosts = {"a": "x", "b": "x", "c": "y", "d": "y"}
     assert all(hosts[one.owner] != hosts[one.standbys[0]] for one in site.state.units)
+
+
+def test_a_standby_on_its_owners_host_is_replaced_once_another_host_has_joined_and_its_successor_is_warm() -> None:
+    site = Site(units=4, standbys=1)
+    for name in ("a", "b"):
+        site.beat(name, host="x")
+    site.settle()
+    assert all(len(one.standbys) == 1 for one in site.state.units)
+    site.beat("c", host="y", times=SETTLED_BEATS - 1)
+    assert site.next() is None
+    site.beat("c", host="y", times=1)
+    following = site.next()
+    assert following is not None
+    before = [one.standbys for one in site.state.units]
+    for old, one in zip(before, following.units, strict=True):
+        if one.owner != "c":
+            assert one.standbys == [*old, "c"]
+    site.settle()
+    hosts = {"a": "x", "b": "x", "c": "y"}
+    assert all(hosts[one.owner] != hosts[one.standbys[0]] for one in site.state.units)
+    assert all(len(one.standbys) == 1 for one in site.state.units)
+    assert site.next() is None
+
+
+def test_while_the_settings_differ_the_largest_number_of_standbys_counts() -> None:
+    site = Site(units=4)
+    for name, standbys in (("a", 0), ("b", 1), ("c", 2)):
+        site.beat(name, standbys=standbys)
+    site.settle()
+    assert all(len(one.standbys) == 2 for one in site.state.units)
+    site.beat("c", standbys=2, leaving=True, serves=site.owned("c"))
+    site.settle()
+    site.apply(Left(site="plain", instance="c", run="run of c"))
+    site.settle()
+    assert all(len(one.standbys) == 1 for one in site.state.units)
+
+
+def test_members_that_are_gone_and_supervisors_are_forgotten_in_the_end() -> None:
+    site = Site("a")
+    site.settle()
+    for number in range(50):
+        site.beat(f"crashed-{number}", times=1)
+        site.apply(Workers(site="plain", instance=f"supervisor-{number}", host="x", running=1, wanted=1))
+        site.settle(f"crashed-{number}")
+    assert len(site.state.members) == 51
+    site.offset += 20_000
+    site.beat("a", serves=site.owned("a"))
+    site.beat("b")
+    site.settle()
+    assert (set(site.state.members), set(site.state.workers)) == ({"a", "b"}, set())
 
 
 def test_beside_an_older_release_the_assignment_says_who_serves_and_moves_nothing() -> None:
