@@ -38,7 +38,6 @@ from tests.chaos.settling import Settling
 from tests.integration.services import wait_until
 
 _EVENTS_PER_S: Final = 100
-_REST_RATE: Final = 3_000
 _JOINERS: Final = ("one", "two")
 _CALM_S: Final = 2.0
 _DEADLINE_S: Final = 120.0
@@ -235,13 +234,9 @@ def play(pipeline: ChaosPipeline, kinds: list[Kind]) -> Disturber:
     for kind in kinds:
         for turn in range(kind.times):
             disturber.play(kind, _JOINERS[turn % 2])
-    # Send the remaining events quickly.
     pipeline.kill("simulator")
-    pipeline.rate = _REST_RATE
-    pipeline.start("simulator")
-    simulator = pipeline.services["simulator"]
     with closing(settling):
-        settling.wait(lambda: simulator.pid is None)
+        settling.wait_until_joined()
     for service in pipeline.services:
         pipeline.kill(service)
     return disturber

@@ -58,6 +58,10 @@ class Settling:
                 missing = f"{len(expected)} quantities are not in Kafka: {sorted(expected)[:5]}" if expected else ""
                 raise AssertionError(f"{error}; {missing}") from error
 
+    def wait_until_joined(self) -> None:
+        """Wait until everything that is in Kafka is joined."""
+        wait_until(self._is_joined, "all input is joined", DEADLINE_S)
+
     def close(self) -> None:
         """Close the client."""
         if self._consumer is not None:

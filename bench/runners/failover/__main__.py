@@ -102,7 +102,7 @@ def lines(figures: Mapping[str, Any], path: Path) -> list[str]:
 def draw(latency_ms: Mapping[str, Any], path: Path) -> None:
     """Draw the latency around each kind of event."""
     panels = {
-        f"s since an instance {'is ' if kind[-2:] == 'ed' else ''}{kind}": {
+        f"s ({kind})": {
             f"p{share:g}": [(since_ms / 1000, values[number]) for since_ms, values in latency_ms[kind]]
             for number, share in enumerate(SHARES)
         }

@@ -26,6 +26,8 @@ SHARES: Final = (50.0, 99.0, 99.9)
 """The percentiles of latencies and gaps."""
 
 _BEFORE_MS: Final = 200
+_KILLED_MS: Final = 1_000
+"""The pause after a kill begins within this time. A later pause belongs to the return of the worker."""
 _AT_ONCE: Final = 10_000
 FIRST_MS, LAST_MS, STEP_MS = -1_000, 4_000, 50
 """The times around an event for which latencies are given, and the length of a step."""
@@ -84,10 +86,13 @@ def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[
         for number, event in enumerate(events):
             first_ms = event.at_ms - _BEFORE_MS
             near = _between(output.appended_ms, first_ms, event.until_ms)
+            pauses_ms = np.diff(near)
+            if "killed" in event.kind:
+                pauses_ms = pauses_ms[near[:-1] <= event.at_ms + _KILLED_MS]
             runs = [run for at_ms, run in output.commits if first_ms <= at_ms <= event.until_ms]
             changes = sum(before != after for before, after in pairwise(runs))
             row = {"event": number, "kind": event.kind, "instance": event.name, "unit": unit}
-            rows.append(row | {"changes": changes, "pause_ms": int(np.diff(near).max())})
+            rows.append(row | {"changes": changes, "pause_ms": int(pauses_ms.max())})
     return rows
 
 
