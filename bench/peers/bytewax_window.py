@@ -12,25 +12,27 @@ Unlike a neighbour join, a windowed join cannot express "the nearest record": th
 join exactly once, because bytewax's Kafka sink has no transactions. The last windows of a thing stay open, and their
 pairs are not written, until a later record of that thing arrives.
 
-The variants named ``by-hand`` implement the neighbour join as users would write it for ordered records: they keep the
-previous record of each thing. They cannot handle disorder.
+The variants named ``by-hand`` implement the neighbour join as users would write it for ordered records (`meet`). They
+cannot handle disorder: a record that is older than the newest one of its thing is ignored.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import bytewax.operators as op
+import orjson
 from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource
 from bytewax.dataflow import Dataflow
 from bytewax.operators.windowing import EventClock, SlidingWindower, TumblingWindower, collect_window, join_window
@@ -51,6 +53,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "by-hand": {"window": "none"},
     "by-hand-one-process": {"window": "none", "processes": 1},
 }
+
+Record = dict[str, Any]
+
+QUANTITIES = ("speed", "torque")
+"""The quantities of the left and the right side."""
 
 ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -108,16 +115,13 @@ def main() -> None:
     cli_main(flow, epoch_interval=epoch, recovery_config=RecoveryConfig(str(state)), **several)
 
 
-def parse(message: Any) -> tuple[str, dict[str, Any]]:
-    """Parse a record. Return its key, which is the thing, and the record.
-
-    The parser is the standard library's; the peer's environment has no faster one.
-    """
-    record = json.loads(message.value)
+def parse(message: Any) -> tuple[str, Record]:
+    """Parse a record. Return its key, which is the thing, and the record."""
+    record = orjson.loads(message.value)
     return record["thing"], record
 
 
-def parse_with_time(message: Any) -> tuple[str, dict[str, Any]]:
+def parse_with_time(message: Any) -> tuple[str, Record]:
     """Parse a record and its time, which the clock of a window needs as a datetime."""
     thing, record = parse(message)
     record["at"] = datetime.fromtimestamp(record["phenomenonTime"] / 1000, UTC)
@@ -159,14 +163,64 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
     return op.filter_map_value("near", joined, near)
 
 
-def meet(before: Any, record: Any) -> Any:
-    """Return the new state, and a pair if the record and the one before it have different quantities."""
-    if before is None or before["quantity"] == record["quantity"]:
-        return record, []
-    return record, [(before, record) if before["quantity"] == "speed" else (record, before)]
+@dataclass
+class Thing:
+    """What the next record of a thing needs to find its neighbours. bytewax copies and stores it at each epoch.
+
+    ``now`` contains the records of each side at the newest time, ``before`` the last record of each side before that
+    time, and ``waiting`` the records before that time which have no next neighbour yet, all of the side
+    ``waiting_side``. ``is_paired`` says whether the first record in ``now`` is paired with its previous neighbour.
+    """
+
+    time_ms: float = -math.inf
+    now: tuple[list[Record], list[Record]] = field(default_factory=lambda: ([], []))
+    before: list[Record | None] = field(default_factory=lambda: [None, None])
+    waiting: list[Record] = field(default_factory=list)
+    waiting_side: int = 0
+    is_paired: bool = False
+
+    def advance(self, time_ms: float) -> list[tuple[Record, Record]]:
+        """Move on to a later time. Return the pairs that become certain because no record at the old time follows."""
+        pairs: list[tuple[Record, Record]] = []
+        left, right = self.now
+        if left and right:
+            # On arrival, each was paired with the first record of the other side. Each is also a neighbour of the last.
+            pairs += [(one, right[-1]) for one in left[1:] if len(right) > 1]
+            pairs += [(left[-1], one) for one in right[1:-1] if len(left) > 1]
+        else:
+            side, some = (0, left) if left else (1, right)
+            previous = self.before[1 - side]
+            if previous is not None:
+                pairs += [(one, previous) for one in some[self.is_paired :]]
+            self.waiting, self.waiting_side = self.waiting + some, side
+        self.before = [some[-1] if some else old for some, old in zip(self.now, self.before, strict=True)]
+        self.time_ms, self.now, self.is_paired = time_ms, ([], []), False
+        return pairs
 
 
-def encode(item: tuple[str, tuple[dict[str, Any], dict[str, Any]]]) -> KafkaSinkMessage[bytes, bytes]:
+def meet(state: Thing | None, record: Record) -> tuple[Thing, list[tuple[Record, Record]]]:
+    """Take the next record of a thing. Return the new state, and the pairs that the record makes certain.
+
+    The rule is that of the peers in Java (``jvm/common/Neighbours.java``): a record's neighbours are the last record of
+    the other side at or before it, and the first one at or after it. Records with equal times count in the order in
+    which they arrive.
+    """
+    thing, pairs = state or Thing(), list[tuple[Record, Record]]()
+    side, time_ms = QUANTITIES.index(record["quantity"]), record["phenomenonTime"]
+    if time_ms < thing.time_ms:
+        return thing, pairs
+    if time_ms > thing.time_ms:
+        pairs = thing.advance(time_ms)
+    own, others = thing.now[side], thing.now[1 - side]
+    if not own and thing.waiting and thing.waiting_side != side:
+        pairs += [(record, one) for one in thing.waiting]
+        thing.waiting, thing.is_paired = [], True
+    pairs += [(record, other) for other in (others[:1] if own else others)]
+    own.append(record)
+    return thing, [(one, other) if one["quantity"] == QUANTITIES[0] else (other, one) for one, other in pairs]
+
+
+def encode(item: tuple[str, tuple[Record, Record]]) -> KafkaSinkMessage[bytes, bytes]:
     """Return a pair as a message."""
     thing, (left, right) = item
     pair = {
@@ -176,7 +230,7 @@ def encode(item: tuple[str, tuple[dict[str, Any], dict[str, Any]]]) -> KafkaSink
         "result": left["result"] * right["result"],
         "phenomenonTime": (left["phenomenonTime"] + right["phenomenonTime"]) / 2,
     }
-    return KafkaSinkMessage(thing.encode(), json.dumps(pair).encode())
+    return KafkaSinkMessage(thing.encode(), orjson.dumps(pair))
 
 
 if __name__ == "__main__":
