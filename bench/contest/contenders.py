@@ -205,7 +205,13 @@ _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
     "Spark range join, best",
     "Spark: the fastest settings that were tried, with a query rewritten for speed",
-    _SPARK,
+    replace(
+        _SPARK,
+        for_latency={
+            f"{cores} join partition{'s' * (cores > 1)}": ("--set", f"spark.sql.shuffle.partitions={cores}")
+            for cores in (1, 2)
+        },
+    ),
     lacks=_WINDOW,
     tried={
         "batches of 100,000": ("--batch", "100000"),
@@ -216,7 +222,8 @@ SPARK_BEST: Final = _of_script(
 )
 SPARK_TUNED: Final = _of_script(
     "Spark range join, tuned",
-    "Spark: the settings that its documentation recommends: state format 4, RocksDB, changelogs",
+    "Spark: RocksDB with changelogs, as its documentation advises for large states, and state format 4, an internal "
+    "setting",
     _SPARK,
     *("--settings", "tuned"),
     lacks=_WINDOW,
@@ -357,8 +364,17 @@ PEERS_OF_OTHERS: Final = (
     _of_script(
         "Quix Streams as-of",
         "Quix Streams: two join_asof, one per side",
-        _Script("quix_asof", has_window=False, takes_lateness=False, guarantee=EXACTLY_ONCE),
-        lacks="needs ordered records and a topic per side",
+        _Script(
+            "quix_asof",
+            has_window=False,
+            takes_lateness=False,
+            for_latency={f"commits every {ms} ms": ("--variant", f"commit-{ms}ms") for ms in (50, 200)},
+            guarantee=EXACTLY_ONCE,
+        ),
+        lacks=(
+            "finds only each record's previous neighbour, and so all pairs only if the sides alternate; needs ordered "
+            "records and a topic per side"
+        ),
         topics=2,
         tried={"linger 20 ms": ("--variant", "linger-20ms")},
     ),
@@ -375,7 +391,7 @@ PEERS_OF_OTHERS: Final = (
         "bytewax: a custom stateful step, at least once",
         _Script("bytewax_window", has_window=False, takes_lateness=False),
         *("--variant", "by-hand"),
-        lacks="needs ordered records; users write the join themselves",
+        lacks=_ORDERED,
     ),
     _of_script(
         "Pathway interval join",

@@ -1,9 +1,12 @@
-"""Samples how many records a contender holds and how many bytes it stores, in the same way for all contenders.
+"""Samples how many records a contender holds and how many bytes it stores.
 
-The size of a contender's state folder is measured every half second. In addition, Spark prints the size of its state
-after each batch, and the joiner writes the number of records that it holds to each checkpoint. All contenders are
-compared at the same input positions, which are a tenth of the input apart. The state at a position is the newest sample
-at the time when the contender's results reached that position.
+The samples are taken in the same way for all contenders, but their bytes are not alike. For a peer, they are the size
+of all files in its state folder, which is measured every half second: also old versions, logs and checkpoints that the
+engine has not deleted yet. For the joiner, which has no such folder, they are the size of the newest snapshot of each
+unit. An engine that keeps its state only in memory or in Kafka has none. In addition, Spark prints the number of
+records in its state after each batch, and the joiner writes the number of records that it holds to each checkpoint. All
+contenders are compared at the same input positions, which are a tenth of the input apart. The state at a position is
+the newest sample at the time when the contender's results reached that position.
 """
 
 from __future__ import annotations

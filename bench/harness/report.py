@@ -29,6 +29,16 @@ def machine(*packages: str) -> dict[str, Any]:
     }
 
 
+def java_version() -> str:
+    """Return the version of the Java that is first on the ``PATH``, or ``unknown`` if there is none."""
+    try:
+        ran = subprocess.run(["java", "-version"], check=True, capture_output=True, text=True)  # noqa: S607 - any Java
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    # The first line is, for example: openjdk version "17.0.15" 2025-04-15
+    return [*ran.stderr.split('"'), "unknown"][1]
+
+
 def code_commit(folder: Path) -> str:
     """Return the last commit in a git checkout that changed anything besides documentation and results.
 

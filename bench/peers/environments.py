@@ -36,6 +36,17 @@ ENVIRONMENTS: Final = {
 """The environment of each script."""
 
 
+def versions() -> dict[str, str]:
+    """Return the pinned versions of the peers, and of Flink's Kafka connector, by name."""
+    found = {}
+    for name in sorted(set(ENVIRONMENTS.values())):
+        # The peer is the first requirement; the others are what it needs.
+        pinned = (line for line in (REQUIREMENTS / f"{name}.in").read_text().splitlines() if "==" in line)
+        package, _, version = next(pinned).split()[0].partition("==")
+        found[package] = version
+    return found | {"Flink's Kafka connector": _FLINK_JARS[0][2]}
+
+
 def command(script: str, folder: Path, say: Callable[[str], None]) -> list[str]:
     """Return the command that starts a peer's script, without run-specific arguments.
 

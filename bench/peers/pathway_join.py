@@ -1,12 +1,13 @@
 """Temporal joins in Pathway, for comparison with the neighbour join in the benchmarks.
 
-``interval_join`` finds all pairs within a given interval; ``asof_join`` finds the latest record before each record. Two
-as-of joins, one per side, find the same pairs as the neighbour join, but cannot mark a result as final: an as-of pair
-is written immediately, and if a record then arrives out of order, another message with ``"diff": -1`` retracts the
-pair. Pathway's clock is the newest event time in any partition. While a backlog is read, the partitions drift apart,
-and records behind the clock by more than the cut-off are dropped: too small a cut-off silently loses pairs, while
-without a cut-off all records are kept forever. Exactly-once delivery and persistent state require a licence key, so
-this script uses neither: after a restart it reads everything again.
+``interval_join`` finds all pairs within a given interval; ``asof_join`` finds the latest record at or before each
+record. Two as-of joins, one per side, find the previous neighbour of each record, and so the pairs of the neighbour
+join only if the sides alternate. They cannot mark a result as final: an as-of pair is written immediately, and if a
+record then arrives out of order, another message with ``"diff": -1`` retracts the pair. Pathway's clock is the newest
+event time in any partition. While a backlog is read, the partitions drift apart, and records behind the clock by more
+than the cut-off are dropped: too small a cut-off silently loses pairs, while without a cut-off all records are kept
+forever. Exactly-once delivery and persistent state require a licence key, so this script uses neither: after a restart
+it reads everything again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Exactly-once as-of joins in Quix Streams, for comparison with the neighbour join in the benchmarks.
 
-``join_asof`` joins each left record with the latest right record before it. For ordered input, two such joins, one per
-side, find the same pairs as the neighbour join. Unlike the neighbour join, they have these limitations:
+``join_asof`` joins each left record with the latest right record at or before it. Two such joins, one per side, find
+the previous neighbour of each record. Unlike the neighbour join, they have these limitations:
 
-- They cannot ask for the next record after a given one.
+- They do not find the next neighbour of a record, unless the record is that neighbour's previous one. If a side sends
+  several records in a row, the pairs of all but the last one with the record that follows are missing. So they find all
+  pairs only if the sides alternate.
 - They cannot join a topic with itself, so this script reads two topics with equal partitions: DATA is ``left,right``.
 - They do not wait for late records: a record is joined only with records that have already arrived.
 - The two topics are read in the order of Kafka's timestamps, so these must be the event times
@@ -46,6 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "interval-two-processes": {"join": "interval", "processes": 2},
     "at-least-once": {"guarantee": "at-least-once"},
     "commit-5s": {"commit_s": 5.0},
+    **{f"commit-{ms}ms": {"commit_s": ms / 1000} for ms in (50, 200)},
     "linger-20ms": {"linger_ms": 20},
     "ahead-50000": {"ahead": 50_000},
     "ahead-1000": {"ahead": 1000},

@@ -21,8 +21,9 @@ reaches 52. In-memory state is limited by the available memory; Spark still writ
 progress tracking (``asyncProgressTrackingEnabled``) is not an option, because Spark refuses it for stateful queries.
 
 ``--settings`` selects how many of these settings are used: ``default`` keeps Spark's defaults, including 200 join
-partitions; ``tuned`` follows Spark's documentation on large state: state format 4 in RocksDB with changelogs, one
-partition per core and the parallel collector; ``best`` applies the best settings found.
+partitions; ``tuned`` uses RocksDB with changelogs, as Spark's documentation advises for large states, with state format
+4 (an internal setting, which is not in the documentation), one partition per core and the parallel collector; ``best``
+applies the best settings found.
 
 Prints a line per batch: its number of records, its duration in ms, and the size of its state.
 """

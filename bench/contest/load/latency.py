@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,6 +35,9 @@ QUANTILES: Final = (50.0, 99.0, 99.9)
 WIDTH_MS: Final = 8
 """The narrowest window that finds all neighbours: the sender's records alternate as in the alternating workload."""
 _WARM_UP_S: Final = 8.0
+_WARM_UPS_MAX: Final = 8
+_WARM: Final = 0.95
+"""A contender is warm once its p50 is more than this share of the p50 in the previous part of the warm-up."""
 _START_S: Final = 90.0
 _GROWTH: Final = 0.2
 """A contender keeps up if its latency grows by less than this, in seconds per second."""
@@ -93,10 +96,24 @@ def under_load(arena: Arena, contender: Contender, rate: int) -> Iterator[tuple[
             while not receiver.receive(0.2):
                 if time.monotonic() > deadline_s or all(root.poll() is not None for root in tree.roots):
                     raise FailedError(f"no result; {last_words(job)}")
-            receiver.receive(_WARM_UP_S)
+            warm_up(receiver.receive)
             yield load, receiver
         finally:
             load.set_rate(0)
+
+
+def warm_up(receive: Callable[[float], Sequence[Arrived]]) -> None:
+    """Receive results until the p50 of their latency stops falling, or the limit is reached.
+
+    A JVM compiles a method only once it has run for many records, which takes a while at a low rate.
+    """
+    before_ms = np.inf
+    for _ in range(_WARM_UPS_MAX):
+        times_ns = arrivals(receive(_WARM_UP_S))
+        p50_ms = float(np.median(times_ns[:, 0] - times_ns[:, 1])) / 1e6 if len(times_ns) else np.inf
+        if np.isinf(p50_ms) or p50_ms > _WARM * before_ms:
+            break
+        before_ms = p50_ms
 
 
 def climb(arena: Arena, contender: Contender, rates: Sequence[int], seconds: float) -> list[dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 
+from bench.contest.contenders import CONTENDERS
 from bench.contest.load.latency import QUANTILES
+from bench.contest.plan import BASES
 from bench.contest.report.figures import (
     NONE,
     Found,
@@ -37,7 +39,22 @@ def latency(measurements: list[Found]) -> list[str]:
             )
         )
     heads = ["records/s", "", *(f"p{quantile:g}, ms" for quantile in QUANTILES), "keeps up", "cores", "Kafka's cores"]
-    return [*table(heads, rows), *_saturation(measurements)] if rows else []
+    return [*_about(measurements), *table(heads, rows), *_saturation(measurements)] if rows else []
+
+
+def _about(measurements: list[Found]) -> list[str]:
+    """Return the highest rate, and whose settings were and were not chosen for latency."""
+    names = {name for (name,) in by(measurements, "contender")}
+    bases = {BASES.get(name, name) for name in names}
+    chosen = [one.name for one in CONTENDERS.values() if one.name in bases - names]
+    lacking = [name for name in CONTENDERS if name not in bases]
+    highest = max(one["rate"] for one in measurements if "rate" in one)
+    return [
+        "",
+        f"No live load above {highest:,} records/s was measured.",
+        *([f"Settings were chosen for latency only for: {', '.join(chosen)}."] if chosen else []),
+        *([f"The latency of these contenders was not measured: {', '.join(lacking)}."] if lacking else []),
+    ]
 
 
 def _quantile(runs: list[Found], number: int) -> str:

@@ -8,18 +8,51 @@ from pathlib import Path
 from typing import Final
 
 from bench.contest import engine
-from bench.contest.contenders import CONTENDERS
+from bench.contest.contenders import CONTENDERS, HEADLINE
 from bench.contest.report import latencies, tables
 from bench.contest.report.figures import DISTURBED, ROUGH_S, VERDICTS, Found, by, is_disturbed, rate, read_figures
 from bench.contest.report.plots import draw
 from bench.harness.pipeline import KAFKAS_OWN, changed_settings
 from bench.harness.report import table
+from bench.peers import environments
 
 BEGIN: Final = "<!-- figures: written by python -m bench.contest, which overwrites them -->"
 END: Final = "<!-- end of the figures -->"
 _NEW_PAGE: Final = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 _ROUGH: Final = (
     f"A rate marked ~ is approximate: in at least one run, the steady part lasted less than {ROUGH_S:.0f} s."
+)
+_OLDER: Final = {
+    "throughput": (
+        "In *throughput*, the steady part of every contender began at the end of a pause in its results, if there was "
+        "one. The time to the first result includes the installation and compilation of a contender. Of Spark by hand "
+        "in Java, results were expected that its watermark could not release, so it counts as having gone quiet "
+        "early. The sinks of Kafka Streams and of Flink by hand collected smaller batches for a longer time, and that "
+        "of Spark by hand in Java had Kafka's default batch size. The peers in Java and in bytewax converted JSON "
+        "more slowly. The state folder of Flink by hand contained copies of its jars. Other programs used the machine "
+        "during the first turn and part of the second, which is not marked. The contenders with a single run ran only "
+        "during that time: their rates are too low by an unknown factor, and must not be compared with medians of "
+        "five turns. Parts of the fourth and fifth turn ran hours later, with another broker."
+    ),
+    "latency": (
+        "In *latency*, the time runs from when a record was sent, not from when it was due. Three rates were "
+        "measured, in a fixed order of the contenders. The warm-up was 8 s long at 1,000 records/s, which is short "
+        "for a JVM. Only Flink had settings for latency (a checkpoint every 200 ms). Spark and bytewax had those for "
+        "throughput, and Quix Streams committed once a second."
+    ),
+    "workloads": (
+        "In the *other workloads*, the time limits were shorter, which cut off most peers. The contenders ran in a "
+        "fixed order, and the sinks of Spark and Flink collected smaller batches. The number of records held was "
+        "recorded only at the end of the input. The workload like Nexmark had a simpler generator."
+    ),
+    "widths": "The *widths of the window* were measured with the same limits, order and sinks.",
+    "recovery": "So was *recovery*.",
+}
+"""What differed when the recorded runs were made, for each kind of measurement. Shown until they are made again."""
+_GUARANTEES: Final = (
+    "A *guarantee* is the one that the engine documents for these settings. In this benchmark, only the contenders "
+    "under Recovery were killed. The Flink programs here do not resume from a checkpoint after their whole process has "
+    "been killed: they read the topic from its beginning, and write its results again."
 )
 _DISTURBED: Final = (
     "A figure marked ! was disturbed: in at least one run, other programs and the host took more than "
@@ -65,6 +98,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
         *([_DISTURBED] if is_disturbed([one for runs in figures.values() for one in runs]) else []),
         *(f"\n{text}" for verdict, text in VERDICTS.items() if verdict in withheld),
         *_machine(found),
+        *_older(figures),
     ]
     throughput = figures["throughput"]
     sections: list[tuple[str, str, list[str]]] = [
@@ -96,12 +130,21 @@ def _machine(found: Found) -> list[str]:
     if not heads:
         return []
     settings = heads[0]["settings"]
-    about = heads[0]["machine"] | {"data seed": settings["seed"]}
+    # Older files do not record the versions of the peers.
+    about = environments.versions() | heads[0]["machine"] | {"data seed": settings["seed"]}
     if "order_seed" in settings:
         about["order of the contenders"] = f"drawn at random in each turn, with seed {settings['order_seed']}"
     dates = sorted(one["date"] for kind in found.values() for one in kind["measurements"])
     about["date"] = f"{dates[0]} to {dates[-1]}"
     return ["", *(f"- {name}: {value}" for name, value in about.items())]
+
+
+def _older(figures: dict[str, list[Found]]) -> list[str]:
+    """Return what differed in the kinds of runs that record no commit, which earlier rules were applied to."""
+    kinds = {kind for kind, runs in figures.items() for one in runs if "commit" not in one and "reason" not in one}
+    words = [text for kind, text in _OLDER.items() if kind in kinds]
+    intro = "**Older runs.** Some runs record no commit: the rules under Method did not all apply to them yet."
+    return ["", " ".join([intro, *words])] if words else []
 
 
 def _trials(measurements: list[Found], best: list[Found]) -> list[str]:
@@ -124,10 +167,15 @@ def _contenders() -> list[str]:
     ours = ", ".join(f"`{name} = {value}` (default `{default}`)" for name, value, default in changed)
     kafkas = ", ".join(f"`{name} = {value}`" for name, value in KAFKAS_OWN.items())
     remarks = (
-        f"The joiner has its default settings, except for {ours} and the workload's lateness and watermark scope.",
+        (
+            f"For throughput and for latency, the joiner has its default settings, except for {ours} and what the workload "
+            "needs: its lateness and watermark scope."
+        ),
         f"Kafka is the local stack's broker, with replication factors of 1, append times as timestamps, and {kafkas}.",
     )
-    return [*table(["", "description", "guarantee", "limitations"], rows), *(f"\n{remark}" for remark in remarks)]
+    named = f"Named in a headline, and therefore run more often than the others, are: {', '.join(HEADLINE)}."
+    contenders = table(["", "description", "guarantee", "limitations"], rows)
+    return ["", _GUARANTEES, *contenders, *(f"\n{remark}" for remark in (named, *remarks))]
 
 
 def _reasons(figures: dict[str, list[Found]]) -> list[str]:

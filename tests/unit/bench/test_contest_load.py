@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bench.contest.load.latency import Counted, arrivals, judged_step, quantiles_ms
+from bench.contest.load.latency import Counted, arrivals, judged_step, quantiles_ms, warm_up
 from bench.contest.load.receiver import Arrived
 from bench.contest.load.sender import THINGS, Records, Schedule
 from bench.contest.workload.inputs import make
@@ -90,3 +90,28 @@ def test_a_result_is_as_late_as_its_later_record_and_a_retraction_is_no_result()
         [60, 7],
     ]
     assert arrivals([]).shape == (0, 2)
+
+
+def parts_received(p50s_ms: list[float | None]) -> int:
+    """Return how many parts a warm-up receives, given the p50 of each. None: no result arrives in the part."""
+    left = list(p50s_ms)
+
+    def receive(_: float) -> list[Arrived]:
+        took_ms = left.pop(0)
+        if took_ms is None:
+            return []
+        return [Arrived(int(took_ms * 1e6), StringColumn.of([b'{"left": "0", "right": "0"}']))]
+
+    warm_up(receive)
+    return len(p50s_ms) - len(left)
+
+
+def test_the_warm_up_lasts_until_the_latency_stops_falling() -> None:
+    assert parts_received([100.0, 60.0, 40.0, 39.0, 10.0]) == 4
+    assert parts_received([100.0, 120.0, 10.0]) == 2
+
+
+def test_the_warm_up_has_a_limit_and_ends_if_nothing_arrives() -> None:
+    assert parts_received([1000.0 / 2**part for part in range(20)]) == 8
+    assert parts_received([None, 5.0]) == 1
+    assert parts_received([5.0, None, 4.0]) == 2

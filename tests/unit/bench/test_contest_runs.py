@@ -17,7 +17,7 @@ from bench.contest.running import outputs, runs
 from bench.contest.running.runs import Task
 from bench.contest.running.watch import Watch
 from bench.harness.processes import Machine, Sample, machine_cpu, others_cores
-from bench.harness.report import code_commit
+from bench.harness.report import code_commit, java_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +106,15 @@ def test_the_results_are_counted_again_when_the_broker_does_not_tell(monkeypatch
     busy.left = 1_000_000
     with pytest.raises(KafkaException):
         outputs.count_results(busy, job)
+
+
+def test_the_version_of_java_is_the_one_that_java_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert java_version() == "unknown"
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.15\" 2025-04-15' >&2\n")
+    java.chmod(0o755)
+    assert java_version() == "17.0.15"
 
 
 def test_the_commit_is_the_last_one_that_changed_code(tmp_path: Path) -> None:

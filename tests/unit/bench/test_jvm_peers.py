@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from bench.contest.contenders import CONTENDERS
+from bench.contest.job import Job
 from bench.contest.running.outputs import pairs_of
 from bench.contest.workload.expected import compare, expect
 from bench.contest.workload.inputs import DRIVER_AND_COLUMNS, QUANTITIES, ROWS, Workload, make
 from bench.peers.jvm import flink_joins, programs, spark_joins, streams_joins
+from broker.settings import KafkaSettings
 from broker.stack.errors import StackError
 
 ENGINES = {"streams": streams_joins, "flink": flink_joins, "spark": spark_joins}
@@ -171,6 +173,20 @@ def test_the_sink_of_every_peer_in_java_is_tried(name: str) -> None:
     tried = {one.name.partition(": ")[2] for one in CONTENDERS[name].variants}
     assert {"sink-256k", "sink-default"} <= tried
     assert tried & {"small-fetches", "large-fetches", "batches of 800,000"}
+
+
+@pytest.mark.parametrize("name", [name for name in CONTENDERS if name.startswith("Spark by")])
+def test_every_trial_of_spark_in_java_starts_another_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "command", lambda *_: ["spark_joins.py", "--classpath", "classes"])
+    job = Job(KafkaSettings(bootstrap_servers="host:1"), Path("/job"), "job", "data", 1)
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
+    monkeypatch.setattr(shutil, "which", lambda program: f"/bin/{program}")
+    for one in (CONTENDERS[name], *CONTENDERS[name].variants):
+        ((_, *script),) = one.commands(job)
+        monkeypatch.setattr(sys, "argv", script)
+        spark_joins.main()
+    assert len(set(map(tuple, started))) == len(started) > 1
 
 
 @pytest.mark.parametrize("engine", ["flink", "spark"])
