@@ -204,7 +204,7 @@ CEILINGS: Final = (
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
     "Spark range join, best",
-    "Spark: the fastest settings that were tried, with a query rewritten for speed",
+    "Spark: the fastest settings in single trials, with a query rewritten for speed",
     replace(
         _SPARK,
         for_latency={

@@ -52,8 +52,8 @@ def _about(measurements: list[Found]) -> list[str]:
     return [
         "",
         f"No live load above {highest:,} records/s was measured.",
-        *([f"Settings were chosen for latency only for: {', '.join(chosen)}."] if chosen else []),
-        *([f"The latency of these contenders was not measured: {', '.join(lacking)}."] if lacking else []),
+        *([f"Settings were chosen for latency only for: {'; '.join(chosen)}."] if chosen else []),
+        *([f"The latency of these contenders was not measured: {'; '.join(lacking)}."] if lacking else []),
     ]
 
 

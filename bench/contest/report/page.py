@@ -29,10 +29,11 @@ _OLDER: Final = {
         "in Java, results were expected that its watermark could not release, so it counts as having gone quiet "
         "early. The sinks of Kafka Streams and of Flink by hand collected smaller batches for a longer time, and that "
         "of Spark by hand in Java had Kafka's default batch size. The peers in Java and in bytewax converted JSON "
-        "more slowly. The state folder of Flink by hand contained copies of its jars. Other programs used the machine "
-        "during the first turn and part of the second, which is not marked. The contenders with a single run ran only "
-        "during that time: their rates are too low by an unknown factor, and must not be compared with medians of "
-        "five turns. Parts of the fourth and fifth turn ran hours later, with another broker."
+        "more slowly, and bytewax by hand found all neighbours only because the sides alternate. The state folder of "
+        "Flink by hand contained copies of its jars. Other programs used the machine during the first turn and part "
+        "of the second, which is not marked. The contenders with a single run ran only during that time: their rates "
+        "are too low by an unknown factor, and must not be compared with medians of five turns. Parts of the fourth "
+        "and fifth turn ran hours later, with another broker."
     ),
     "latency": (
         "In *latency*, the time runs from when a record was sent, not from when it was due. Three rates were "
@@ -130,8 +131,9 @@ def _machine(found: Found) -> list[str]:
     if not heads:
         return []
     settings = heads[0]["settings"]
-    # Older files do not record the versions of the peers.
-    about = environments.versions() | heads[0]["machine"] | {"data seed": settings["seed"]}
+    # Older files do not record the versions of the peers. A recorded version takes precedence.
+    recorded = heads[0]["machine"]
+    about = recorded | environments.versions() | recorded | {"data seed": settings["seed"]}
     if "order_seed" in settings:
         about["order of the contenders"] = f"drawn at random in each turn, with seed {settings['order_seed']}"
     dates = sorted(one["date"] for kind in found.values() for one in kind["measurements"])
@@ -143,7 +145,10 @@ def _older(figures: dict[str, list[Found]]) -> list[str]:
     """Return what differed in the kinds of runs that record no commit, which earlier rules were applied to."""
     kinds = {kind for kind, runs in figures.items() for one in runs if "commit" not in one and "reason" not in one}
     words = [text for kind, text in _OLDER.items() if kind in kinds]
-    intro = "**Older runs.** Some runs record no commit: the rules under Method did not all apply to them yet."
+    intro = (
+        "**Older runs.** Some runs record no commit: the rules under Method did not all apply to them yet. In all of "
+        "them, the Spark stage is the former one, a query in Structured Streaming."
+    )
     return ["", " ".join([intro, *words])] if words else []
 
 
@@ -168,12 +173,12 @@ def _contenders() -> list[str]:
     kafkas = ", ".join(f"`{name} = {value}`" for name, value in KAFKAS_OWN.items())
     remarks = (
         (
-            f"For throughput and for latency, the joiner has its default settings, except for {ours} and what the workload "
-            "needs: its lateness and watermark scope."
+            f"For throughput and for latency, the joiner has its default settings, except for {ours} and what the "
+            "workload needs: its lateness and watermark scope."
         ),
         f"Kafka is the local stack's broker, with replication factors of 1, append times as timestamps, and {kafkas}.",
     )
-    named = f"Named in a headline, and therefore run more often than the others, are: {', '.join(HEADLINE)}."
+    named = f"Named in a headline, and therefore run more often than the others, are: {'; '.join(HEADLINE)}."
     contenders = table(["", "description", "guarantee", "limitations"], rows)
     return ["", _GUARANTEES, *contenders, *(f"\n{remark}" for remark in (named, *remarks))]
 

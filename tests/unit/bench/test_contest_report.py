@@ -121,7 +121,7 @@ def test_a_rate_that_a_contender_does_not_keep_up_with_is_where_it_is_saturated(
     assert "| 5,000 | plain process | 900 | never | never | 0 of 1 times | 0.50 | 0.25 |" in text
     assert "| plain process | 1,000 | 5,000 | 30 | 0.50 |" in text
     assert "No live load above 5,000 records/s was measured." in text
-    assert "was not measured: two processes, Spark stage" in text
+    assert "was not measured: two processes; Spark stage" in text
 
 
 def test_a_run_that_other_programs_disturbed_is_marked(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_page_names_the_versions_of_the_peers_and_who_is_in_a_headline(tmp_p
     text = page_of(tmp_path, "throughput", measured(OURS))
     for line in ("- apache-flink: 2.", "- bytewax: 0.", "- quixstreams: 3.", "- Flink's Kafka connector: "):
         assert line in text
-    assert f"are: {', '.join(HEADLINE)}." in text
+    assert f"are: {'; '.join(HEADLINE)}." in text
 
 
 def test_a_column_of_the_workloads_without_figures_is_left_out() -> None:

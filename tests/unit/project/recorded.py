@@ -31,6 +31,12 @@ def contests() -> dict[str, list[dict[str, Any]]]:
     return read_figures(RESULTS)[1]
 
 
+def trials(peer: str, variant: str) -> list[float]:
+    """Return the rates of all trials of a peer with a variant of its settings that no other load disturbed."""
+    found = json.loads((ROOT / "bench" / "peers" / "trials" / f"{peer}.json").read_text())
+    return [one["records/s"] for one in found if one["variant"] == variant and "other load" not in one.get("note", "")]
+
+
 def contest(kind: str, contender: str, figure: str, **where: Any) -> list[float]:
     """Return a figure from all runs of a contender, ordered by turn. ``ms 2`` is the value at index 2 of ``ms``."""
     name, _, place = figure.partition(" ")
