@@ -24,30 +24,30 @@ _ROUGH: Final = (
 )
 _OLDER: Final = {
     "throughput": (
-        "In *throughput*, the steady part of every contender began at the end of a pause in its results, if there was "
-        "one. The time to the first result includes the installation and compilation of a contender. Of Spark by hand "
-        "in Java, results were expected that its watermark could not release, so it counts as having gone quiet "
-        "early. The sinks of Kafka Streams and of Flink by hand collected smaller batches for a longer time, and that "
-        "of Spark by hand in Java had Kafka's default batch size. The peers in Java and in bytewax converted JSON "
-        "more slowly, and bytewax by hand found all neighbours only because the sides alternate. The state folder of "
-        "Flink by hand contained copies of its jars. Other programs used the machine during the first turn and part "
-        "of the second, which is not marked. The contenders with a single run ran only during that time: their rates "
-        "are too low by an unknown factor, and must not be compared with medians of five turns. Parts of the fourth "
-        "and fifth turn ran hours later, with another broker."
+        "The steady part of every contender began at the end of a pause in its results, if there was one. The time to "
+        "the first result includes the installation and compilation of a contender. Of Spark by hand in Java, results "
+        "were expected that its watermark could not release, so it counts as having gone quiet early. The sinks of "
+        "Kafka Streams and of Flink by hand collected smaller batches for a longer time, and that of Spark by hand in "
+        "Java had Kafka's default batch size. The peers in Java and in bytewax converted JSON more slowly, and "
+        "bytewax by hand found all neighbours only because the sides alternate. The state folder of Flink by hand "
+        "contained copies of its jars. Other programs used the machine during the first turn and part of the second, "
+        "which is not marked. The contenders with a single run ran only during that time: their rates are too low by "
+        "an unknown factor, and must not be compared with medians of five turns. Parts of the fourth and fifth turn "
+        "ran hours later, with another broker."
     ),
     "latency": (
-        "In *latency*, the time runs from when a record was sent, not from when it was due. Three rates were "
-        "measured, in a fixed order of the contenders. The warm-up was 8 s long at 1,000 records/s, which is short "
-        "for a JVM. Only Flink had settings for latency (a checkpoint every 200 ms). Spark and bytewax had those for "
-        "throughput, and Quix Streams committed once a second."
+        "The time runs from when a record was sent, not from when it was due. Three rates were measured, in a fixed "
+        "order of the contenders. The warm-up was 8 s long at 1,000 records/s, which is short for a JVM. Only Flink "
+        "had settings for latency (a checkpoint every 200 ms). Spark and bytewax had those for throughput, and Quix "
+        "Streams committed once a second."
     ),
     "workloads": (
-        "In the *other workloads*, the time limits were shorter, which cut off most peers. The contenders ran in a "
-        "fixed order, and the sinks of Spark and Flink collected smaller batches. The number of records held was "
-        "recorded only at the end of the input. The workload like Nexmark had a simpler generator."
+        "The time limits were shorter, which cut off most peers. The contenders ran in a fixed order, and the sinks "
+        "of Spark and Flink collected smaller batches. The number of records held was recorded only at the end of the "
+        "input. The workload like Nexmark had a simpler generator."
     ),
-    "widths": "The *widths of the window* were measured with the same limits, order and sinks.",
-    "recovery": "So was *recovery*.",
+    "widths": "The time limits, the order and the sinks were those of the other workloads.",
+    "recovery": "The time limits, the order and the sinks were those of the other workloads.",
 }
 """What differed when the recorded runs were made, for each kind of measurement. Shown until they are made again."""
 _GUARANTEES: Final = (
@@ -144,12 +144,12 @@ def _machine(found: Found) -> list[str]:
 def _older(figures: dict[str, list[Found]]) -> list[str]:
     """Return what differed in the kinds of runs that record no commit, which earlier rules were applied to."""
     kinds = {kind for kind, runs in figures.items() for one in runs if "commit" not in one and "reason" not in one}
-    words = [text for kind, text in _OLDER.items() if kind in kinds]
+    words = [f"- {kind}: {text}" for kind, text in _OLDER.items() if kind in kinds]
     intro = (
-        "**Older runs.** Some runs record no commit: the rules under Method did not all apply to them yet. In all of "
-        "them, the Spark stage is the former one, a query in Structured Streaming."
+        "**Older runs.** Some runs record no commit: not all rules under Method applied to them yet. In all of them, "
+        "the Spark stage is the former one, a query in Structured Streaming. In addition:"
     )
-    return ["", " ".join([intro, *words])] if words else []
+    return ["", intro, "", *words] if words else []
 
 
 def _trials(measurements: list[Found], best: list[Found]) -> list[str]:

@@ -226,8 +226,8 @@ def test_the_ratio_of_latencies_is_to_the_fastest_variant_of_spark() -> None:
 def test_what_older_runs_differ_in_is_said_only_while_there_are_any(tmp_path: Path) -> None:
     older = page_of(tmp_path, "throughput", measured(OURS))
     assert "**Older runs.**" in older
-    assert "In *throughput*" in older
-    assert "In *latency*" not in older
+    assert "- throughput: " in older
+    assert "- latency: " not in older
     assert "**Older runs.**" not in page_of(tmp_path, "throughput", measured(OURS, commit="1"))
 
 
