@@ -19,14 +19,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Message
 
 from bench.harness.report import json_text, table
-from bench.runners.failover.instances import is_settled
+from bench.runners.site_watch import SiteWatch, is_settled
 from broker.settings import load_settings
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
-from joiner.runtime.membership.observer import read_sites
 from joiner.runtime.model import decode_checkpoint
 from joiner.runtime.settings import JoinerSettings
 from simulator.generate import Plan, write
@@ -41,7 +40,7 @@ _EVENTS_PER_S: Final = 100
 _JOINERS: Final = ("one", "two")
 _CALM_S: Final = 2.0
 _DEADLINE_S: Final = 120.0
-_LOOK_S: Final = 0.2
+_LOOK_S: Final = 0.05
 _BEFORE_MS: Final = 200
 _TURN_S: Final = 0.02
 """How often a slow process runs and is stopped again."""
@@ -88,7 +87,7 @@ class Disturber:
     def __init__(self, pipeline: ChaosPipeline) -> None:
         self.events: list[Event] = []
         self._pipeline = pipeline
-        self._settings = load_settings(JoinerSettings, pipeline.config)
+        self._watch = SiteWatch(load_settings(JoinerSettings, pipeline.config))
 
     def play(self, kind: Kind, joiner: str) -> None:
         """Let a disturbance happen and end, and wait until the units are shared again."""
@@ -109,11 +108,11 @@ class Disturber:
         last_for(_LOOK_S)
         died = [name for name in _JOINERS if self._pipeline.services[name].pid is None]
         assert not died, f"{died} ended: {self._pipeline.services[died[0]].text()[-2000:]}"
-        try:
-            state = read_sites(self._settings, SystemClock()).get("process")
-        except KafkaException:
-            return False  # the control topic is being created
-        return state is not None and is_settled(state, PARTITIONS, len(_JOINERS), standbys=1)
+        return is_settled(self._watch.look(), PARTITIONS, len(_JOINERS), standbys=1)
+
+    def close(self) -> None:
+        """Stop watching the joiners."""
+        self._watch.close()
 
     @contextmanager
     def _disturbed(self, name: str, joiner: str) -> Iterator[None]:
@@ -234,6 +233,7 @@ def play(pipeline: ChaosPipeline, kinds: list[Kind]) -> Disturber:
     for kind in kinds:
         for turn in range(kind.times):
             disturber.play(kind, _JOINERS[turn % 2])
+    disturber.close()
     pipeline.kill("simulator")
     with closing(settling):
         settling.wait_until_joined()

@@ -41,9 +41,9 @@ def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys:
         for name in [*bench.running]:
             bench.stop(name, kill=False)
     finally:
-        for process in [sender, *bench.running.values()]:
-            process.kill()
-            process.wait()
+        sender.kill()
+        sender.wait()
+        bench.close()
     return bench, bench.application.verify()
 
 

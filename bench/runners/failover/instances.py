@@ -11,14 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from confluent_kafka import KafkaException
-
 from bench.harness.pipeline import PARTITIONS, Application, make_topic
 from bench.harness.processes import processes
+from bench.runners.site_watch import SiteWatch, is_settled
 from broker.settings import KafkaSettings
-from joiner.runtime.clock import SystemClock
-from joiner.runtime.membership.observer import read_sites
-from joiner.runtime.membership.state import SiteState
 
 NAMES: Final = ("one", "two")
 SUPERVISOR: Final = "host"
@@ -28,7 +24,7 @@ KINDS: Final = ("killed", WORKER_KILLED, "joins", "leaves", "drained", "undraine
 CALM_S: Final = 2.0
 """How long nothing happens after an event, once the units are served again as they are assigned."""
 
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.05
 _DEADLINE_S: Final = 60.0
 
 
@@ -56,6 +52,7 @@ class Bench:
         make_topic(kafka, self.application.data, PARTITIONS)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.events: list[Event] = []
+        self._watch = SiteWatch(self.application.settings)
 
     def happens(self, kind: str, name: str, act: Callable[[], None], wanted: int) -> None:
         """Let something happen, and wait until ``wanted`` instances have shares of the units and are warm."""
@@ -118,27 +115,14 @@ class Bench:
             time.sleep(_LOOK_S)
 
     def _is_settled(self, wanted: int) -> bool:
-        try:
-            state = read_sites(self.application.settings, SystemClock()).get("process")
-        except KafkaException:
-            return False  # the control topic is being created
-        return state is not None and is_settled(state, PARTITIONS, wanted, min(self.standbys, wanted - 1))
+        return is_settled(self._watch.look(), PARTITIONS, wanted, min(self.standbys, wanted - 1))
 
-
-def is_settled(state: SiteState, units: int, wanted: int, standbys: int) -> bool:
-    """Return whether ``wanted`` instances serve all ``units`` as assigned, with ``standbys`` warm standbys each."""
-    able = {name: beat for name, beat in state.live.items() if name not in state.drained}
-    shares = [len(beat.serves) for beat in able.values()]
-    return (
-        len(able) == wanted
-        and len(state.units) == units
-        and max(shares) - min(shares) <= 1
-        and all(one.owner in able and unit in able[one.owner].serves for unit, one in enumerate(state.units))
-        and all(
-            len(one.standbys) == standbys and all(name in able and unit in able[name].warm for name in one.standbys)
-            for unit, one in enumerate(state.units)
-        )
-    )
+    def close(self) -> None:
+        """Kill all instances."""
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+        self._watch.close()
 
 
 def _now_ms() -> int:

@@ -168,6 +168,11 @@ class PendingInput:
         """The last turn of each unit."""
         self._turn = 0
 
+    @property
+    def records(self) -> int:
+        """The number of pending messages of all units."""
+        return sum(map(self._count, self._batches))
+
     def turns(self, units: int) -> int:
         """Return the number of turns per commit interval for this many units."""
         return max(1, min(units, self._turns_max))

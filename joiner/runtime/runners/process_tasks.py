@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from typing import Final
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
@@ -25,6 +26,9 @@ from joiner.runtime.task.effects import Effects
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 
+_WAIT_S: Final = 0.05
+"""How long a turn may wait for input."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -42,8 +46,8 @@ class ProcessTasks:
         # Messages with many records are meant for throughput, and how many records are pending is not known until they
         # are decoded. All units are therefore served in one turn.
         self._pending = PendingInput(*([1] if settings.topics.has_rows else []))
-        self._read_s = -math.inf
-        """The time of the last poll of the input."""
+        self._turned_s = -math.inf
+        """When the last turn began to join."""
 
     def statuses(self) -> dict[int, UnitStatus]:
         """Return the units' figures for metrics. Thread-safe."""
@@ -96,16 +100,22 @@ class ProcessTasks:
     # Running
 
     def turn(self) -> None:
-        """Poll the input once, join what has arrived for the units whose turn it is, and begin their commits."""
+        """Poll the input once, join what has arrived for the units whose turn it is, and begin their commits.
+
+        If the turn is not due yet, only poll the input, so that the caller does not wait for a long commit interval.
+        """
         interval_s = self._settings.application.commit_interval / 1e9
         # The time spent on the last batch counts, because the next batch has been filling up since.
-        until_s = self._read_s + interval_s / self._pending.turns(len(self.tasks))
+        due_s = self._turned_s + interval_s / self._pending.turns(len(self.tasks))
+        until_s = min(due_s, self._clock.monotonic_s() + _WAIT_S)
         self._commits.begin_all_waiting(until_s)
         read = self._input.read(max(0.0, until_s - self._clock.monotonic_s()))
-        self._read_s = self._clock.monotonic_s()
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)
+        if until_s < due_s and self._pending.records < self._input.records_max:
+            return
+        self._turned_s = self._clock.monotonic_s()
         # Messages that were read before their topics were paused stay pending until the large snapshot is written.
         ready = [number for number, task in self.tasks.items() if not task.is_held_up]
         for number in self._pending.begin_turn(ready, self._input.records_max):
