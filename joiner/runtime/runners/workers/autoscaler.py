@@ -115,7 +115,8 @@ class Autoscaler:
             self.begin_anew()
             return None
         self._observed.append(seen)
-        while self._observed[0].at_s < seen.at_s - CALM_S - 1:
+        # One that is at least `CALM_S` old remains, because looks come at irregular intervals.
+        while len(self._observed) > 1 and self._observed[1].at_s <= seen.at_s - CALM_S:
             self._observed.popleft()
         decided = self._add(workers) or self._remove(workers)
         if decided is not None:

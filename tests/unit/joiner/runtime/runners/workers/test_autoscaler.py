@@ -14,7 +14,7 @@ import pytest
 
 from joiner.runtime.runners.workers.autoscaler import CALM_S, Autoscaler, Observation
 
-EVERY_S = 5
+EVERY_S = 5.0
 CAPACITY = 100_000.0
 """Records a second that a worker consumes with one core."""
 KAFKA = 0.3
@@ -34,6 +34,8 @@ class Host:
     at_most: int = 6
     at_least: int = 1
     noise: float = 0.1
+    every_s: float = EVERY_S
+    """The time between two observations."""
     silent: bool = False
     """Whether one stream is silent, so that the units hold what arrives but do not consume it."""
     seed: int = 1
@@ -50,13 +52,14 @@ class Host:
         self.numbers = [self.workers]
         self.lag = [0.0] * len(self.shares)
         consumed = cpu_s = idle_s = changed_s = 0.0
-        for at_s in range(0, round(seconds), EVERY_S):
+        for look in range(round(seconds / self.every_s)):
+            at_s = look * self.every_s
             running = self.workers if at_s - changed_s >= STARTS_S else self.workers - 1
             done, busy = self._consume(at_s, running, draw)
             consumed, cpu_s = consumed + done, cpu_s + busy
-            idle_s += EVERY_S * self.cores - busy * (1 + KAFKA)
+            idle_s += self.every_s * self.cores - busy * (1 + KAFKA)
             lag = {unit: round(lag) for unit, lag in enumerate(self.lag)}
-            seen = Observation(float(at_s), round(consumed), lag, cpu_s, idle_s)
+            seen = Observation(at_s, round(consumed), lag, cpu_s, idle_s)
             decided = scaler.observe(seen, self.workers, running)
             self.notes.add(scaler.note)
             if decided is not None:
@@ -66,7 +69,7 @@ class Host:
         return self.numbers
 
     def _consume(self, at_s: float, running: int, draw: random.Random) -> tuple[float, float]:
-        arrived = max(0.0, self.rate(at_s) * (1 + draw.uniform(-self.noise, self.noise)) * EVERY_S)
+        arrived = max(0.0, self.rate(at_s) * (1 + draw.uniform(-self.noise, self.noise)) * self.every_s)
         self.lag = [lag + share * arrived for lag, share in zip(self.lag, self.shares, strict=True)]
         if self.silent or not running:
             return 0.0, 0.05 * running
@@ -75,7 +78,7 @@ class Host:
         done = 0.0
         for worker in range(running):
             mine = range(worker, len(self.lag), running)
-            budget = CAPACITY * speed * EVERY_S
+            budget = CAPACITY * speed * self.every_s
             for number, unit in enumerate(mine):
                 part = min(self.lag[unit], budget / (len(mine) - number))
                 self.lag[unit] -= part
@@ -153,6 +156,12 @@ def test_there_are_never_more_workers_than_allowed_or_than_units(at_most: int, u
 def test_there_are_never_fewer_workers_than_required() -> None:
     host = Host(lambda _: 0.0, even(12), at_least=2, workers=4)
     assert host.run(3600) == [4, 3, 2]
+
+
+@pytest.mark.parametrize("every_s", [4.97, 5.03, 7.0, 29.0])
+def test_a_worker_is_removed_however_often_the_load_is_observed(every_s: float) -> None:
+    host = Host(lambda _: 0.0, even(12), workers=3, every_s=every_s)
+    assert host.run(3600) == [3, 2, 1]
 
 
 def test_nothing_is_decided_while_workers_start_or_stop() -> None:
