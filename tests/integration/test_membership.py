@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 
 from joiner.cli.status import AssignmentStatus, current_status
-from tests.integration.joiner_application import PARTITIONS, Application, application, flowing
-from tests.integration.services import wait_until
+from joiner.runtime.clock import SystemClock
+from joiner.runtime.runners.workers.host_load import HostLoad
+from tests.integration.joiner_application import (
+    PARTITIONS,
+    Application,
+    Entry,
+    application,
+    flowing,
+    outsider,
+)
+from tests.integration.services import DEADLINE_S, topic_reader, wait_until
 
 SEED = 83
 
@@ -83,6 +93,24 @@ def test_the_number_of_worker_processes_changes_while_data_flows(app: Applicatio
     app.wait_until_through()
     assert workers.stop() == 0
     app.verify()
+
+
+def test_the_load_is_observed_while_a_unit_has_an_open_transaction(app: Application) -> None:
+    app.create_topics()
+    app.produce(Entry("thing", b"{}", partition=0) for _ in range(7))
+    producer = outsider(app, 0)
+    with closing(topic_reader(app.bootstrap, app.name)) as consumer:
+        group = consumer.consumer_group_metadata()
+    for offset in (3, 5):
+        producer.begin_transaction()
+        place = TopicPartition(app.topic("data"), 0, offset)
+        producer.send_offsets_to_transaction([place], group, DEADLINE_S)
+        if offset == 3:
+            producer.commit_transaction(DEADLINE_S)
+    with closing(HostLoad(app.settings(), SystemClock())) as load:
+        seen = load.observe([])
+    producer.abort_transaction(DEADLINE_S)
+    assert (seen.consumed, seen.lag) == (3, {0: 4, 1: 0, 2: 0})
 
 
 def _assignment(app: Application) -> AssignmentStatus | None:

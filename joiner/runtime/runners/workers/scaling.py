@@ -34,15 +34,17 @@ def scale(
     supervisor: WorkerSupervisor, scaler: Autoscaler, load: HostLoad, is_over: threading.Event, *, dry_run: bool
 ) -> None:
     """Observe and scale until ``is_over`` is set."""
-    note = ""
+    note, is_known = "", True
     with closing(load):
         while not is_over.wait(_EVERY_S):
             try:
                 seen = load.observe(supervisor.process_ids())
             except (KafkaException, OSError) as error:
-                _log.debug("the load is not known: %s", describe(error))
+                level, is_known = logging.INFO if is_known else logging.DEBUG, False
+                _log.log(level, "the load is not known, so the number of workers is not changed: %s", describe(error))
                 scaler.begin_anew()
                 continue
+            is_known = True
             wanted = supervisor.wanted
             decided = scaler.observe(seen, wanted, len(supervisor.process_ids(for_s=_STARTED_S)))
             if scaler.note != note:

@@ -33,19 +33,20 @@ class Supervisor:
 
 
 class Load:
-    """Twice as many records arrive as a worker can consume. Every fifth look fails."""
+    """Twice as many records arrive as a worker can consume. The looks ``fails_at``, counted from the last, fail."""
 
     def __init__(self, supervisor: Supervisor, looks: int) -> None:
         self.supervisor, self.is_over, self.left = supervisor, threading.Event(), looks
         self.at_s = self.cpu_s = self.idle_s = 0.0
         self.consumed = self.lag = 0
         self.is_closed = False
+        self.fails_at = {0}
 
     def observe(self, process_ids: list[int]) -> Observation:
         self.left -= 1
         if not self.left:
             self.is_over.set()
-        if self.left % 50 == 0:
+        if self.left in self.fails_at:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the public name of the constant
         done = min(1000 * len(process_ids), 2000 + self.lag)
         self.at_s, self.consumed, self.lag = self.at_s + 5, self.consumed + done, self.lag + 2000 - done
@@ -68,6 +69,18 @@ def test_workers_are_added_unless_it_is_a_dry_run(
     assert supervisor.wanted == expected
     assert ("would run 3 worker processes instead of 1" in caplog.text) == dry_run
     assert load.is_closed
+
+
+def test_a_load_that_cannot_be_observed_is_logged_once_an_outage(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scaling, "_EVERY_S", 0.0)
+    supervisor: Any = Supervisor(1)
+    load: Any = Load(supervisor, 9)
+    load.fails_at = {2, 3, 4, 7, 8}
+    with caplog.at_level(logging.INFO):
+        scaling.scale(supervisor, Autoscaler(1, 4), load, load.is_over, dry_run=False)
+    assert [message.partition(",")[0] for message in caplog.messages] == ["the load is not known"] * 2
 
 
 @pytest.mark.parametrize(("processes", "bounds"), [("1-4", (1, 4)), ("3-3", (3, 3)), ("2-64", (2, 64)), (None, None)])
@@ -96,7 +109,7 @@ def test_the_load_is_that_of_all_units_and_of_the_given_processes(monkeypatch: p
         def offsets_for_times(self, places: list[TopicPartition], _timeout: float) -> list[TopicPartition]:
             return [TopicPartition(place.topic, place.partition, 10 * (place.partition + 1) + 5) for place in places]
 
-    monkeypatch.setattr(host_load, "make_consumer", lambda *_: Consumer())
+    monkeypatch.setattr(host_load, "make_consumer", lambda *_, **__: Consumer())
     seen = HostLoad(settings, SystemClock()).observe([os.getpid(), 2**22 + 1])
     topics = len(settings.input_topics)
     assert seen.consumed == 30 * topics
