@@ -34,7 +34,12 @@ with imports_of("joiner"):
     from joiner.runtime.membership.consumer_group import InstanceInUse
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
-    from joiner.runtime.runners.workers.supervisor import is_worker, run_of_this_process, stop_with_supervisor
+    from joiner.runtime.runners.workers.supervisor import (
+        IN_USE_STATUS,
+        is_worker,
+        run_of_this_process,
+        stop_with_supervisor,
+    )
     from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN, SPARK, JoinerSettings
     from joiner.runtime.shutdown import end_on_signals, leave
 
@@ -61,7 +66,7 @@ examples:
 
 An environment variable overrides the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
 Exit status: 0 success; 1 failure, for example because Kafka does not answer or a unit could not continue; 2 invalid
-arguments or settings, or reset without --yes.
+arguments or settings, or reset without --yes; 3 another process has started under the same instance name.
 """
 
 
@@ -81,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         status = 2
     except (KafkaAway, TopicError, InstanceInUse, UnitStopped) as error:
         print(f"joiner: {error}", file=sys.stderr)
-        status = 1
+        status = IN_USE_STATUS if isinstance(error, InstanceInUse) else 1
     except KafkaException as error:
         status = _show_kafka_error(error, settings)
     except KeyboardInterrupt:  # `run` handles signals itself

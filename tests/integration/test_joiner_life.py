@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from joiner.runtime.runners.workers.supervisor import IN_USE_STATUS
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
@@ -104,7 +105,7 @@ def test_a_second_process_under_the_same_name_is_refused_with_the_reason(app: Ap
     second = app.start(instance="same")
     wait_until(lambda: first.process.poll() is not None or second.process.poll() is not None, "one of them ends")
     ended = first if first.process.poll() is not None else second
-    assert ended.process.returncode == 1
+    assert ended.process.returncode == IN_USE_STATUS
     assert "another process has started as instance 'same'" in ended.text()
     assert "--instance" in ended.text()
     assert "Traceback" not in ended.text()

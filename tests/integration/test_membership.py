@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from joiner.cli.status import AssignmentStatus, current_status
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.runners.workers.host_load import HostLoad
+from joiner.runtime.runners.workers.supervisor import IN_USE_STATUS
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
@@ -92,6 +93,20 @@ def test_the_number_of_worker_processes_changes_while_data_flows(app: Applicatio
             wait_until(lambda names=names: _commits_of(app) == names, f"{count} workers have committed all units")  # type: ignore[misc] # mypy cannot infer its type
     app.wait_until_through()
     assert workers.stop() == 0
+    app.verify()
+
+
+def test_of_two_supervisors_of_the_same_name_the_one_that_started_first_ends(app: Application) -> None:
+    with flowing(app, SEED + 4):
+        first = app.start("--processes", "2", instance="host")
+        wait_until(lambda: _are_shared(app, "host-1", "host-2"), "both workers have units")
+        second = app.start("--processes", "2", instance="host")
+        assert first.ends() == IN_USE_STATUS, first.text()
+        assert "another process has started under the name of worker host-" in first.text()
+        wait_until(lambda: _are_shared(app, "host-1", "host-2"), "the workers of the second one have units")
+    app.wait_until_through()
+    assert "has ended" not in second.text()
+    assert second.stop() == 0
     app.verify()
 
 

@@ -40,6 +40,10 @@ _SETTINGS_STATUS: Final = 2
 times in a row before any worker has run for long: otherwise, the cause may be a file that is being edited, or a port
 that is in use for a moment."""
 
+IN_USE_STATUS: Final = 3
+"""The exit status of a process that has ended because another one has started under its name. The supervisor ends as
+well: if it started the worker again, both processes would replace each other for ever."""
+
 PARENT: Final = "LSB_SUPERVISOR"
 """The environment variable that holds the process id of a worker's supervisor."""
 
@@ -120,7 +124,10 @@ class WorkerSupervisor:
         self._stop.set()
 
     def run(self) -> int:
-        """Run the workers until stopped, or until one of them rejects its settings. Return the exit status."""
+        """Run the workers until stopped, or until one of them rejects its settings or its name is taken.
+
+        Return the exit status.
+        """
         try:
             while not self._stop.wait(_LOOK_S) and not self._status:
                 self._obey()
@@ -169,6 +176,14 @@ class WorkerSupervisor:
     def _note_end(self, worker: _Worker, status: int, now_s: float) -> None:
         worker.process = None
         self._report_end(worker.name, worker.run)
+        if status == IN_USE_STATUS:
+            _log.error(
+                "another process has started under the name of worker %s: ending all workers; give each process that "
+                "runs workers its own name with --instance or application.instance",
+                worker.name,
+            )
+            self._status = status
+            return
         worker.refusals = worker.refusals + 1 if status == _SETTINGS_STATUS else 0
         if worker.refusals >= _REFUSALS_MAX and not self._has_run:
             _log.error("worker %s cannot start with these settings; see its message", worker.name)

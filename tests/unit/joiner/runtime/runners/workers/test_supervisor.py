@@ -18,7 +18,7 @@ from broker.settings import SettingsError
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.control import MemberRecord, Scale
 from joiner.runtime.runners.workers import supervisor
-from joiner.runtime.runners.workers.supervisor import Command, WorkerSupervisor
+from joiner.runtime.runners.workers.supervisor import IN_USE_STATUS, Command, WorkerSupervisor
 
 DEADLINE_S = 30.0
 LIVES = (
@@ -44,7 +44,8 @@ class Running:
             report_end=lambda name, run: self.ended.append((name, run)),
         )
         self.status: list[int] = []
-        self.thread = threading.Thread(target=lambda: self.status.append(self.supervisor.run()))
+        # A daemon, so that a test that fails ends.
+        self.thread = threading.Thread(target=lambda: self.status.append(self.supervisor.run()), daemon=True)
         self.thread.start()
 
     def command(self, name: str, number: int) -> Command:
@@ -133,6 +134,17 @@ def test_a_worker_that_rejects_its_settings_ends_all(tmp_path: Path) -> None:
     made = Running(tmp_path, 2, "import sys; sys.exit(2)")
     made.thread.join(DEADLINE_S)
     assert made.status == [2]
+
+
+def test_a_worker_whose_name_another_process_has_taken_ends_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Running(tmp_path, 2, f"import os, sys; os.environ['NUMBER'] == '0' and sys.exit({IN_USE_STATUS}); {LIVES}")
+    made.thread.join(DEADLINE_S)
+    assert made.status == [IN_USE_STATUS]
+    assert len(made.starts("w-1")) == 1
+    assert not any(is_alive(one) for one in made.starts("w-2"))
+    assert "another process has started under the name of worker w-1" in caplog.text
 
 
 def test_settings_that_become_wrong_later_end_no_other_worker(
