@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import sys
+import threading
 from contextlib import closing
 from typing import Final
 
@@ -61,23 +62,30 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
         listen = settings.listen_of(number)
         return Command(arguments, {} if listen is None else {"LSB_METRICS__LISTEN": listen})
 
-    with closing(_Control(settings)) as control:
+    stop = threading.Event()
+    end_on_signals(stop.set, _GRACE_S)
+    if wait_for_topics(settings.kafka, application_topics(settings), stop.is_set, _log, KAFKA_LOG) is None:
+        return 0
+    # Only what is written from now on counts.
+    log = MemberLog(settings, tail=0)
+    try:
         supervisor = WorkerSupervisor(
             instance,
             count,
             command,
             clock,
-            orders=lambda: [logged.record for logged in control.log.read() if logged.record.site == site],
-            report=lambda running, wanted: control.log.write(
+            orders=lambda: [logged.record for logged in log.read() if logged.record.site == site],
+            report=lambda running, wanted: log.write(
                 Workers(site=site, instance=instance, host=host, running=running, wanted=wanted)
             ),
-            report_end=lambda name, run: control.log.write(Left(site=site, instance=name, run=run)),
+            report_end=lambda name, run: log.write(Left(site=site, instance=name, run=run)),
         )
-        end_on_signals(supervisor.stop, _GRACE_S)
         if bounds is not None:
             load = HostLoad(settings, clock)
             start_scaling(supervisor, Autoscaler(*bounds), load, dry_run=settings.scaling.dry_run)
-        return supervisor.run()
+        return supervisor.run(stop)
+    finally:
+        log.close(_CLOSE_S)
 
 
 def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s: float, clock: Clock) -> int:
@@ -113,18 +121,6 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
         clock.sleep(_LOOK_S)
     print(f"{instance} does not run {count} worker processes after {timeout_s:.0f} s; see its log")
     return 1
-
-
-class _Control:
-    """The control topic, as a supervisor reads it: only what is written from now on."""
-
-    def __init__(self, settings: JoinerSettings) -> None:
-        wait_for_topics(settings.kafka, application_topics(settings), lambda: False, _log, KAFKA_LOG)
-        self.log = MemberLog(settings, tail=0)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self.log.close(_CLOSE_S)
 
 
 def _supervisors(settings: JoinerSettings, clock: Clock) -> dict[str, Workers]:

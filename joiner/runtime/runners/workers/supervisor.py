@@ -97,7 +97,6 @@ class WorkerSupervisor:
         self._leaving: list[_Worker] = []
         self._said: tuple[int, int] | None = None
         self._said_s = 0.0
-        self._stop = threading.Event()
         self._status = 0
         self._has_run = False
 
@@ -119,17 +118,13 @@ class WorkerSupervisor:
         running = [(one.process, one.started_s) for one in [*self._workers]]
         return [process.pid for process, at_s in running if process is not None and at_s <= before_s]
 
-    def stop(self) -> None:
-        """Ask all workers to stop. Safe to call from any thread."""
-        self._stop.set()
-
-    def run(self) -> int:
-        """Run the workers until stopped, or until one of them rejects its settings or its name is taken.
+    def run(self, stop: threading.Event) -> int:
+        """Run the workers until ``stop`` is set, or until one of them rejects its settings or its name is taken.
 
         Return the exit status.
         """
         try:
-            while not self._stop.wait(_LOOK_S) and not self._status:
+            while not stop.wait(_LOOK_S) and not self._status:
                 self._obey()
                 self._change_number()
                 self._restart()

@@ -44,8 +44,11 @@ class Running:
             report_end=lambda name, run: self.ended.append((name, run)),
         )
         self.status: list[int] = []
+        self.is_over = threading.Event()
         # A daemon, so that a test that fails ends.
-        self.thread = threading.Thread(target=lambda: self.status.append(self.supervisor.run()), daemon=True)
+        self.thread = threading.Thread(
+            target=lambda: self.status.append(self.supervisor.run(self.is_over)), daemon=True
+        )
         self.thread.start()
 
     def command(self, name: str, number: int) -> Command:
@@ -61,7 +64,7 @@ class Running:
         return {path.read_text() for path in self.folder.glob(f"{name}.*")}
 
     def stop(self) -> int:
-        self.supervisor.stop()
+        self.is_over.set()
         self.thread.join(DEADLINE_S)
         return self.status[0]
 
