@@ -93,7 +93,10 @@ class _Load:
 
 
 class Autoscaler:
-    """Decides how many workers to run, between ``at_least`` and ``at_most``. `note`: why no workers are added."""
+    """Decides how many workers to run, between ``at_least`` and ``at_most``.
+
+    `note`: why the number is not changed although more workers seem to be needed, or not all of them serve units.
+    """
 
     def __init__(self, at_least: int, at_most: int) -> None:
         self._at_least, self._at_most = at_least, at_most
@@ -102,6 +105,8 @@ class Autoscaler:
         self._arrived = deque[tuple[float, float]](maxlen=_RATES_MAX)
         # Since when the workers have been behind.
         self._behind_s: float | None = None
+        # Since when some workers have not been serving units.
+        self._missing_s: float | None = None
         # The records per second that a worker was seen to consume while the workers could not keep up.
         self._capacity: float | None = None
         self.note = ""
@@ -113,7 +118,9 @@ class Autoscaler:
         """
         if running != workers:
             self.begin_anew()
+            self._note_missing(seen.at_s, running)
             return None
+        self._missing_s = None
         self._observed.append(seen)
         # One that is at least `CALM_S` old remains, because looks come at irregular intervals.
         while len(self._observed) > 1 and self._observed[1].at_s <= seen.at_s - CALM_S:
@@ -128,6 +135,16 @@ class Autoscaler:
         self._observed.clear()
         self._arrived.clear()
         self._behind_s = None
+
+    def _note_missing(self, at_s: float, running: int) -> None:
+        if self._missing_s is None:
+            self._missing_s, self.note = at_s, ""
+        # Workers that have just been started do not serve units yet.
+        if at_s - self._missing_s >= OBSERVED_S:
+            self.note = (
+                f"only {running} of them can serve units, because the others do not keep running; "
+                "the number is not changed until all can"
+            )
 
     def _add(self, workers: int) -> Decision | None:
         load, now, at_s = self._load(OBSERVED_S, workers), self._load(_NOW_S, workers), self._observed[-1].at_s

@@ -49,7 +49,7 @@ def scale(
             decided = scaler.observe(seen, wanted, len(supervisor.process_ids(for_s=_STARTED_S)))
             if scaler.note != note:
                 note = scaler.note
-                _log.info("%s worker processes: %s", wanted, note or "no longer behind")
+                _log.info("%s worker processes: %s", wanted, note or "nothing prevents a change any more")
             if decided is None:
                 continue
             if dry_run:

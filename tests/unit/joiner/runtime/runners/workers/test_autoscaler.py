@@ -169,3 +169,13 @@ def test_nothing_is_decided_while_workers_start_or_stop() -> None:
     for number in range(100):
         seen = Observation(number * 5.0, number * 1000, {0: number * 100_000, 1: number * 100_000}, number * 10.0, 0.0)
         assert scaler.observe(seen, 2, 1) is None
+
+
+def test_it_is_noted_that_not_all_workers_serve_units_once_that_has_lasted() -> None:
+    scaler, notes = Autoscaler(1, 4), list[str]()
+    for number, running in enumerate([*[1] * 6, 2, *[1] * 8, 2]):
+        scaler.observe(Observation(number * 5.0, 0, {0: 0}, 0.0, 0.0), 2, running)
+        notes.append(scaler.note)
+    named = [number for number, note in enumerate(notes) if "only 1 of them can serve units" in note]
+    assert named == [13, 14]
+    assert set(notes) == {"", notes[13]}
