@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Final
 
+from broker.kafka.topics import topic_facts
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Drain
+from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.membership.observer import read_site
 from joiner.runtime.settings import JoinerSettings
@@ -19,12 +21,17 @@ def drain(
 ) -> int:
     """Order that ``instance`` at ``site`` be given no units, and wait until it has none. Return the exit status.
 
-    ``undo``: order that it may have units again, and do not wait. The status is 1 if the instance is not running at the
-    site, or if it still has units after ``timeout_s``. In the latter case, the order remains.
+    The status is 1 if the instance is not running at the site, or if it still has units after ``timeout_s``. In the
+    latter case, the order remains. ``undo``: order that it may have units again, and do not wait. The instance need not
+    be running, because the order to drain it outlives it.
     """
     name = settings.application.name
+    if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
+        print(f"application {name!r} has never run: there is no topic {settings.control_topic}")
+        return 1
     state = read_site(settings, site, clock)
-    if state is None or instance not in state.live:
+    is_live = state is not None and instance in state.live
+    if not undo and not is_live:
         running = "none" if state is None or not state.live else ", ".join(sorted(state.live))
         print(f"application {name!r} has no instance {instance!r} at site {site!r}; running there: {running}")
         return 1
@@ -32,7 +39,7 @@ def drain(
     with closing(ControlLog(settings)) as control:
         control.write(Drain(site=site, instance=instance, drained=not undo))
     if undo:
-        print(f"{instance} may have units again")
+        print(f"{instance} may have units again{'' if is_live else '; it is not running now'}")
         return 0
     left: list[int] | None = None
     while clock.monotonic_s() - began_s < timeout_s:

@@ -14,12 +14,13 @@ from typing import Final
 from broker.kafka.topics import wait_for_topics
 from broker.settings import SettingsError
 from joiner.runtime.clock import Clock
-from joiner.runtime.control import Left, Scale, Workers
+from joiner.runtime.control import Left, MemberRecord, Scale, Workers
 from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.member_log import MemberLog
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.membership.observer import read_site
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.runners.workers.autoscaler import Autoscaler
 from joiner.runtime.runners.workers.host_load import HostLoad, can_observe
 from joiner.runtime.runners.workers.scaling import start_scaling
@@ -66,32 +67,29 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
     end_on_signals(stop.set, _GRACE_S)
     if wait_for_topics(settings.kafka, application_topics(settings), stop.is_set, _log, KAFKA_LOG) is None:
         return 0
-    # Only what is written from now on counts.
-    log = MemberLog(settings, tail=0)
-    try:
+    with closing(_Control(settings)) as control:
         supervisor = WorkerSupervisor(
             instance,
             count,
             command,
             clock,
-            orders=lambda: [logged.record for logged in log.read() if logged.record.site == site],
-            report=lambda running, wanted: log.write(
+            orders=control.read,
+            report=lambda running, wanted: control.write(
                 Workers(site=site, instance=instance, host=host, running=running, wanted=wanted)
             ),
-            report_end=lambda name, run: log.write(Left(site=site, instance=name, run=run)),
+            report_end=lambda name, run: control.write(Left(site=site, instance=name, run=run)),
         )
         if bounds is not None:
             load = HostLoad(settings, clock)
-            start_scaling(supervisor, Autoscaler(*bounds), load, dry_run=settings.scaling.dry_run)
+            start_scaling(supervisor, Autoscaler(*bounds), load, control.is_drained, dry_run=settings.scaling.dry_run)
         return supervisor.run(stop)
-    finally:
-        log.close(_CLOSE_S)
 
 
 def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s: float, clock: Clock) -> int:
     """Order that a supervisor run ``count`` workers, and wait until it does. Return the exit status.
 
-    ``instance``: the supervisor, which need not be given if there is only one at the site.
+    ``instance``: the supervisor, which need not be given if there is only one at the site. A drained worker counts as
+    one that runs, and is named.
     """
     site = settings.application.site
     known = _supervisors(settings, clock)
@@ -105,22 +103,54 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
     began_s = clock.monotonic_s()
     with closing(ControlLog(settings)) as control:
         control.write(Scale(site=site, instance=instance, processes=count))
-    said: tuple[int, int] | None = None
+    said = ""
     worker = rf"{re.escape(instance)}-\d+"
     while clock.monotonic_s() - began_s < timeout_s:
         state = read_site(settings, site, clock)
         workers = None if state is None else state.workers.get(instance)
-        serving = [] if state is None else [name for name in state.live if re.fullmatch(worker, name)]
-        now = (len(serving), workers.wanted if workers is not None else 0)
-        if now != said:
-            said = now
-            took_s = clock.monotonic_s() - began_s
-            print(f"{took_s:7.3f} s  {now[0]} of {now[1]} worker processes are members", flush=True)
+        members = [] if state is None else [name for name in state.live if re.fullmatch(worker, name)]
+        drained = [] if state is None else sorted(state.drained.intersection(members))
+        now = (len(members), workers.wanted if workers is not None else 0)
+        text = f"{now[0]} of {now[1]} worker processes are members"
+        text += f"; drained: {', '.join(drained)}" if drained else ""
+        if text != said:
+            said = text
+            print(f"{clock.monotonic_s() - began_s:7.3f} s  {text}", flush=True)
         if now == (count, count):
             return 0
         clock.sleep(_LOOK_S)
     print(f"{instance} does not run {count} worker processes after {timeout_s:.0f} s; see its log")
     return 1
+
+
+class _Control:
+    """The control topic, as a supervisor reads it: only what is written from now on."""
+
+    def __init__(self, settings: JoinerSettings) -> None:
+        self._log = MemberLog(settings, tail=0)
+        self._site = SiteState(settings.application.site)
+
+    def read(self) -> list[MemberRecord]:
+        """Return new records about the site. Does not wait."""
+        found = [logged for logged in self._log.read() if logged.record.site == self._site.site]
+        for logged in found:
+            self._site.apply(logged.record, logged.offset)
+        return [logged.record for logged in found]
+
+    def is_drained(self, instance: str) -> bool:
+        """Return whether an instance is drained. Thread-safe.
+
+        Orders that were written before this process started are known once the next summary has been read.
+        """
+        return instance in self._site.drained
+
+    def write(self, record: MemberRecord) -> None:
+        """Append a record without waiting until it is written. It may be lost."""
+        self._log.write(record)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._log.close(_CLOSE_S)
 
 
 def _supervisors(settings: JoinerSettings, clock: Clock) -> dict[str, Workers]:

@@ -142,7 +142,7 @@ class Autoscaler:
         # Workers that have just been started do not serve units yet.
         if at_s - self._missing_s >= OBSERVED_S:
             self.note = (
-                f"only {running} of them can serve units, because the others do not keep running; "
+                f"only {running} of them can serve units, because the others are drained or do not keep running; "
                 "the number is not changed until all can"
             )
 

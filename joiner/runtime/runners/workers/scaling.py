@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
@@ -16,29 +17,42 @@ from joiner.runtime.runners.workers.supervisor import WorkerSupervisor
 
 _EVERY_S: Final = 5.0
 _STARTED_S: Final = 15.0
-"""A worker that has been running for this long serves its share of the units."""
+"""A worker that has been running for this long serves its share of the units, unless it is drained."""
 
 _log = logging.getLogger(__name__)
 
 
-def start_scaling(supervisor: WorkerSupervisor, scaler: Autoscaler, load: HostLoad, *, dry_run: bool) -> None:
+def start_scaling(
+    supervisor: WorkerSupervisor,
+    scaler: Autoscaler,
+    load: HostLoad,
+    is_drained: Callable[[str], bool],
+    *,
+    dry_run: bool,
+) -> None:
     """Scale in a thread, which ends with the process, so that a request to Kafka does not delay the supervisor.
 
-    ``dry_run``: only log what would be done.
+    ``is_drained(name)``: whether a worker is drained. ``dry_run``: only log what would be done.
     """
-    arguments = supervisor, scaler, load, threading.Event()
+    arguments = supervisor, scaler, load, is_drained, threading.Event()
     threading.Thread(target=scale, args=arguments, kwargs={"dry_run": dry_run}, name="scaling", daemon=True).start()
 
 
 def scale(
-    supervisor: WorkerSupervisor, scaler: Autoscaler, load: HostLoad, is_over: threading.Event, *, dry_run: bool
+    supervisor: WorkerSupervisor,
+    scaler: Autoscaler,
+    load: HostLoad,
+    is_drained: Callable[[str], bool],
+    is_over: threading.Event,
+    *,
+    dry_run: bool,
 ) -> None:
     """Observe and scale until ``is_over`` is set."""
     note, is_known = "", True
     with closing(load):
         while not is_over.wait(_EVERY_S):
             try:
-                seen = load.observe(supervisor.process_ids())
+                seen = load.observe(supervisor.running().values())
             except (KafkaException, OSError) as error:
                 level, is_known = logging.INFO if is_known else logging.DEBUG, False
                 _log.log(level, "the load is not known, so the number of workers is not changed: %s", describe(error))
@@ -46,7 +60,8 @@ def scale(
                 continue
             is_known = True
             wanted = supervisor.wanted
-            decided = scaler.observe(seen, wanted, len(supervisor.process_ids(for_s=_STARTED_S)))
+            serving = [name for name in supervisor.running(for_s=_STARTED_S) if not is_drained(name)]
+            decided = scaler.observe(seen, wanted, len(serving))
             if scaler.note != note:
                 note = scaler.note
                 _log.info("%s worker processes: %s", wanted, note or "nothing prevents a change any more")

@@ -112,11 +112,11 @@ class WorkerSupervisor:
             _log.info("%s worker processes instead of %s: %s", count, self._wanted, reason)
             self._wanted = count
 
-    def process_ids(self, for_s: float = 0.0) -> list[int]:
-        """Return the ids of the workers that have been running for ``for_s`` seconds. Safe to call from any thread."""
+    def running(self, for_s: float = 0.0) -> dict[str, int]:
+        """Return the process ids of the workers that have been running for ``for_s`` seconds, by name. Thread-safe."""
         before_s = self._clock.monotonic_s() - for_s
-        running = [(one.process, one.started_s) for one in [*self._workers]]
-        return [process.pid for process, at_s in running if process is not None and at_s <= before_s]
+        running = [(one.name, one.process, one.started_s) for one in [*self._workers]]
+        return {name: process.pid for name, process, at_s in running if process is not None and at_s <= before_s}
 
     def run(self, stop: threading.Event) -> int:
         """Run the workers until ``stop`` is set, or until one of them rejects its settings or its name is taken.

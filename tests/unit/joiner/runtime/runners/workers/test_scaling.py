@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ from joiner.runtime.settings import ScalingSettings
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
+def never(_name: str) -> bool:
+    return False
+
+
 class Supervisor:
     """Runs as many workers as are wanted."""
 
@@ -27,29 +32,33 @@ class Supervisor:
     def want(self, count: int, _reason: str) -> None:
         self.wanted = count
 
-    def process_ids(self, for_s: float = 0.0) -> list[int]:
+    def running(self, for_s: float = 0.0) -> dict[str, int]:
         del for_s
-        return list(range(self.wanted))
+        return {f"w-{number + 1}": number for number in range(self.wanted)}
 
 
 class Load:
-    """Twice as many records arrive as a worker can consume. The looks ``fails_at``, counted from the last, fail."""
+    """By default, twice as many records arrive as a worker can consume. Some looks fail.
 
-    def __init__(self, supervisor: Supervisor, looks: int) -> None:
-        self.supervisor, self.is_over, self.left = supervisor, threading.Event(), looks
+    ``fails_at``: these, counted from the last.
+    """
+
+    def __init__(self, supervisor: Supervisor, looks: int, arriving: int = 2000) -> None:
+        self.supervisor, self.is_over = supervisor, threading.Event()
+        self.left, self.arriving = looks, arriving
         self.at_s = self.cpu_s = self.idle_s = 0.0
         self.consumed = self.lag = 0
         self.is_closed = False
         self.fails_at = {0}
 
-    def observe(self, process_ids: list[int]) -> Observation:
+    def observe(self, process_ids: Collection[int]) -> Observation:
         self.left -= 1
         if not self.left:
             self.is_over.set()
         if self.left in self.fails_at:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the public name of the constant
-        done = min(1000 * len(process_ids), 2000 + self.lag)
-        self.at_s, self.consumed, self.lag = self.at_s + 5, self.consumed + done, self.lag + 2000 - done
+        done = min(1000 * len(process_ids), self.arriving + self.lag)
+        self.at_s, self.consumed, self.lag = self.at_s + 5, self.consumed + done, self.lag + self.arriving - done
         self.cpu_s, self.idle_s = self.cpu_s + done / 200, self.idle_s + 20
         return Observation(self.at_s, self.consumed, dict.fromkeys(range(4), self.lag // 4), self.cpu_s, self.idle_s)
 
@@ -65,7 +74,7 @@ def test_workers_are_added_unless_it_is_a_dry_run(
     supervisor: Any = Supervisor(1)
     load: Any = Load(supervisor, 40)
     with caplog.at_level(logging.INFO):
-        scaling.scale(supervisor, Autoscaler(1, 4), load, load.is_over, dry_run=dry_run)
+        scaling.scale(supervisor, Autoscaler(1, 4), load, never, load.is_over, dry_run=dry_run)
     assert supervisor.wanted == expected
     assert ("would run 3 worker processes instead of 1" in caplog.text) == dry_run
     assert load.is_closed
@@ -79,8 +88,20 @@ def test_a_load_that_cannot_be_observed_is_logged_once_an_outage(
     load: Any = Load(supervisor, 9)
     load.fails_at = {2, 3, 4, 7, 8}
     with caplog.at_level(logging.INFO):
-        scaling.scale(supervisor, Autoscaler(1, 4), load, load.is_over, dry_run=False)
+        scaling.scale(supervisor, Autoscaler(1, 4), load, never, load.is_over, dry_run=False)
     assert [message.partition(",")[0] for message in caplog.messages] == ["the load is not known"] * 2
+
+
+def test_while_a_worker_is_drained_the_number_is_not_changed_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scaling, "_EVERY_S", 0.0)
+    supervisor: Any = Supervisor(2)
+    load: Any = Load(supervisor, 40, arriving=4000)
+    with caplog.at_level(logging.INFO):
+        scaling.scale(supervisor, Autoscaler(1, 4), load, {"w-2"}.__contains__, load.is_over, dry_run=False)
+    assert supervisor.wanted == 2
+    assert "2 worker processes: only 1 of them can serve units" in caplog.text
 
 
 @pytest.mark.parametrize(("processes", "bounds"), [("1-4", (1, 4)), ("3-3", (3, 3)), ("2-64", (2, 64)), (None, None)])
