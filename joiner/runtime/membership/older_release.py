@@ -15,6 +15,10 @@ from joiner.runtime.membership.consumer_group import CLIENT_ID
 
 INTERVAL_S: Final = 2.0
 
+PATIENCE_S: Final = 2.0
+"""How long to wait for the first answer. In a new cluster, the group's coordinator may take half a minute to answer. No
+older release is running then either."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -24,9 +28,9 @@ class OlderRelease:
     def __init__(self, admin: AdminClient, group: str, clock: Clock) -> None:
         self._admin, self._group, self._clock = admin, group, clock
         self._asked: Future[Any] | None = None
-        self._due_s = clock.monotonic_s()
+        self._due_s = self._began_s = clock.monotonic_s()
         self.is_known = False
-        """Whether the group has been described, or cannot be."""
+        """Whether the group has been described, cannot be, or has taken too long."""
         self.is_running = False
         """Whether a process of an older release was a member when the group was last described."""
 
@@ -40,6 +44,7 @@ class OlderRelease:
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._note(asked)
+        self.is_known |= now_s - self._began_s >= PATIENCE_S
 
     def _note(self, answer: Future[Any]) -> None:
         try:

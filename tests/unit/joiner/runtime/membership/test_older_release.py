@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.membership.consumer_group import CLIENT_ID
-from joiner.runtime.membership.older_release import INTERVAL_S, OlderRelease
+from joiner.runtime.membership.older_release import INTERVAL_S, PATIENCE_S, OlderRelease
 from tests.manual_clock import ManualClock
 
 
@@ -45,6 +45,19 @@ def test_nothing_is_known_before_the_first_answer_and_each_later_one_counts() ->
     group.answer(CLIENT_ID, CLIENT_ID)
     older.poll()
     assert not older.is_running
+
+
+def test_a_late_answer_holds_nothing_up_and_counts_when_it_comes() -> None:
+    clock, group = ManualClock(), Group()
+    admin: Any = group
+    older = OlderRelease(admin, "g", clock)
+    older.poll()
+    clock.now_s += PATIENCE_S
+    older.poll()
+    assert (older.is_known, older.is_running) == (True, False)
+    group.answer(CLIENT_ID, "rdkafka")
+    older.poll()
+    assert older.is_running
 
 
 @pytest.mark.parametrize("code", [KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED])
