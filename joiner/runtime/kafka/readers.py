@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ClaimCancelled(Exception):
-    """The claim of the unit is no longer wanted."""
+    """The claim of the unit, or the state that is kept warm, is no longer wanted."""
 
 
 class Readers:
@@ -30,7 +30,7 @@ class Readers:
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings, self.clock = settings, clock
         self.is_over: Callable[[], bool] = lambda: False
-        """Returns whether the claim was cancelled."""
+        """Returns whether the claim was cancelled, or the state is no longer wanted."""
         self.state: StateLog | None = None
         """The unit's log in the state topic, or None if it has not been read completely."""
         self.basis: Basis | None = None
@@ -58,15 +58,16 @@ class Readers:
         return make_reader(self.settings.kafka, self.settings.application.name)
 
     def connect(self, unit: int) -> None:
-        """Connect all consumers. Raises KafkaException if a request to Kafka fails."""
+        """Connect all consumers. Raises KafkaException if a request to Kafka fails, and `ClaimCancelled`."""
         settings = self.settings
         topics = (*settings.input_topics, settings.state_topic, *settings.output_topics.values())
         for consumer in (self.stable, self.everything, self.log, self.input):
             for topic in topics:
+                self.check()
                 log_range(consumer, topic, unit)
 
     def check(self) -> None:
-        """Raise `ClaimCancelled` if the claim was cancelled. Long operations must call this between their steps."""
+        """Raise `ClaimCancelled` if `is_over`. Long operations must call this between their steps."""
         if self.is_over():
             raise ClaimCancelled
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -58,6 +60,8 @@ class _Followed:
     """Whether it was warm, and then fell behind."""
     failures: int = 0
     """How many attempts to build the state have failed."""
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set once the unit is no longer followed, so that the step in progress ends early."""
 
 
 class Followers:
@@ -66,7 +70,7 @@ class Followers:
     def __init__(self, settings: JoinerSettings, claimant: Claimant, services: Services) -> None:
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
         self._units: dict[int, _Followed] = {}
-        self._ending: list[tuple[Future[Warm | None], Warm | None]] = []
+        self._ending: list[tuple[int, _Followed]] = []
         self._unable_s: dict[int, float] = {}
 
     @property
@@ -90,20 +94,22 @@ class Followers:
         """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
         now_s = self._clock.monotonic_s()
         for unit in self._units.keys() - wanted - claimed_soon:
-            self._end(self._units.pop(unit))
+            self._end(unit, self._units.pop(unit))
+        self._close_ended()
+        ending = {unit for unit, _ in self._ending}
         for unit in sorted(wanted):
             followed = self._units.setdefault(unit, _Followed())
             if followed.step is not None and followed.step.done():
                 self._after(unit, followed, now_s)
             if (
                 followed.step is None
+                and unit not in ending
                 and now_s >= followed.due_s
                 and (followed.warm is not None or not self._is_building)
             ):
                 followed.began_s = now_s
-                followed.step = self._services.followers.submit(self._follow, unit, followed.warm)
+                followed.step = self._services.followers.submit(self._follow, unit, followed.warm, followed.over.is_set)
             self._note_lag(unit, followed, now_s)
-        self._close_ended()
 
     @property
     def _is_building(self) -> bool:
@@ -122,17 +128,17 @@ class Followers:
             self._clock.wait_until_done([followed.step], self._clock.monotonic_s() + _TAKE_S)
         if followed.step is None or (followed.step.done() and followed.step.exception() is None):
             return followed.step.result() if followed.step is not None else followed.warm
-        self._end(followed)
+        self._end(unit, followed)
         return None
 
     def close(self) -> None:
         """Stop following all units."""
         self.poll(frozenset())
 
-    def _follow(self, unit: int, warm: Warm | None) -> Warm | None:
+    def _follow(self, unit: int, warm: Warm | None, is_over: Callable[[], bool]) -> Warm | None:
         """Bring the state of a unit to its owner's last checkpoint. Runs in the pool."""
         if warm is None:
-            return warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True)
+            return warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True, is_over=is_over)
         state = read_newest(warm.readers, unit)
         checkpoint = state.checkpoint()
         if checkpoint is None or checkpoint.basis != warm.readers.basis:
@@ -161,7 +167,7 @@ class Followers:
             self._unable_s[unit] = now_s
         details = None if isinstance(error, UnitStopped | KafkaException) else error
         _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error), exc_info=details)
-        self._end(followed)
+        self._end(unit, followed)
         self._units[unit] = _Followed(due_s=now_s + _RETRY_S, failures=failures)
 
     def _note_lag(self, unit: int, followed: _Followed, now_s: float) -> None:
@@ -173,17 +179,24 @@ class Followers:
             )
             _log.warning("unit %s: the state that is kept warm here %s", unit, how)
 
-    def _end(self, followed: _Followed) -> None:
-        if followed.step is not None:
-            self._ending.append((followed.step, followed.warm))
-        elif followed.warm is not None:
-            followed.warm.readers.close()
+    def _end(self, unit: int, followed: _Followed) -> None:
+        """Drop a state, once the step that is in progress has ended."""
+        followed.over.set()
+        if followed.step is None or followed.step.cancel():
+            _close(followed.warm)
+        else:
+            self._ending.append((unit, followed))
 
     def _close_ended(self) -> None:
-        ended = [one for one in self._ending if one[0].done()]
-        self._ending = [one for one in self._ending if not one[0].done()]
-        for step, before in ended:
-            has_result = not step.cancelled() and step.exception() is None
-            warm = step.result() if has_result else before
-            if warm is not None:
-                warm.readers.close()
+        ending, self._ending = self._ending, []
+        for unit, followed in ending:
+            step = followed.step
+            if step is None or not step.done():
+                self._ending.append((unit, followed))
+            else:
+                _close(step.result() if step.exception() is None else followed.warm)
+
+
+def _close(warm: Warm | None) -> None:
+    if warm is not None:
+        warm.readers.close()

@@ -176,6 +176,8 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
     Effects are discarded, unless ``effects`` is given: then they are added to it. Buffer limits are not checked,
     because a replay cannot pause one topic to wait for another. It may therefore hold more records than the unit did
     when it first read them.
+
+    If reading fails or is cancelled, the unit is left at the offsets that it has reached, and can be replayed further.
     """
     if unit.offsets == until:
         return 0
@@ -183,8 +185,11 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
     settings = readers.settings
     native, most = settings.application.native, settings.messages_max(_REPLAY_BATCH)
     given = readers.input, readers.clock, unit.number, unit.offsets, until
-    with closing(GapVerifier(readers.settings, readers.clock)) as second:
-        for batches, end in read_range(*given, most, native=native):
+    with (
+        closing(GapVerifier(readers.settings, readers.clock)) as second,
+        closing(read_range(*given, most, native=native, check=readers.check)) as parts,
+    ):
+        for batches, end in parts:
             readers.check()
             _check_gaps(second, unit, batches)
             produced = unit.apply(batches, end, silent=effects is None, is_part=True)

@@ -7,6 +7,7 @@ while the owner keeps processing input. After the claim, a silent replay brings 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
@@ -37,16 +38,24 @@ class Warm:
 
 
 def warm_up(
-    settings: JoinerSettings, number: int, services: Services, claimant: Claimant, *, of_own_site: bool = False
+    settings: JoinerSettings,
+    number: int,
+    services: Services,
+    claimant: Claimant,
+    *,
+    of_own_site: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Warm | None:
     """Build a unit's state before the unit is claimed. Return None if the unit can be claimed right away.
 
-    Raises `UnitStopped` if this runner cannot continue the unit or cannot build its state, and KafkaException if Kafka
-    does not respond.
+    ``is_over``: returns whether the state is no longer wanted.
+
+    Raises `UnitStopped` if this runner cannot continue the unit or cannot build its state, KafkaException if Kafka does
+    not respond, and `ClaimCancelled` if the state is no longer wanted.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            return _warm_up(settings, number, services, claimant, of_own_site=of_own_site)
+            return _warm_up(settings, number, services, claimant, of_own_site=of_own_site, is_over=is_over)
         except UnitStopped:
             if attempt + 1 == _ATTEMPTS:
                 raise
@@ -54,11 +63,18 @@ def warm_up(
 
 
 def _warm_up(
-    settings: JoinerSettings, number: int, services: Services, claimant: Claimant, *, of_own_site: bool
+    settings: JoinerSettings,
+    number: int,
+    services: Services,
+    claimant: Claimant,
+    *,
+    of_own_site: bool,
+    is_over: Callable[[], bool],
 ) -> Warm | None:
     with ExitStack() as undo:
         readers = Readers(settings, services.clock)
         undo.callback(readers.close)
+        readers.is_over = is_over
         readers.connect(number)
         state = read_state(readers, number)
         checkpoint = state.checkpoint()
@@ -67,6 +83,7 @@ def _warm_up(
         topics = topic_facts(services.admin, settings.input_topics)
         check_topics_exist(settings, number, topics)
         check_continues(settings, checkpoint, topics, replace(claimant, force=True))
+        readers.check()
         unit = build_state(checkpoint, state, readers)
         readers.state, readers.basis = state, checkpoint.basis
         transactions = services.make_transactions(settings, number)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -28,22 +28,25 @@ def read_range(
     at_once: int,
     *,
     native: bool = False,
-) -> Iterator[tuple[dict[str, Messages], dict[str, int]]]:
+    check: Callable[[], None] = lambda: None,
+) -> Generator[tuple[dict[str, Messages], dict[str, int]], None, None]:
     """Read the input of a unit from ``begin`` up to ``end``, and yield it in parts of at most ``at_once`` messages.
 
     Each part consists of its messages by topic and, for each topic, the offset to continue from. There need not be a
     message at that offset; after the last part, the offsets are ``end``. ``consumer`` must come from `make_reader` and
-    is left without assigned partitions. ``native``: see `make_batch_reader`. Raises KafkaException on an error, or if
-    nothing arrives for `TIMEOUT_S`.
+    is left without assigned partitions, also if reading fails or the generator is closed. ``native``: see
+    `make_batch_reader`. ``check`` is called before each read; it may raise an exception to end the reading. Raises
+    KafkaException on an error, or if nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
     topics = [topic for topic, at in begin.items() if at < end[topic]]
-    with closing(make_batch_reader(consumer, topics, at_once, native=native)) as reader:
+    with closing(make_batch_reader(consumer, topics, at_once, native=native)) as reader, _unassigned_on_error(consumer):
         for topic in topics:
             reader.add(topic, unit)
         consumer.assign([TopicPartition(topic, unit, begin[topic]) for topic in topics])
         deadline_s = clock.monotonic_s() + TIMEOUT_S
         while missing := {topic: end[topic] - vector[topic] for topic in topics if vector[topic] < end[topic]}:
+            check()
             count = sum(missing.values())
             parts, met, errors = reader.read(min(count, at_once), _MANY_WAIT_S if count > _MANY else READ_WAIT_S)
             for error, partition, _ in errors:
@@ -71,3 +74,13 @@ def read_range(
                 raise timed_out(
                     f"unit {unit}: no message arrived for {TIMEOUT_S:.0f} s while reading up to {offsets_as_text(end)}"
                 )
+
+
+@contextmanager
+def _unassigned_on_error(consumer: Consumer) -> Iterator[None]:
+    """Let the consumer fetch nothing more if reading ends early, because it may be used again only much later."""
+    try:
+        yield
+    except BaseException:
+        consumer.unassign()
+        raise

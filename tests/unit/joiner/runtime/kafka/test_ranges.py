@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches import ranges
 from joiner.runtime.kafka.clients import EOF_CODE
+from joiner.runtime.kafka.readers import ClaimCancelled
 from tests.simulation.memory_clients import MemoryMessage
 
 UNIT = 3
@@ -62,6 +63,10 @@ class ScriptedConsumer:
             del waiting[:take]
         return found
 
+    def unassign(self) -> None:
+        self.assigned.clear()
+        self._waiting.clear()
+
     def incremental_unassign(self, places: list[Any]) -> None:
         for place in places:
             self.assigned.remove(place.topic)
@@ -108,6 +113,28 @@ def test_an_error_on_the_way_ends_the_range() -> None:
     with pytest.raises(KafkaException) as raised:
         next(parts)
     assert raised.value.args[0] is broken
+    assert not consumer.assigned
+
+
+def test_a_range_that_does_not_come_can_be_cancelled_at_once() -> None:
+    def check() -> None:
+        checked.append(None)
+        if len(checked) > 3:
+            raise ClaimCancelled
+
+    checked: list[None] = []
+    consumer: Any = ScriptedConsumer({"left": []}, {"left": 0}, [("left", 0)] * 9)
+    with pytest.raises(ClaimCancelled):
+        list(ranges.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 5}, 10, check=check))
+    assert not consumer.assigned
+
+
+def test_a_range_that_is_not_read_to_its_end_is_fetched_no_longer() -> None:
+    consumer: Any = ScriptedConsumer({"left": [0, 1]}, {"left": 9}, [("left", 1)])
+    parts = ranges.read_range(consumer, SystemClock(), UNIT, {"left": 0}, {"left": 9}, 10)
+    assert next(parts)[1] == {"left": 1}
+    parts.close()
+    assert not consumer.assigned
 
 
 def test_brokers_that_are_away_for_a_while_do_not_end_the_range() -> None:

@@ -208,7 +208,10 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
     def removed(*_given: Any) -> None:
         raise OwnershipInDoubt
 
-    monkeypatch.setattr(restore, "read_range", lambda *_given, **_options: iter([({}, {DATA: 8})]))
+    def read(*_given: Any, **_options: Any) -> Iterator[Any]:
+        yield {}, {DATA: 8}
+
+    monkeypatch.setattr(restore, "read_range", read)
     monkeypatch.setattr(GapVerifier, "check", removed)
     settings = make_settings()
     readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=SystemClock())

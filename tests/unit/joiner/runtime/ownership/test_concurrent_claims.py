@@ -134,7 +134,11 @@ def test_a_replay_ends_when_it_is_called_off(monkeypatch: pytest.MonkeyPatch) ->
     settings = make_settings()
     readers = Readers(settings, SystemClock())
     monkeypatch.setattr(Readers, "log", None)
-    monkeypatch.setattr(restore, "read_range", lambda *_, **_options: iter([({}, {DATA: at}) for at in range(1, 100)]))
+
+    def read_range(*_given: Any, **_options: Any) -> Iterator[Any]:
+        yield from (({}, {DATA: at}) for at in range(1, 100))
+
+    monkeypatch.setattr(restore, "read_range", read_range)
     unit = Unit(settings, 0, {DATA: 0})
     readers.is_over = lambda: unit.offsets == {DATA: 3}
     with pytest.raises(ClaimCancelled):

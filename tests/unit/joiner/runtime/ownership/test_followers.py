@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from joiner.runtime.kafka.readers import ClaimCancelled
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import followers as module
 from joiner.runtime.ownership.eligibility import Claimant, TopicUnknown
@@ -18,7 +20,7 @@ from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
 class Pool:
-    """Runs what was submitted when the test says so."""
+    """Begins and runs what was submitted when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -28,9 +30,18 @@ class Pool:
         self.waiting.append((done, work, given))
         return done
 
+    def begin(self) -> None:
+        """Begin the work, which can then no longer be cancelled."""
+        for done, _, _ in self.waiting:
+            if not done.running():
+                done.set_running_or_notify_cancel()
+
     def run(self) -> None:
+        self.begin()
         waiting, self.waiting = self.waiting, []
         for done, work, given in waiting:
+            if done.cancelled():
+                continue
             try:
                 done.set_result(work(*given))
             except Exception as error:  # noqa: BLE001 - like a real pool
@@ -38,11 +49,12 @@ class Pool:
 
 
 class Site:
-    """A `Followers` whose units have states in memory: each step advances the state by one."""
+    """A `Followers` whose units have states in memory: each step advances the state by one, unless it is over."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pool, self.clock = Pool(), ManualClock()
         self.closed: list[int] = []
+        self.ended_early: list[int] = []
         self.fault: Exception | None = None
         self.basis = ({"data": 0}, {"data": "id"}, "fingerprint")
         monkeypatch.setattr(module, "warm_up", self._warm_up)
@@ -56,17 +68,25 @@ class Site:
         self.pool.run()
         self.followers.poll(frozenset(wanted), claimed_soon)
 
-    def _warm_up(self, _settings: Any, unit: int, *_given: Any, of_own_site: bool) -> Any:
+    def _warm_up(self, _settings: Any, unit: int, *_given: Any, of_own_site: bool, is_over: Callable[[], bool]) -> Any:
         assert of_own_site
         if self.fault is not None:
             raise self.fault
-        readers = SimpleNamespace(basis=self.basis, close=lambda: self.closed.append(unit))
+
+        def check() -> None:
+            if is_over():
+                self.ended_early.append(unit)
+                raise ClaimCancelled
+
+        check()
+        readers = SimpleNamespace(basis=self.basis, check=check, close=lambda: self.closed.append(unit))
         return SimpleNamespace(unit=0, readers=readers, transactions=None)
 
     def _checkpoint(self) -> Any:
         return SimpleNamespace(basis=self.basis)
 
-    def _build(self, _checkpoint: Any, _state: Any, _readers: Any, state: int, **_more: Any) -> int:
+    def _build(self, _checkpoint: Any, _state: Any, readers: Any, state: int, **_more: Any) -> int:
+        readers.check()
         if self.fault is not None:
             raise self.fault
         return state + 1
@@ -109,15 +129,46 @@ def test_a_unit_that_is_no_longer_followed_is_closed_also_in_the_middle_of_a_ste
     site.poll(0, 1)
     site.clock.now_s += INTERVAL_S
     site.followers.poll({0, 1})
+    site.pool.begin()
     site.followers.poll({1})
     assert site.closed == []
     site.pool.run()
     site.followers.poll({1})
-    assert site.closed == [0]
+    assert (site.closed, site.ended_early) == ([0], [0])
     site.followers.close()
     site.pool.run()
     site.followers.close()
     assert site.closed == [0, 1]
+
+
+def test_a_step_that_has_not_begun_never_runs_once_its_unit_is_no_longer_followed(site: Site) -> None:
+    site.poll(0)
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    site.followers.poll(frozenset())
+    assert site.closed == [0]
+    site.pool.run()
+    assert site.ended_early == []
+
+
+def test_a_first_build_ends_early_once_the_unit_is_claimed_instead(site: Site) -> None:
+    site.followers.poll({0})
+    site.pool.begin()
+    assert site.followers.take(0) is None
+    site.pool.run()
+    assert site.ended_early == [0]
+
+
+def test_a_unit_is_not_built_again_while_an_earlier_build_of_it_is_ending(site: Site) -> None:
+    site.followers.poll({0})
+    site.pool.begin()
+    for _ in range(5):
+        site.followers.poll(frozenset())
+        site.followers.poll({0})
+    assert len(site.pool.waiting) == 1
+    site.pool.run()
+    site.poll(0)
+    assert (site.ended_early, site.followers.warm) == ([0], {0})
 
 
 @pytest.mark.parametrize("fault", [UnitStopped("cannot be built"), KafkaException(KafkaError(KafkaError._TRANSPORT))])  # noqa: SLF001 - the public name
