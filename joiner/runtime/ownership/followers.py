@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 
 from joiner.runtime.kafka.checkpoint_log import read_newest
 from joiner.runtime.kafka.clients import describe
+from joiner.runtime.kafka.readers import ClaimCancelled
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.restore import build_state
@@ -41,7 +42,11 @@ _UNABLE_S: Final = 60.0
 """After so many attempts to build its state, a unit counts as impossible to serve here for so long."""
 
 _TAKE_S: Final = 0.1
-"""How long a claim waits for a step that is in progress. After that, the unit is restored from its snapshot."""
+"""How long a claim waits for a step that is in progress to end. After that, the unit is restored from its snapshot,
+because the step may still change the state."""
+
+_HARMLESS: Final = (KafkaException, ClaimCancelled)
+"""Errors that leave a state as it was, or further on: they are raised between the batches of a replay, never in one."""
 
 _log = logging.getLogger(__name__)
 
@@ -117,17 +122,26 @@ class Followers:
         return any(one.warm is None and one.step is not None for one in self._units.values())
 
     def take(self, unit: int) -> Warm | None:
-        """Return the state of a unit, for a claim, and stop following the unit. Return None if it is not warm."""
+        """Return the state of a unit, for a claim, and stop following the unit. Return None if there is no state.
+
+        The state is at or before its owner's last checkpoint, and no other thread uses it.
+        """
         followed = self._units.pop(unit, None)
         self._unable_s.pop(unit, None)
         if followed is None:
             return None
-        if followed.step is not None and followed.step.cancel():
+        step = followed.step
+        if step is None or step.cancel():
             return followed.warm
-        if followed.step is not None:
-            self._clock.wait_until_done([followed.step], self._clock.monotonic_s() + _TAKE_S)
-        if followed.step is None or (followed.step.done() and followed.step.exception() is None):
-            return followed.step.result() if followed.step is not None else followed.warm
+        if followed.warm is not None:
+            # The claim replays what the step has not.
+            followed.over.set()
+        self._clock.wait_until_done([step], self._clock.monotonic_s() + _TAKE_S)
+        if step.done():
+            if (error := step.exception()) is None:
+                return step.result()
+            if isinstance(error, _HARMLESS):
+                return followed.warm
         self._end(unit, followed)
         return None
 
@@ -162,6 +176,10 @@ class Followers:
                 followed.current_s = followed.began_s
             return
         # No error of a standby may affect the units that are served here.
+        if followed.warm is not None and isinstance(error, _HARMLESS):
+            _log.info("unit %s: its state stays as it is for now: %s", unit, describe(error))
+            followed.due_s = now_s + _RETRY_S
+            return
         failures = followed.failures + 1
         if isinstance(error, UnitStopped) and not cause_of(error).is_transient and failures >= _FAILURES_MAX:
             self._unable_s[unit] = now_s

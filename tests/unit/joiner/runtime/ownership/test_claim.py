@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import StateLog, UnitStopped
@@ -40,6 +40,36 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
     restore._replay(readers, unit, ends, effects)  # noqa: SLF001 - called when output is written again
     assert unit.offsets == ends
     assert len(effects.joined) == 20, "each pairs with the record of equal time"
+
+
+def test_a_replay_that_an_error_of_kafka_interrupts_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(APART)
+    lefts = batch([record(n, "speed", BASE_MS + n) for n in range(20)])
+    rights = batch([record(n, "torque", BASE_MS + n) for n in range(20)])
+    ends = {"one": 20, "two": 20}
+    outages = [KafkaException(KafkaError(1)), KafkaException(KafkaError(1))]
+
+    def read_range(_input: Any, _clock: Any, _unit: int, begin: Any, *_given: Any, **_options: Any) -> Iterator[Any]:
+        first = begin["one"]
+        for at in range(first, 20, 5):
+            if at > first and outages:
+                raise outages.pop()
+            yield {"one": lefts.part(at, at + 5)}, {"one": at + 5, "two": 0}
+        yield {"two": rights}, ends
+
+    def replay(unit: Unit) -> Unit:
+        readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=ManualClock())
+        restore._replay(readers, unit, ends)  # noqa: SLF001 - called by standbys
+        return unit
+
+    monkeypatch.setattr(restore, "read_range", read_range)
+    interrupted = Unit(settings, 0, {"one": 0, "two": 0})
+    for reached in (5, 10):
+        with pytest.raises(KafkaException):
+            replay(interrupted)
+        assert interrupted.offsets == {"one": reached, "two": 0}
+    at_once = replay(Unit(settings, 0, {"one": 0, "two": 0}))
+    assert replay(interrupted).snapshot() == at_once.snapshot()
 
 
 @pytest.mark.parametrize(("start", "begins_at"), [(3, 9), (8, 8)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ from joiner.runtime.ownership.eligibility import Claimant, TopicUnknown
 from joiner.runtime.ownership.followers import BEHIND_S, INTERVAL_S, Followers
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+KAFKA_IS_AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name
 
 
 class Pool:
@@ -48,11 +50,22 @@ class Pool:
                 done.set_exception(error)
 
 
+class WaitingClock(ManualClock):
+    """Lets something happen when something waits for futures."""
+
+    while_waiting: Callable[[], None] | None = None
+
+    def wait_until_done(self, futures: Collection[Future[Any]], until_s: float | None = None) -> None:
+        if self.while_waiting is not None:
+            self.while_waiting()
+        super().wait_until_done(futures, until_s)
+
+
 class Site:
     """A `Followers` whose units have states in memory: each step advances the state by one, unless it is over."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pool, self.clock = Pool(), ManualClock()
+        self.pool, self.clock = Pool(), WaitingClock()
         self.closed: list[int] = []
         self.ended_early: list[int] = []
         self.fault: Exception | None = None
@@ -171,10 +184,9 @@ def test_a_unit_is_not_built_again_while_an_earlier_build_of_it_is_ending(site: 
     assert (site.ended_early, site.followers.warm) == ([0], {0})
 
 
-@pytest.mark.parametrize("fault", [UnitStopped("cannot be built"), KafkaException(KafkaError(KafkaError._TRANSPORT))])  # noqa: SLF001 - the public name
-def test_a_state_that_cannot_be_kept_warm_is_built_anew_later(site: Site, fault: Exception) -> None:
+def test_a_state_that_cannot_be_kept_warm_is_built_anew_later(site: Site) -> None:
     site.poll(0)
-    site.fault = fault
+    site.fault = UnitStopped("cannot be built")
     site.clock.now_s += INTERVAL_S
     site.poll(0)
     assert (site.followers.warm, site.closed) == (set(), [0])
@@ -250,6 +262,70 @@ def test_a_passing_obstacle_does_not_make_a_unit_impossible(site: Site) -> None:
         site.poll(0)
         site.clock.now_s += 10
     assert site.followers.unable == set()
+
+
+def test_a_state_outlasts_an_outage_of_kafka(site: Site) -> None:
+    site.poll(0)
+    site.fault = KAFKA_IS_AWAY
+    for _ in range(5):
+        site.clock.now_s += 10
+        site.poll(0)
+    assert (site.followers.warm, site.closed) == (set(), [])
+    site.fault = None
+    site.clock.now_s += 10
+    site.poll(0)
+    assert (site.followers.warm, site.closed) == ({0}, [])
+    taken: Any = site.followers.take(0)
+    assert taken.unit == 1
+
+
+def test_a_claim_takes_a_state_that_could_not_be_kept_current(site: Site) -> None:
+    site.poll(0)
+    site.fault = KAFKA_IS_AWAY
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    site.pool.run()
+    assert site.followers.take(0) is not None
+    assert site.closed == []
+
+
+def test_a_claim_does_not_take_a_state_that_an_error_may_have_left_half_changed(site: Site) -> None:
+    site.poll(0)
+    site.fault = KeyError("data")
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    site.pool.run()
+    assert site.followers.take(0) is None
+    site.poll()
+    assert site.closed == [0]
+
+
+def test_a_claim_ends_the_step_in_progress_and_takes_the_state(site: Site) -> None:
+    site.poll(0)
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    site.pool.begin()
+    site.clock.while_waiting = site.pool.run
+    assert site.followers.take(0) is not None
+    assert (site.ended_early, site.closed) == ([0], [])
+
+
+def test_a_claim_does_not_take_a_state_that_a_step_may_still_change(site: Site) -> None:
+    site.poll(0)
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    site.pool.begin()
+    assert site.followers.take(0) is None
+    site.poll()
+    assert (site.ended_early, site.closed) == ([0], [0])
+
+
+def test_a_first_build_that_ends_while_a_claim_waits_for_it_is_taken(site: Site) -> None:
+    site.followers.poll({0})
+    site.pool.begin()
+    site.clock.while_waiting = site.pool.run
+    assert site.followers.take(0) is not None
+    assert (site.ended_early, site.closed) == ([], [])
 
 
 def test_a_step_that_has_not_begun_costs_a_claim_nothing(site: Site) -> None:
