@@ -39,7 +39,8 @@ _RETRY_S: Final = 2.0
 
 _FAILURES_MAX: Final = 3
 _UNABLE_S: Final = 60.0
-"""After so many attempts to build its state, a unit counts as impossible to serve here for so long."""
+"""After so many attempts to build its state, a unit counts as impossible to serve here for so long, unless the last
+error was transient."""
 
 _TAKE_S: Final = 0.1
 """How long a claim waits for a step that is in progress to end. After that, the unit is restored from its snapshot,
@@ -65,6 +66,8 @@ class _Followed:
     """Whether it was warm, and then fell behind."""
     failures: int = 0
     """How many attempts to build the state have failed."""
+    logged: type[BaseException] | None = None
+    """The type of the last error, whose stack trace need not be logged again."""
     over: threading.Event = field(default_factory=threading.Event)
     """Set once the unit is no longer followed, so that the step in progress ends early."""
 
@@ -91,7 +94,7 @@ class Followers:
 
     @property
     def unable(self) -> set[int]:
-        """The units whose state could not be built here lately, for another reason than an unreachable Kafka."""
+        """The units whose state could not be built here lately, for a reason that is not transient."""
         now_s = self._clock.monotonic_s()
         return {unit for unit, at_s in [*self._unable_s.items()] if now_s - at_s < _UNABLE_S}
 
@@ -181,12 +184,13 @@ class Followers:
             followed.due_s = now_s + _RETRY_S
             return
         failures = followed.failures + 1
-        if isinstance(error, UnitStopped) and not cause_of(error).is_transient and failures >= _FAILURES_MAX:
+        if isinstance(error, Exception) and not cause_of(error).is_transient and failures >= _FAILURES_MAX:
             self._unable_s[unit] = now_s
-        details = None if isinstance(error, UnitStopped | KafkaException) else error
+        is_known = isinstance(error, UnitStopped | KafkaException) or type(error) is followed.logged
+        details = None if is_known else error
         _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error), exc_info=details)
         self._end(unit, followed)
-        self._units[unit] = _Followed(due_s=now_s + _RETRY_S, failures=failures)
+        self._units[unit] = _Followed(due_s=now_s + _RETRY_S, failures=failures, logged=type(error))
 
     def _note_lag(self, unit: int, followed: _Followed, now_s: float) -> None:
         is_behind = -math.inf < followed.current_s < now_s - BEHIND_S

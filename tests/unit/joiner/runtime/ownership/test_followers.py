@@ -243,17 +243,41 @@ def test_a_state_that_takes_long_to_build_is_warm_once_it_has_caught_up(site: Si
     assert site.followers.warm == {0}
 
 
-@pytest.mark.parametrize("fault", [KeyError("data"), MemoryError(), KafkaException(KafkaError(1)), UnitStopped("no")])
-def test_no_error_of_a_standby_affects_the_units_that_are_served(site: Site, fault: Exception) -> None:
+@pytest.mark.parametrize(
+    ("fault", "is_transient"),
+    [
+        (KeyError("data"), False),
+        (ValueError("data"), False),
+        (UnitStopped("no"), False),
+        (MemoryError(), True),
+        (OSError("no more files"), True),
+        (RuntimeError("can't start new thread"), True),
+        (KafkaException(KafkaError(1)), True),
+    ],
+)
+def test_no_error_of_a_standby_affects_the_units_that_are_served(
+    site: Site, fault: Exception, *, is_transient: bool
+) -> None:
     site.fault = fault
     for _ in range(5):
         site.poll(0)
         site.clock.now_s += 10
     assert site.followers.warm == set()
-    assert site.followers.unable == ({0} if isinstance(fault, UnitStopped) else set())
+    assert site.followers.unable == (set() if is_transient else {0})
     site.fault = None
     site.poll(0)
     assert (site.followers.warm, site.followers.unable) == ({0}, set())
+
+
+def test_the_stack_trace_of_a_defect_is_logged_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for fault in (UnitStopped("no"), KeyError("data"), ValueError("other")):
+        site.fault = fault
+        for _ in range(3):
+            site.poll(0)
+            site.clock.now_s += 10
+    with_trace = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert with_trace == ["'data'", "other"]
 
 
 def test_a_passing_obstacle_does_not_make_a_unit_impossible(site: Site) -> None:
