@@ -109,6 +109,7 @@ class Followers:
             followed = self._units.setdefault(unit, _Followed())
             if followed.step is not None and followed.step.done():
                 self._after(unit, followed, now_s)
+                followed = self._units[unit]
             if (
                 followed.step is None
                 and unit not in ending

@@ -190,6 +190,7 @@ def test_a_state_that_cannot_be_kept_warm_is_built_anew_later(site: Site) -> Non
     site.clock.now_s += INTERVAL_S
     site.poll(0)
     assert (site.followers.warm, site.closed) == (set(), [0])
+    assert not site.pool.waiting, "the state that was dropped is not followed further"
     site.fault = None
     site.poll(0)
     assert site.followers.warm == set(), "not at once"
