@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka.clients import log_range
@@ -82,6 +82,12 @@ def check_continues(
             f"unit {unit} of {name!r}: {', '.join(anew)} was deleted and recreated, so the offsets "
             f"{offsets_as_text(found.offsets)} no longer refer to the same records: start over with `joiner reset`"
         )
+
+
+def check_site(settings: JoinerSettings, found: Checkpoint, claimant: Claimant) -> None:
+    """Check that a unit belongs to the claimant's site, or to none since a reset. Raises `OwnedElsewhere` if not."""
+    if not replace(claimant, force=False, back=None).may_continue(found):
+        raise OwnedElsewhere(f"unit {found.unit} of {settings.application.name!r} is {ownership_of(found)}", found)
 
 
 def _ways_here(found: Checkpoint, claimant: Claimant) -> str:

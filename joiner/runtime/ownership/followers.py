@@ -1,4 +1,4 @@
-"""Keeps the state of units warm that other instances serve, so that this instance can take them over quickly.
+"""Keeps the state of units warm that other instances of the site serve, so that this instance can take over quickly.
 
 A unit's state is built at its owner's last checkpoint and then follows each newer checkpoint, never going past it:
 the emitted set is a function of the consumed offsets, so only what the owner has committed is known to be emitted.
@@ -22,7 +22,7 @@ from joiner.runtime.kafka.checkpoint_log import read_newest
 from joiner.runtime.kafka.clients import describe
 from joiner.runtime.kafka.readers import ClaimCancelled
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import Claimant
+from joiner.runtime.ownership.eligibility import Claimant, OwnedElsewhere, check_site
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.retry_policy import cause_of
 from joiner.runtime.ownership.services import Services
@@ -34,6 +34,9 @@ INTERVAL_S: Final = 0.2
 
 BEHIND_S: Final = 3.0
 """A state that was not at its owner's last checkpoint for this long is no longer warm."""
+
+UNSERVED_S: Final = 1.0
+"""How often to look whether an instance of this site serves a unit now that none has served so far."""
 
 _RETRY_S: Final = 2.0
 
@@ -55,7 +58,7 @@ _log = logging.getLogger(__name__)
 @dataclass
 class _Followed:
     warm: Warm | None = None
-    """None until the state is built, and while the unit has never been claimed."""
+    """None until the state is built, while the unit has never been claimed, and while it belongs to another site."""
     step: Future[Warm | None] | None = None
     due_s: float = 0.0
     began_s: float = 0.0
@@ -161,6 +164,7 @@ class Followers:
         checkpoint = state.checkpoint()
         if checkpoint is None or checkpoint.basis != warm.readers.basis:
             raise UnitStopped(f"unit {unit}: it was reset")
+        check_site(self._settings, checkpoint, self._claimant)
         warm.unit = build_state(checkpoint, state, warm.readers, warm.unit, level=logging.DEBUG)
         return warm
 
@@ -172,12 +176,16 @@ class Followers:
             self._unable_s.pop(unit, None)
             followed.failures = 0
             is_first, followed.warm = followed.warm is None, step.result()
-            followed.due_s = now_s + INTERVAL_S
+            followed.due_s = now_s + (UNSERVED_S if followed.warm is None else INTERVAL_S)
             if is_first and now_s - followed.began_s > BEHIND_S:
                 # The owner has gone on while the state was built.
                 followed.due_s = now_s
             else:
                 followed.current_s = followed.began_s
+            return
+        if isinstance(error, OwnedElsewhere):
+            self._end(unit, followed)
+            self._units[unit] = _Followed(due_s=now_s + UNSERVED_S)
             return
         # No error of a standby may affect the units that are served here.
         if followed.warm is not None and isinstance(error, _HARMLESS):

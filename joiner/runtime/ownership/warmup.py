@@ -13,11 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.kafka.topics import topic_facts
-from joiner.runtime.kafka.checkpoint_log import read_state
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint, read_state
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.ownership.eligibility import Claimant, check_continues, check_topics_exist
+from joiner.runtime.ownership.eligibility import (
+    Claimant,
+    OwnedElsewhere,
+    check_continues,
+    check_site,
+    check_topics_exist,
+)
 from joiner.runtime.ownership.restore import build_state
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.settings import JoinerSettings
@@ -48,14 +54,18 @@ def warm_up(
 ) -> Warm | None:
     """Build a unit's state before the unit is claimed. Return None if the unit can be claimed right away.
 
+    ``of_own_site``: build the state although the unit's owner belongs to the claimant's site, and only then.
     ``is_over``: returns whether the state is no longer wanted.
 
-    Raises `UnitStopped` if this runner cannot continue the unit or cannot build its state, KafkaException if Kafka does
-    not respond, and `ClaimCancelled` if the state is no longer wanted.
+    Raises `OwnedElsewhere` if the unit should be of the claimant's site, but is not; `UnitStopped` if this runner
+    cannot continue the unit or cannot build its state; KafkaException if Kafka does not respond; and `ClaimCancelled` if
+    the state is no longer wanted.
     """
     for attempt in range(_ATTEMPTS):
         try:
             return _warm_up(settings, number, services, claimant, of_own_site=of_own_site, is_over=is_over)
+        except OwnedElsewhere:
+            raise
         except UnitStopped:
             if attempt + 1 == _ATTEMPTS:
                 raise
@@ -75,6 +85,12 @@ def _warm_up(
         readers = Readers(settings, services.clock)
         undo.callback(readers.close)
         readers.is_over = is_over
+        if of_own_site:
+            # A standby asks again and again, so it does not connect all consumers for the answer.
+            found = read_checkpoint(readers, number)
+            if found is None:
+                return None
+            check_site(settings, found, claimant)
         readers.connect(number)
         state = read_state(readers, number)
         checkpoint = state.checkpoint()

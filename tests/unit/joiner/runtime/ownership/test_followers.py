@@ -13,11 +13,12 @@ from confluent_kafka import KafkaError, KafkaException
 from joiner.runtime.kafka.readers import ClaimCancelled
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import followers as module
-from joiner.runtime.ownership.eligibility import Claimant, TopicUnknown
-from joiner.runtime.ownership.followers import BEHIND_S, INTERVAL_S, Followers
+from joiner.runtime.ownership.eligibility import Claimant, TopicUnknown, check_site
+from joiner.runtime.ownership.followers import BEHIND_S, INTERVAL_S, UNSERVED_S, Followers
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
+CLAIMANT = Claimant("run", "one")
 KAFKA_IS_AWAY = KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - the public name
 
 
@@ -70,11 +71,12 @@ class Site:
         self.ended_early: list[int] = []
         self.fault: Exception | None = None
         self.basis = ({"data": 0}, {"data": "id"}, "fingerprint")
+        self.run, self.owner_site = "run of the owner", "process"
         monkeypatch.setattr(module, "warm_up", self._warm_up)
         monkeypatch.setattr(module, "read_newest", lambda _readers, _unit: SimpleNamespace(checkpoint=self._checkpoint))
         monkeypatch.setattr(module, "build_state", self._build)
         services: Any = SimpleNamespace(followers=self.pool, clock=self.clock)
-        self.followers = Followers(make_settings(), Claimant("run", "one"), services)
+        self.followers = Followers(make_settings(), CLAIMANT, services)
 
     def poll(self, *wanted: int, claimed_soon: frozenset[int] = frozenset()) -> None:
         self.followers.poll(frozenset(wanted), claimed_soon)
@@ -85,6 +87,9 @@ class Site:
         assert of_own_site
         if self.fault is not None:
             raise self.fault
+        if not self.run:
+            return None
+        check_site(make_settings(), self._checkpoint(), CLAIMANT)
 
         def check() -> None:
             if is_over():
@@ -96,7 +101,10 @@ class Site:
         return SimpleNamespace(unit=0, readers=readers, transactions=None)
 
     def _checkpoint(self) -> Any:
-        return SimpleNamespace(basis=self.basis)
+        owner = f"two@{self.owner_site}"
+        return SimpleNamespace(
+            unit=0, basis=self.basis, run=self.run, site=self.owner_site, on_the_way=None, owner=owner
+        )
 
     def _build(self, _checkpoint: Any, _state: Any, readers: Any, state: int, **_more: Any) -> int:
         readers.check()
@@ -213,6 +221,36 @@ def test_a_unit_that_was_reset_is_not_warm(site: Site, basis: Any) -> None:
     site.clock.now_s += INTERVAL_S
     site.poll(0)
     assert site.followers.warm == set()
+
+
+def test_a_unit_that_another_site_serves_is_not_followed_until_it_comes_back(site: Site) -> None:
+    site.poll(0)
+    site.owner_site = "spark"
+    site.clock.now_s += INTERVAL_S
+    for _ in range(5):
+        site.poll(0)
+        assert (site.followers.warm, site.followers.lags_s()) == (set(), {})
+        site.followers.poll({0})
+        assert not site.pool.waiting, "not at once again"
+        site.clock.now_s += UNSERVED_S
+    assert (site.closed, site.followers.unable) == ([0], set())
+    assert site.followers.take(0) is None
+    site.owner_site = "process"
+    site.poll(0)
+    assert site.followers.warm == {0}
+
+
+def test_a_unit_that_was_never_claimed_can_be_claimed_at_any_time_and_is_looked_at_now_and_then(site: Site) -> None:
+    site.run = ""
+    site.poll(0)
+    assert site.followers.warm == {0}
+    site.clock.now_s += INTERVAL_S
+    site.followers.poll({0})
+    assert not site.pool.waiting
+    site.run = "run of the owner"
+    site.clock.now_s += UNSERVED_S
+    site.poll(0)
+    assert site.followers.take(0) is not None
 
 
 def test_a_state_that_cannot_keep_up_is_not_counted_on_until_it_is_current_again(
