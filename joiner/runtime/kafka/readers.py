@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer
 
 from joiner.runtime.clock import Clock
+from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.clients import log_range, make_consumer, make_reader
 from joiner.runtime.settings import JoinerSettings
 
@@ -57,6 +58,11 @@ class Readers:
         """Reads ranges of the input. Only for `read_range`, which may redirect messages away from the consumer."""
         return make_reader(self.settings.kafka, self.settings.application.name)
 
+    @cached_property
+    def gaps(self) -> GapVerifier:
+        """Verifies gaps in the input. Its consumer connects at the first gap."""
+        return GapVerifier(self.settings, self.clock)
+
     def connect(self, unit: int) -> None:
         """Connect all consumers. Raises KafkaException if a request to Kafka fails, and `ClaimCancelled`."""
         settings = self.settings
@@ -73,6 +79,6 @@ class Readers:
 
     def close(self) -> None:
         """Close all consumers."""
-        for name in ("stable", "everything", "log", "input"):
+        for name in ("stable", "everything", "log", "input", "gaps"):
             if name in self.__dict__:
                 self.__dict__.pop(name).close()

@@ -185,13 +185,10 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
     settings = readers.settings
     native, most = settings.application.native, settings.messages_max(_REPLAY_BATCH)
     given = readers.input, readers.clock, unit.number, unit.offsets, until
-    with (
-        closing(GapVerifier(readers.settings, readers.clock)) as second,
-        closing(read_range(*given, most, native=native, check=readers.check)) as parts,
-    ):
+    with closing(read_range(*given, most, native=native, check=readers.check)) as parts:
         for batches, end in parts:
             readers.check()
-            _check_gaps(second, unit, batches)
+            _check_gaps(readers.gaps, unit, batches)
             produced = unit.apply(batches, end, silent=effects is None, is_part=True)
             if effects is not None:
                 effects.add(produced)
@@ -199,9 +196,9 @@ def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effect
     return replayed
 
 
-def _check_gaps(second: GapVerifier, unit: Unit, batches: dict[str, Messages]) -> None:
+def _check_gaps(gaps: GapVerifier, unit: Unit, batches: dict[str, Messages]) -> None:
     try:
-        second.check(unit.number, unit.offsets, batches)
+        gaps.check(unit.number, unit.offsets, batches)
     except OwnershipInDoubt:
         # The claim has verified the owner, so the gap means that retention removed input during the replay. The next
         # claim will report the lost input.

@@ -58,8 +58,8 @@ def warm_up(
     ``is_over``: returns whether the state is no longer wanted.
 
     Raises `OwnedElsewhere` if the unit should be of the claimant's site, but is not; `UnitStopped` if this runner
-    cannot continue the unit or cannot build its state; KafkaException if Kafka does not respond; and `ClaimCancelled` if
-    the state is no longer wanted.
+    cannot continue the unit or cannot build its state; KafkaException if Kafka does not respond; and `ClaimCancelled`
+    if the state is no longer wanted.
     """
     for attempt in range(_ATTEMPTS):
         try:

@@ -20,6 +20,7 @@ from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches import gaps
 from joiner.runtime.kafka.batches.gaps import GapVerifier
 from joiner.runtime.kafka.batches.messages import sort_messages
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
@@ -119,7 +120,7 @@ class Log:
         self._offsets, self._low = offsets, low
         self._rest: list[MemoryMessage] = []
         self.begun: list[int] = []
-        self.is_assigned = False
+        self.is_assigned = self.is_closed = False
         self.next: list[MemoryMessage] = []
         """Messages to deliver before all others."""
 
@@ -134,6 +135,9 @@ class Log:
 
     def unassign(self) -> None:
         self.is_assigned = False
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def consume(self, count: int, _wait_s: float) -> list[MemoryMessage]:
         first, self.next = self.next, []
@@ -199,9 +203,36 @@ def test_a_silent_replay_looks_at_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(restore, "read_range", read)
     monkeypatch.setattr(GapVerifier, "check", lambda *given: asked.append(given))
     settings = make_settings()
-    readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=SystemClock())
+    readers = Readers(settings, SystemClock())
+    monkeypatch.setattr(Readers, "input", None)
     restore._replay(readers, Unit(settings, 0, {DATA: 0}), {DATA: 8})
     assert len(asked) == 1
+
+
+def test_all_replays_of_a_unit_verify_gaps_with_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(
+        _input: Any, _clock: Any, _unit: int, begin: Any, end: Any, *_given: Any, **_options: Any
+    ) -> Iterator[Any]:
+        read: Any = [*records(begin[DATA] + 1, end[DATA])]
+        yield sort_messages(read, [DATA])[0][0], end
+
+    made: list[Log] = []
+
+    def make_consumer(*_given: Any, **_more: Any) -> Log:
+        made.append(Log([1, 2, 4, 5]))
+        return made[-1]
+
+    monkeypatch.setattr(restore, "read_range", read)
+    monkeypatch.setattr(gaps, "make_consumer", make_consumer)
+    monkeypatch.setattr(Readers, "input", None)
+    settings = make_settings()
+    readers, unit = Readers(settings, SystemClock()), Unit(settings, 0, {DATA: 0})
+    for end in (3, 6):
+        restore._replay(readers, unit, {DATA: end})
+    assert len(made) == 1
+    assert not made[0].is_closed
+    readers.close()
+    assert made[0].is_closed
 
 
 def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +245,8 @@ def test_a_replay_of_what_was_just_removed_is_tried_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(restore, "read_range", read)
     monkeypatch.setattr(GapVerifier, "check", removed)
     settings = make_settings()
-    readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=SystemClock())
+    readers = Readers(settings, SystemClock())
+    monkeypatch.setattr(Readers, "input", None)
     with pytest.raises(KafkaException, match="retention removed input during the replay"):
         restore._replay(readers, Unit(settings, 0, {DATA: 0}), {DATA: 8})
 

@@ -35,9 +35,9 @@ def test_a_replay_that_settles_is_not_refused_for_room_that_pausing_had_made(mon
     with pytest.raises(UnitStopped, match="holds 20 records"):
         Unit(settings, 0, {"one": 0, "two": 0}).apply({"one": lefts}, {"one": 20, "two": 0})
     monkeypatch.setattr(restore, "read_range", read_range)
+    monkeypatch.setattr(Readers, "input", None)
     unit, effects = Unit(settings, 0, {"one": 0, "two": 0}), Effects()
-    readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=ManualClock())
-    restore._replay(readers, unit, ends, effects)  # noqa: SLF001 - called when output is written again
+    restore._replay(Readers(settings, ManualClock()), unit, ends, effects)  # noqa: SLF001 - called when output is written again
     assert unit.offsets == ends
     assert len(effects.joined) == 20, "each pairs with the record of equal time"
 
@@ -58,11 +58,11 @@ def test_a_replay_that_an_error_of_kafka_interrupts_goes_on_where_it_ended(monke
         yield {"two": rights}, ends
 
     def replay(unit: Unit) -> Unit:
-        readers: Any = SimpleNamespace(input=None, check=lambda: None, settings=settings, clock=ManualClock())
-        restore._replay(readers, unit, ends)  # noqa: SLF001 - called by standbys
+        restore._replay(Readers(settings, ManualClock()), unit, ends)  # noqa: SLF001 - called by standbys
         return unit
 
     monkeypatch.setattr(restore, "read_range", read_range)
+    monkeypatch.setattr(Readers, "input", None)
     interrupted = Unit(settings, 0, {"one": 0, "two": 0})
     for reached in (5, 10):
         with pytest.raises(KafkaException):
