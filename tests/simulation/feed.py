@@ -103,7 +103,6 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     application: dict[str, Any] = {
         "name": APPLICATION,
         "batch_records_max": draw.choice([2, 6, 10_000, 10_000]),
-        "commit_interval": "200ms",
         "failure_timeout": "6s",
         "snapshot_records": draw.choice([1, 5, 15, 200_000]),
         "snapshot_interval": draw.choice(["1s", "5s", "60s"]),
@@ -124,6 +123,8 @@ def make_settings(draw: random.Random) -> JoinerSettings:
     if (interval := apart.choice([None, "100ms", "1s"])) is not None:
         application["watermark_interval"] = interval
     application["standbys"] = apart.choice([0, 0, 0, 1])
+    # Longer than a turn may wait, see `stage`.
+    application["commit_interval"] = apart.choice(["200ms", "200ms", "200ms", "1s"])
     given = {"topics": topics, "application": application, "join": joins, "align": aligns}
     return JoinerSettings.model_validate(given)
 

@@ -17,7 +17,7 @@ from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transact
 from joiner.runtime.membership import site
 from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.ownership import services
-from joiner.runtime.runners import process
+from joiner.runtime.runners import process, process_tasks
 from joiner.runtime.runners.lifecycle import UnitState
 from joiner.runtime.runners.process import JoinerProcess
 from tests.simulation.memory_clients import Link, MemoryAdmin, MemoryProducer
@@ -32,6 +32,8 @@ CHUNK_BYTES: Final = 600
 """So small that even the snapshots of a history have several chunks."""
 TAIL: Final = 12
 """So short that it does not always include the newest checkpoint."""
+WAIT_S: Final = 0.2
+"""How long a turn of a process waits: the commit interval of most histories."""
 
 
 def running(joiner: JoinerProcess) -> set[int]:
@@ -98,6 +100,7 @@ def on_stage(world: World) -> Iterator[None]:
         # Called in the same thread, because no other thread may run now.
         (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
         (checkpoint_log, "_TAIL", TAIL),
+        (process_tasks, "_WAIT_S", WAIT_S),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     logger, lines = logging.getLogger("joiner"), _Lines(world)
