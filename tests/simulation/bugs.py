@@ -50,10 +50,10 @@ def offsets_before_results() -> AbstractContextManager[None]:
     """The checkpoint is committed in a separate transaction, before the results."""
     commit = UnitTransactions.commit
 
-    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
+    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None, **more: Any) -> Any:
         if messages:
             commit(self, {}, checkpoint)
-        return commit(self, messages, checkpoint, snapshot)
+        return commit(self, messages, checkpoint, snapshot, **more)
 
     return changed(UnitTransactions, "commit", wrong)
 
@@ -62,7 +62,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
     """The results are committed in a separate transaction, before the checkpoint."""
     commit = UnitTransactions.commit
 
-    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
+    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None, **more: Any) -> Any:
         if messages:
             self._producer.begin()
             self._producer.write_all(messages)
@@ -70,7 +70,7 @@ def results_before_offsets() -> AbstractContextManager[None]:
                 self._producer.commit()
             except KafkaException as error:
                 raise Aborted from error
-        return commit(self, {}, checkpoint, snapshot)
+        return commit(self, {}, checkpoint, snapshot, **more)
 
     return changed(UnitTransactions, "commit", wrong)
 
@@ -150,9 +150,11 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
         for record in first:
             producer.write(*record)
         producer.commit()
+        before = dict(producer.firsts)
         producer.begin()
         for record in second:
             producer.write(*record)
+        producer.firsts = before | producer.firsts
         return written
 
     return changed(UnitTransactions, "_produce_snapshot", wrong)
@@ -162,7 +164,7 @@ def last_record_is_the_end() -> AbstractContextManager[None]:
     """The vector ends after the last record that was read, even if control records follow it."""
 
     def wrong(_self: Any, batches: Any, _met: Any) -> dict[str, int]:
-        return {topic: batch.offset[-1] + 1 for topic, batch in batches.items()}
+        return {topic: batch.last + 1 for topic, batch in batches.items()}
 
     return changed(ActiveTask, "ends", wrong)
 
@@ -198,14 +200,14 @@ def lost_answer_is_sent_again() -> AbstractContextManager[None]:
 def _commit_again_after(fault: type[Exception]) -> AbstractContextManager[None]:
     commit = UnitTransactions.commit
 
-    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None) -> Any:
+    def wrong(self: Any, messages: Any, checkpoint: Any, snapshot: Any = None, **more: Any) -> Any:
         try:
-            return commit(self, messages, checkpoint, snapshot)
+            return commit(self, messages, checkpoint, snapshot, **more)
         except fault:
             fresh = UnitTransactions(self._settings, self._unit, self._group_metadata_consumer, self._clock)
             fresh.init()
             self._producer = fresh._producer  # noqa: SLF001 - the defect is planted here
-            return commit(self, messages, checkpoint, snapshot)
+            return commit(self, messages, checkpoint, snapshot, **more)
 
     return changed(UnitTransactions, "commit", wrong)
 
@@ -251,8 +253,8 @@ def replay_writes() -> AbstractContextManager[None]:
     """The output of a replay is written with the next batch."""
     apply = Unit.apply
 
-    def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False) -> Effects:
-        effects = apply(self, batches, ends)
+    def wrong(self: Any, batches: Any, ends: Any, *, silent: bool = False, is_part: bool = False) -> Effects:
+        effects = apply(self, batches, ends, is_part=is_part)
         kept = self.__dict__.setdefault("_unsent", Effects())
         kept.add(effects)
         self.__dict__["_unsent"] = kept if silent else Effects()

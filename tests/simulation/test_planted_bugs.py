@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Final
 
@@ -14,6 +15,8 @@ from tests.simulation.watermark_bugs import WATERMARK_BUGS
 
 SEEDS_MAX = 3000
 PLANTED = BUGS | ALIGN_BUGS | WATERMARK_BUGS
+
+_OF_THE_STUB: Final = re.compile(r"failed with (TypeError|AttributeError|KeyError|NameError)")
 
 FINDERS: Final = {
     "a_manifest_outlives_its_chunks": 231,
@@ -40,6 +43,8 @@ def test_a_planted_defect_is_found(name: str) -> None:
         for seed in (*known, *range(1, SEEDS_MAX + 1)):
             outcome = play(seed)
             if outcome.difference:
+                # A stub that no longer fits the code it replaces proves nothing.
+                assert not _OF_THE_STUB.search(outcome.difference), outcome.difference
                 sys.stdout.write(f"{name}: found in history {seed}: {outcome.difference}\n")
                 return
     pytest.fail(f"{name} is not found in {SEEDS_MAX} histories")
