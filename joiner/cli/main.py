@@ -31,7 +31,7 @@ with imports_of("joiner"):
     from joiner.runtime.clock import Clock, SystemClock
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
-    from joiner.runtime.membership.consumer_group import InstanceInUse
+    from joiner.runtime.membership.consumer_group import InstanceInUse, InstanceReplaced
     from joiner.runtime.model import UnitStopped
     from joiner.runtime.ownership.eligibility import Claimant
     from joiner.runtime.runners.workers.supervisor import (
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         status = 2
     except (KafkaAway, TopicError, InstanceInUse, UnitStopped) as error:
         print(f"joiner: {error}", file=sys.stderr)
-        status = IN_USE_STATUS if isinstance(error, InstanceInUse) else 1
+        status = IN_USE_STATUS if isinstance(error, InstanceReplaced) else 1
     except KafkaException as error:
         status = _show_kafka_error(error, settings)
     except KeyboardInterrupt:  # `run` handles signals itself

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from typing import Any, Protocol
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
@@ -25,7 +25,7 @@ from joiner.runtime.kafka.clients import (
     make_producer,
     make_reader,
 )
-from joiner.runtime.kafka.member_log import FROM_LOW, OFFSET_TAIL_BASE
+from joiner.runtime.kafka.member_log import OFFSET_TAIL_BASE
 
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 _FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
@@ -309,14 +309,17 @@ class KafkaContract:
         producer.commit_transaction(30)
         assert read_until(cluster, topic, 4) == [b"one", b"two", b"three"]
         cluster.delete_records(topic, removed)
-        reader: Any = make_reader(cluster.kafka, "contract", **FROM_LOW)
+        reader: Any = make_reader(cluster.kafka, "contract")
         reader.assign([TopicPartition(topic, 0, OFFSET_TAIL_BASE - 2000)])
         open_transaction(producer, topic, b"next")
         producer.commit_transaction(30)
         found: list[bytes] = []
         for _ in range(_LOOKS_MAX):
             message = reader.poll(_LOOK_S)
-            found += [message.value()] if message is not None and message.error() is None else []
+            if message is not None and message.error() is None:
+                found.append(message.value())
+            elif message is not None and message.error().code() == _OUT_OF_RANGE:
+                reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
             if found[-1:] == [b"next"]:
                 break
         assert found == [b"three", b"next"][removed // 4 :]

@@ -17,6 +17,7 @@ class OlderMembership(GroupMembership):
     client_id: ClassVar[str] = "rdkafka"
     follow: Final = frozenset[int]()
     has_heirs: Final = False
+    is_current: Final = True
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host, services: Services) -> None:
         super().__init__(settings, claimant.site, host.give_back, services.clock)

@@ -15,7 +15,7 @@ from tests.simulation.world import SimulatedProcess, World
 
 UNITS = 2
 BATCHES = 100
-INTERVAL_S = 60
+INTERVAL_S = 120
 JOINS_S = 1030.0
 
 

@@ -9,7 +9,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from joiner.runtime.control import TAIL, Logged, MemberRecord, decode_member, encode
 from joiner.runtime.kafka.clients import describe, make_consumer, make_producer
@@ -23,10 +23,6 @@ _LIFE_MS: Final = 1_000
 
 _RECONNECT: Final = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
 """After an outage of Kafka, all instances should be heard again at about the same time."""
-
-FROM_LOW: Final = {"auto_offset_reset": "earliest"}
-"""Where to read from if the wanted records have been removed, or the topic was recreated. librdkafka subtracts from the
-end of a log without regard to its first offset."""
 
 _READ_MAX: Final = 1_000
 
@@ -45,13 +41,14 @@ class MemberLog:
             fetch_queue_backoff_ms=2,
             fetch_wait_max_ms=500,
             **_RECONNECT,
-            **FROM_LOW,
         )
         self._make_producer = partial(
             make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT
         )
         self._producer = self._make_producer()
-        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_TAIL_BASE - tail)])
+        self._read_from(OFFSET_TAIL_BASE - tail)
+        # librdkafka subtracts from the end of a log without regard to its first offset.
+        self._if_removed = OFFSET_BEGINNING
 
     def read(self) -> list[Logged]:
         """Return the records that have arrived, in order. Does not wait."""
@@ -60,8 +57,12 @@ class MemberLog:
         for message in self._consumer.consume(_READ_MAX, 0.0):
             error = message.error()
             if error is not None:
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - the public name of the constant
+                    self._read_from(self._if_removed)
                 _log.debug("%s: %s", self._topic, error.str())
                 continue
+            # If the log is truncated or recreated later, old records must not be taken for new ones.
+            self._if_removed = OFFSET_END
             record = decode_member(message.value())
             if record is not None:
                 found.append(Logged(record, message.offset() or 0, int(message.timestamp()[1])))
@@ -76,6 +77,9 @@ class MemberLog:
             _log.debug("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
             if isinstance(error, KafkaException) and error.args[0].fatal():
                 self._producer = self._make_producer()
+
+    def _read_from(self, offset: int) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def close(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""

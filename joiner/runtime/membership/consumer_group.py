@@ -41,7 +41,11 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceInUse(Exception):
-    """Raised if another process of the application uses the same instance name."""
+    """Raised if another process of the application uses the same instance name, or seems to."""
+
+
+class InstanceReplaced(InstanceInUse):
+    """Raised if another process of the application has certainly started under the same instance name."""
 
 
 class GroupMembership:

@@ -157,6 +157,10 @@ class Member:
         within_s = self._shortest_s / 2 if within_s is None else within_s
         return self._joined is not None and now_s - self._own_s <= within_s
 
+    def is_current(self, now_s: float) -> bool:
+        """Return whether this instance has lately read the log, and so knows to whom the units are assigned."""
+        return self.is_in_touch(now_s, 2 * self._shortest_s)
+
     @property
     def has_others(self) -> bool:
         """Whether another live member could serve units."""
@@ -208,7 +212,8 @@ class Member:
                 if before is not None and before.heartbeat.run != run:
                     # The time between two runs is no gap between heartbeats.
                     self._detector.forget(instance)
-                if self.state.members[instance].heartbeat.run == run:
+                known = self.state.members.get(instance)
+                if known is not None and known.heartbeat.run == run:
                     self._detector.hear(instance, self._time_of(logged, now_s))
             case Left(site=self.state.site, instance=instance) if instance not in self.state.members:
                 self._detector.forget(instance)
@@ -327,12 +332,7 @@ class Member:
 
     def _may_serve(self, unit: int, work: Work, now_s: float) -> bool:
         """Return whether to serve a unit now, rather than to wait until the instance that serves it releases it."""
-        if unit in work.serves or unit in work.claims:
-            self._ready_s.pop(unit, None)
-            return True
-        if not self.is_in_touch(now_s, 2 * self._shortest_s):
-            return False  # The unit may have been assigned to another instance meanwhile.
-        if not self._is_held(unit):
+        if unit in work.serves or unit in work.claims or not self._is_held(unit):
             self._ready_s.pop(unit, None)
             return True
         return unit in work.warm and now_s - self._ready_s.setdefault(unit, now_s) >= PATIENCE_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -16,8 +17,8 @@ from joiner.runtime.membership.consumer_group import CLIENT_ID
 INTERVAL_S: Final = 2.0
 
 PATIENCE_S: Final = 2.0
-"""How long to wait for the first answer. In a new cluster, the group's coordinator may take half a minute to answer. No
-older release is running then either."""
+"""How long a new application waits for the first answer. In a new cluster, the group's coordinator may take half a
+minute to answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,12 +26,14 @@ _log = logging.getLogger(__name__)
 class OlderRelease:
     """Looks for members of a group that have another client id. Used only by the runner's thread."""
 
-    def __init__(self, admin: AdminClient, group: str, clock: Clock) -> None:
+    def __init__(self, admin: AdminClient, group: str, is_new: Callable[[], bool], clock: Clock) -> None:
+        """``is_new``: returns whether the application has never run, so that no older release can be running."""
         self._admin, self._group, self._clock = admin, group, clock
+        self._is_new = is_new
         self._asked: Future[Any] | None = None
         self._due_s = self._began_s = clock.monotonic_s()
         self.is_known = False
-        """Whether the group has been described, cannot be, or has taken too long."""
+        """Whether the group has been described, or need not be."""
         self.is_running = False
         """Whether a process of an older release was a member when the group was last described."""
 
@@ -44,7 +47,9 @@ class OlderRelease:
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._note(asked)
-        self.is_known |= now_s - self._began_s >= PATIENCE_S
+        if not self.is_known and now_s - self._began_s >= PATIENCE_S:
+            self._began_s = now_s
+            self.is_known = self._is_new()
 
     def _note(self, answer: Future[Any]) -> None:
         try:

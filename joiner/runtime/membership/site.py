@@ -11,10 +11,15 @@ import socket
 import threading
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from contextlib import closing
+from functools import partial
 from typing import Final, Protocol
 
+from confluent_kafka import KafkaException
+
+from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.kafka.member_log import MemberLog
-from joiner.runtime.membership.consumer_group import GroupMembership, InstanceInUse
+from joiner.runtime.membership.consumer_group import GroupMembership, InstanceReplaced
 from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
 from joiner.runtime.membership.older_release import OlderRelease
 from joiner.runtime.membership.state import SiteState
@@ -58,6 +63,16 @@ class Host(Protocol):
         ...
 
 
+def _has_never_run(settings: JoinerSettings) -> bool:
+    """Return whether the application's state topic is empty. Also return False if Kafka does not tell."""
+    try:
+        with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
+            ends = [log_range(consumer, settings.state_topic, unit)[1] for unit in range(settings.topics.partitions)]
+    except KafkaException:
+        return False
+    return not any(ends)
+
+
 def start_thread(target: Callable[[], None]) -> threading.Thread | None:
     """Start the thread that keeps a membership alive. The simulation replaces this function: there, polls do."""
     thread = threading.Thread(target=target, name="membership", daemon=True)
@@ -83,7 +98,8 @@ class SiteMembership:
         self._host, self._clock = host, clock
         self._log = MemberLog(settings)
         self._group = GroupMembership(settings, claimant.site, self._on_revoke, clock)
-        self._older = OlderRelease(services.admin, settings.membership_group(claimant.site), clock)
+        group = settings.membership_group(claimant.site)
+        self._older = OlderRelease(services.admin, group, partial(_has_never_run, settings), clock)
         self._member = Member(
             Identity(
                 claimant.site,
@@ -114,6 +130,11 @@ class SiteMembership:
         return self._group.is_assigned if self._member.is_mixed else self._member.is_assigned
 
     @property
+    def is_current(self) -> bool:
+        """Whether this process has lately read who should serve the units."""
+        return self._member.is_mixed or self._member.is_current(self._clock.monotonic_s())
+
+    @property
     def has_heirs(self) -> bool:
         """Whether another instance could serve this one's units."""
         member = self._member
@@ -127,13 +148,13 @@ class SiteMembership:
     def poll(self) -> None:
         """Decide anew which units to serve and to follow, and give up the others.
 
-        Raises `InstanceInUse` if another process has started under the same instance name.
+        Raises `InstanceReplaced` if another process has started under the same instance name.
         """
         self._group.poll()
         self._older.poll()
         orders = self._exchange()
         if self._member.is_replaced:
-            raise InstanceInUse(
+            raise InstanceReplaced(
                 f"another process has started as instance {self._instance!r}: give each process of the application its "
                 "own name with --instance or application.instance"
             )

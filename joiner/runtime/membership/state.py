@@ -62,6 +62,9 @@ class SiteState:
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
+    _ended: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    """The last runs of each instance that has left, and the offset at which it left. A heartbeat that one of these runs
+    wrote before may be appended later."""
     _reported: dict[str, int] = field(default_factory=dict)
     """The offset of the last report of each supervisor."""
     _drains: dict[str, tuple[int, bool]] = field(default_factory=dict)
@@ -89,6 +92,7 @@ class SiteState:
             case Left():
                 member = self.members.get(record.instance)
                 if member is not None and member.heartbeat.run == record.run:
+                    self._ended[record.instance] = offset, (*member.before, record.run)[-_RUNS_MAX:]
                     del self.members[record.instance]
                     self.version += 1
             case Drain(instance=instance, drained=drained):
@@ -149,14 +153,20 @@ class SiteState:
         for name, member in [*self.members.items()]:
             if member.is_gone and member.offset < offset - _FORGOTTEN_AFTER:
                 del self.members[name]
+        for name, (left, _) in [*self._ended.items()]:
+            if left < offset - _FORGOTTEN_AFTER:
+                del self._ended[name]
         for name, reported in [*self._reported.items()]:
             if reported < offset - _FORGOTTEN_AFTER:
                 del self.workers[name], self._reported[name]
 
     def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
         before = self.members.get(heartbeat.instance)
+        _, ended = self._ended.get(heartbeat.instance, (0, ()))
+        if before is None and heartbeat.run in ended:
+            return
         if before is None:
-            now = Member(heartbeat, offset)
+            now = Member(heartbeat, offset, before=ended)
         elif heartbeat.run in before.before:
             return  # it was replaced, but has not noticed yet
         elif before.heartbeat.run != heartbeat.run:

@@ -103,17 +103,23 @@ class AssignmentManager:
         return self.failed.keys() - self._lost.keys()
 
     def due(
-        self, units: AbstractSet[int], busy: AbstractSet[int], claimed: AbstractSet[int] = frozenset()
+        self,
+        units: AbstractSet[int],
+        busy: AbstractSet[int],
+        claimed: AbstractSet[int] = frozenset(),
+        *,
+        is_current: bool = True,
     ) -> list[int]:
         """Return which of ``units`` to claim now.
 
         ``busy``: units that need not be claimed here, because they are being served or are handled by other code.
         ``claimed``: units that other runners are claiming. A runner that was fenced waits for these claims to end.
+        ``is_current``: whether ``units`` is known to be the present assignment.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
             self._by_force = set(units)
-        for number in [number for number, look_s in list(self._lost.items()) if look_s <= now_s]:
+        for number in [number for number, look_s in list(self._lost.items()) if is_current and look_s <= now_s]:
             # By now, every member has received its assignment. If the unit is still assigned to us, the process that
             # claimed it had not yet noticed that it had lost the unit, and no one serves it.
             del self._lost[number]

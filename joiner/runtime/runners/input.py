@@ -68,6 +68,11 @@ class InputConsumer:
         """The maximum number of records in the next batch: fewer than ``records_most`` if they complete many rows."""
         return self.batch_limit.records(self.records_most)
 
+    @property
+    def messages_max(self) -> int:
+        """The number of messages that are read at once at most."""
+        return self.records_max if self._limit is None else self._limit.messages
+
     def connect(self, unit: int) -> None:
         """Connect to the leaders of a unit's partitions, so that `add` does not have to wait for that. Thread-safe."""
         for topic in self._topics:
@@ -169,7 +174,7 @@ class PendingInput:
         self._turn = 0
 
     @property
-    def records(self) -> int:
+    def messages(self) -> int:
         """The number of pending messages of all units."""
         return sum(map(self._count, self._batches))
 

@@ -198,7 +198,7 @@ class ProcessLoop:
         self._polled_s = now_s
         self._membership.poll()
         self._followers.poll(self._membership.follow, self._membership.units - self.tasks.tasks.keys())
-        self.supervisor.poll(self._membership.units)
+        self.supervisor.poll(self._membership.units, is_current=self._membership.is_current)
         self.tasks.report(self.tasks.held())
         self._watch.check()
 

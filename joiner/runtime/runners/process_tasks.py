@@ -113,7 +113,8 @@ class ProcessTasks:
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)
-        if until_s < due_s and self._pending.records < self._input.records_max:
+        is_full = self._clock.monotonic_s() < until_s or self._pending.messages >= self._input.messages_max
+        if until_s < due_s and not is_full:
             return
         self._turned_s = self._clock.monotonic_s()
         # Messages that were read before their topics were paused stay pending until the large snapshot is written.

@@ -127,8 +127,11 @@ class Supervisor(Generic[_Task]):
         self._claims: ConcurrentClaims[_Task] = ConcurrentClaims(self._claim, services.pool, services.clock)
         self._reports = UnitReports(claimant, services.pool, services.control.write, services.clock)
 
-    def poll(self, units: AbstractSet[int]) -> None:
+    def poll(self, units: AbstractSet[int], *, is_current: bool = True) -> None:
         """Perform all actions that are due. ``units``: the units assigned to this runner.
+
+        ``is_current``: whether this is known to be the present assignment. If not, units that were lost to another
+        runner are not claimed back.
 
         Raises `IllegalTransition` if there is a bug in this program.
         """
@@ -143,7 +146,7 @@ class Supervisor(Generic[_Task]):
         for number, _ in finished:
             self._note_state(number)
         busy = self._lifecycle.units(*OWNING) | self._moves.busy
-        for number in self._assignment.due(units, busy, self._moves.claimed_by_others):
+        for number in self._assignment.due(units, busy, self._moves.claimed_by_others, is_current=is_current):
             self.begin_claim(number, warm=self._take_warm(number))
         self._note_states(units)
         self._reports.poll(self._assignment.obstacles())

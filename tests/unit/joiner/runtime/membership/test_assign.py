@@ -196,6 +196,16 @@ def test_while_the_settings_differ_the_largest_number_of_standbys_counts() -> No
     assert all(len(one.standbys) == 1 for one in site.state.units)
 
 
+def test_a_late_heartbeat_of_a_run_that_has_ended_does_not_replace_its_successor() -> None:
+    site = Site("a")
+    site.apply(Left(site="plain", instance="a", run="run of a"))
+    site.apply(Heartbeat(site="plain", instance="a", run="run of a"))
+    assert "a" not in site.state.members
+    site.apply(Heartbeat(site="plain", instance="a", run="next run"))
+    site.apply(Heartbeat(site="plain", instance="a", run="run of a"))
+    assert site.state.members["a"].heartbeat.run == "next run"
+
+
 def test_members_that_are_gone_and_supervisors_are_forgotten_in_the_end() -> None:
     site = Site("a")
     site.settle()

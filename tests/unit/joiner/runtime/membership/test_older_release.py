@@ -32,7 +32,7 @@ class Group:
 def test_nothing_is_known_before_the_first_answer_and_each_later_one_counts() -> None:
     clock, group = ManualClock(), Group()
     admin: Any = group
-    older = OlderRelease(admin, "g", clock)
+    older = OlderRelease(admin, "g", lambda: True, clock)
     older.poll()
     older.poll()
     assert (older.is_known, older.is_running, len(group.asked)) == (False, False, 1)
@@ -47,11 +47,16 @@ def test_nothing_is_known_before_the_first_answer_and_each_later_one_counts() ->
     assert not older.is_running
 
 
-def test_a_late_answer_holds_nothing_up_and_counts_when_it_comes() -> None:
+def test_a_late_answer_holds_up_no_new_application_and_counts_when_it_comes() -> None:
     clock, group = ManualClock(), Group()
     admin: Any = group
-    older = OlderRelease(admin, "g", clock)
+    is_new = False
+    older = OlderRelease(admin, "g", lambda: is_new, clock)
     older.poll()
+    clock.now_s += PATIENCE_S
+    older.poll()
+    assert not older.is_known, "an older release may be running"
+    is_new = True
     clock.now_s += PATIENCE_S
     older.poll()
     assert (older.is_known, older.is_running) == (True, False)
@@ -64,7 +69,7 @@ def test_a_late_answer_holds_nothing_up_and_counts_when_it_comes() -> None:
 def test_a_group_that_cannot_be_described_has_no_older_members(code: int) -> None:
     clock, group = ManualClock(), Group()
     admin: Any = group
-    older = OlderRelease(admin, "g", clock)
+    older = OlderRelease(admin, "g", lambda: True, clock)
     older.poll()
     group.asked[0].set_exception(KafkaException(KafkaError(code)))
     older.poll()

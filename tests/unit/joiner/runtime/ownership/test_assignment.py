@@ -64,10 +64,12 @@ class Runner:
         claimant = Claimant(run, "one")
         self.wanted = AssignmentManager(make_settings(partitions=4), claimant, claims, lambda *_: False, clock)
         self.is_served = False
+        self.is_current = True
 
     def turn(self) -> None:
         self.wanted.plan_retries({UNIT})
-        for number in self.wanted.due({UNIT}, {UNIT} if self.is_served else set()):
+        busy = {UNIT} if self.is_served else set()
+        for number in self.wanted.due({UNIT}, busy, is_current=self.is_current):
             if self.wanted.claim(number, None, None, NO_READERS, lambda *_: "taken"):
                 self.wanted.claimed(number)
                 self.is_served = True
@@ -271,6 +273,10 @@ def test_a_unit_that_was_lost_is_told_as_such_and_looked_at_again(
     obstacle = runner.wanted.obstacles()[UNIT]
     assert obstacle.why == runner.wanted.failed[UNIT]
     assert obstacle.retry_s is not None
+    runner.is_current = False
+    runner.wait(60.0)
+    assert runner.wanted.failed, "it may be assigned to the other process by now"
+    runner.is_current = True
     runner.wait(60.0)
     assert runner.is_served
     assert runner.wanted.obstacles() == {}
