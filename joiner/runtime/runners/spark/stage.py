@@ -30,14 +30,14 @@ from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.spark.instance import Outcome, StageOrder, run_instance
 from joiner.runtime.runners.spark.session import make_session, scratch_folder
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.shutdown import GRACE_S, end_on_signals
+from joiner.runtime.shutdown import end_on_signals
 
 _LOOK_S: Final = 0.1
 
 _REPEAT_S: Final = 0.5
 """How often the request to stop is repeated, for instances that are just starting."""
 
-_GRACE_S: Final = 3 * GRACE_S
+_GRACE_S: Final = 12.0
 """The maximum time from the signal to the exit. An instance may need as long as a plain process to write its last
 snapshots, and the request to stop and the end of Spark take time as well."""
 
