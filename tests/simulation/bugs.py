@@ -147,13 +147,11 @@ def _torn_snapshot(split: Callable[[list[Any]], list[list[Any]]]) -> AbstractCon
         finally:
             del producer.write
         first, second = split(records)
-        for record in first:
-            producer.write(*record)
+        [producer.write(*record) for record in first]
         producer.commit()
         before = dict(producer.firsts)
         producer.begin()
-        for record in second:
-            producer.write(*record)
+        [producer.write(*record) for record in second]
         producer.firsts = before | producer.firsts
         return written
 

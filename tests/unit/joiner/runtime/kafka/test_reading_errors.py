@@ -56,6 +56,7 @@ def turn(batch: Sequence[MemoryMessage], *, gap: Exception | None = None) -> tup
         read=lambda _wait_s: sort_messages(read, [DATA]),
         remove=lambda *_: None,
         batch_limit=BatchLimit(make_settings()),
+        messages_max=1000,
         records_max=1000,
     )
     asked: list[Any] = []
