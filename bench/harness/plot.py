@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import matplotlib as mpl
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Line = Sequence[tuple[float, Sequence[float]]]
 """A line of a plot: for each position on the x axis, the values of all runs there."""
 
+_Lines = TypeVar("_Lines")
+
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 """The Okabe-Ito palette, which colour-blind readers can tell apart. The lines also differ in their markers."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
@@ -36,32 +38,31 @@ _PANEL_INCHES: Final = (3.4, 2.6)
 
 def plot_panels(path: Path, panels: Mapping[str, Mapping[str, Line]], y_label: str) -> None:
     """Write a PNG to ``path`` with a panel for each x label and a line for each contender, on logarithmic axes."""
-    rows = -(-len(panels) // _COLUMNS)
-    size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
-    figure, axes = plt.subplots(
-        rows, min(_COLUMNS, len(panels)), figsize=size, squeeze=False, sharey=True, layout="constrained"
-    )
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    for axis, (x_label, lines) in zip(axes.flat, panels.items(), strict=False):
+
+    def draw(axis: Axes, lines: Mapping[str, Line]) -> None:
         _draw(axis, lines)
         places = sorted({place for line in lines.values() for place, _ in line})
         if places[0] > 0:
             axis.set_xscale("log")
         else:
             axis.set_xscale("symlog", linthresh=places[1])
-        axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.set_xlabel(x_label)
-        axis.grid(visible=True, which="major", alpha=0.3)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(y_label)
-    axes.flat[0].legend(frameon=False)
-    save(figure, path)
+
+    _plot(path, panels, y_label, draw)
 
 
 def plot_over_time(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], y_label: str) -> None:
     """Write a PNG to ``path`` with a panel for each x label, whose lines have a value for each time in seconds."""
+
+    def draw(axis: Axes, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+        for colour, (name, line) in zip(_COLOURS, lines.items(), strict=False):
+            axis.plot(*zip(*line, strict=True), color=colour, label=name, linewidth=1.0)
+        axis.axvline(0, color="#8C8C8C", linewidth=0.8)
+
+    _plot(path, panels, y_label, draw)
+
+
+def _plot(path: Path, panels: Mapping[str, _Lines], y_label: str, draw: Callable[[Axes, _Lines], None]) -> None:
+    """Write a PNG with a panel for each x label and a shared logarithmic y axis. ``draw``: how to draw the lines."""
     rows = -(-len(panels) // _COLUMNS)
     size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(
@@ -70,9 +71,7 @@ def plot_over_time(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (x_label, lines) in zip(axes.flat, panels.items(), strict=False):
-        for colour, (name, line) in zip(_COLOURS, lines.items(), strict=False):
-            axis.plot(*zip(*line, strict=True), color=colour, label=name, linewidth=1.0)
-        axis.axvline(0, color="#8C8C8C", linewidth=0.8)
+        draw(axis, lines)
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
         axis.set_xlabel(x_label)

@@ -10,7 +10,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.control import Drain
 from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
-from joiner.runtime.membership.observer import read_site
+from joiner.runtime.membership.observer import read_sites
 from joiner.runtime.settings import JoinerSettings
 
 _LOOK_S: Final = 0.2
@@ -29,7 +29,7 @@ def drain(
     if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
         print(f"application {name!r} has never run: there is no topic {settings.control_topic}")
         return 1
-    state = read_site(settings, site, clock)
+    state = read_sites(settings, clock).get(site)
     is_live = state is not None and instance in state.live
     if not undo and not is_live:
         running = "none" if state is None or not state.live else ", ".join(sorted(state.live))
@@ -43,7 +43,7 @@ def drain(
         return 0
     left: list[int] | None = None
     while clock.monotonic_s() - began_s < timeout_s:
-        state = read_site(settings, site, clock)
+        state = read_sites(settings, clock).get(site)
         beat = None if state is None else state.live.get(instance)
         serves = [] if beat is None else sorted({*beat.serves, *beat.claims})
         if serves != left:

@@ -2,80 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from broker.partitioner import partition_of
 from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.runners.active_task import ActiveTask
-from joiner.runtime.settings import JoinerSettings
 from tests.simulation import pool
-from tests.simulation.feed import BASE_MS
 from tests.simulation.stage import on_stage
-from tests.simulation.test_forgotten import SETTINGS
-from tests.simulation.verdict import committed_checkpoint, judge, stable_ends
-from tests.simulation.world import SimulatedProcess, World
+from tests.simulation.two_units import TwoUnits
+from tests.simulation.verdict import committed_checkpoint
+from tests.simulation.world import SimulatedProcess
 
-UNITS = 2
 BATCHES = 40
 SLOW_S, WAIT_S = 20.0, 0.02
 """How long the slow commit takes, and in which steps: half of the batches arrive in the meantime."""
 
 
-class Slow:
-    """Feeds two units, a batch each second."""
+class Slow(TwoUnits):
+    """Runs one process, one of whose commits is slow."""
 
     def __init__(self) -> None:
-        both = SETTINGS.topics.model_copy(update={"partitions": UNITS})
-        self.settings: JoinerSettings = SETTINGS.model_copy(update={"topics": both})
-        self.world = World(1)
-        self.world.director = self
-        topics = self.settings.topics
-        outputs = (topics.out, topics.late, topics.rejected, topics.unmatched)
-        for name in (*self.settings.input_topics, *outputs, self.settings.state_topic):
-            self.world.kafka.create_topic(name, UNITS)
-        self.world.kafka.create_topic(self.settings.control_topic, 1)
-        self._things = [next(str(n) for n in range(99) if partition_of(b"%d" % n, UNITS) == u) for u in range(UNITS)]
+        super().__init__(BATCHES)
         self._process: SimulatedProcess | None = None
-        self.batches = 0
         self.others: list[int] = []
         """The offset of unit 1 before and after the slow commit of unit 0."""
-        self.difference = "not through"
 
     def step(self) -> None:
         """See `Director`."""
-        kafka = self.world.kafka
         if self._process is None:
             self._process = self.world.start(self.settings)
-        if self.batches < BATCHES and self.world.clock_s >= 1000 + self.batches:
-            self.batches += 1
-            for unit, thing in enumerate(self._things):
-                for quantity in ("speed", "torque"):
-                    content = {"thing": thing, "quantity": quantity, "id": f"{quantity}{self.batches}", "result": 2.0}
-                    content["phenomenonTime"] = BASE_MS + 10 * self.batches
-                    kafka.append("machine.data", unit, thing.encode(), json.dumps(content).encode())
-        if self.batches == BATCHES and all(map(self._is_through, range(UNITS))):
-            self.difference = judge(kafka, self.settings)[0]
-            self.world.end()
+        super().step()
 
     def offset(self, unit: int) -> int:
         """Return the number of records of a unit that its last committed checkpoint covers."""
         checkpoint = committed_checkpoint(self.world.kafka, self.settings, unit)
         return 0 if checkpoint is None else checkpoint.offsets["machine.data"]
-
-    def _is_through(self, unit: int) -> bool:
-        checkpoint = committed_checkpoint(self.world.kafka, self.settings, unit)
-        return checkpoint is not None and checkpoint.offsets == stable_ends(self.world.kafka, self.settings, unit)
-
-    def ended(self, process: SimulatedProcess, status: int | BaseException) -> None:
-        """See `Director`."""
-        raise AssertionError(f"{process.run} ended with {status!r}")
-
-    def complain(self, text: str) -> None:
-        """See `Director`."""
-        raise AssertionError(text)
 
 
 @pytest.fixture

@@ -43,6 +43,12 @@ _log = logging.getLogger(__name__)
 class InstanceInUse(Exception):
     """Raised if another process of the application uses the same instance name, or seems to."""
 
+    def __init__(self, instance: str) -> None:
+        super().__init__(
+            f"another process has started as instance {instance!r}: give each process of the application its own name "
+            "with --instance or application.instance"
+        )
+
 
 class InstanceReplaced(InstanceInUse):
     """Raised if another process of the application has certainly started under the same instance name."""
@@ -141,10 +147,7 @@ class GroupMembership:
         now_s, before_s = self._clock.monotonic_s(), self._fenced_s
         window_s = _FENCED_AGAIN_SESSIONS * application.session_timeout / 1e9
         if before_s is not None and now_s - before_s < window_s:
-            raise InstanceInUse(
-                f"another process has started as instance {application.instance!r}: give each process of the "
-                "application its own name with --instance or application.instance"
-            )
+            raise InstanceInUse(application.instance)
         self._fenced_s = now_s
         _log.warning("the group reports another member with the instance name %r; rejoining", application.instance)
         self._consumer.close()

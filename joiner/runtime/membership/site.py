@@ -154,10 +154,7 @@ class SiteMembership:
         self._older.poll()
         orders = self._exchange()
         if self._member.is_replaced:
-            raise InstanceReplaced(
-                f"another process has started as instance {self._instance!r}: give each process of the application its "
-                "own name with --instance or application.instance"
-            )
+            raise InstanceReplaced(self._instance)
         self._note_assignment()
         self._note_silence()
         serves = self._known.serves

@@ -113,8 +113,7 @@ class ProcessTasks:
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)
-        is_full = self._clock.monotonic_s() < until_s or self._pending.messages >= self._input.messages_max
-        if until_s < due_s and not is_full:
+        if until_s < due_s and not self._is_full(until_s):
             return
         self._turned_s = self._clock.monotonic_s()
         # Messages that were read before their topics were paused stay pending until the large snapshot is written.
@@ -124,6 +123,10 @@ class ProcessTasks:
             self._turn(number, task)
             if self.tasks.get(number) is task:
                 self._pause_what_runs_ahead(number, task)
+
+    def _is_full(self, until_s: float) -> bool:
+        """Return whether enough is pending for a turn before it is due. ``until_s``: how long the read could wait."""
+        return self._clock.monotonic_s() < until_s or self._pending.messages >= self._input.messages_max
 
     def _turn(self, number: int, task: ActiveTask) -> None:
         """Join the pending messages of a unit, and begin their commit if the unit's last commit is finished."""

@@ -23,7 +23,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Drain]:
     log = SimpleNamespace(write=orders.append, close=lambda: None)
     monkeypatch.setattr(drain, "make_admin", lambda _settings: None)
     monkeypatch.setattr(drain, "topic_facts", lambda _admin, names: dict.fromkeys(names))
-    monkeypatch.setattr(drain, "read_site", lambda *_: state)
+    monkeypatch.setattr(drain, "read_sites", lambda *_: {"process": state})
     monkeypatch.setattr(drain, "ControlLog", lambda _settings: log)
     return orders
 
