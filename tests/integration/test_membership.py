@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from joiner.cli.status import AssignmentStatus, current_status
+from joiner.cli.status import current_status
 from joiner.runtime.clock import SystemClock
+from joiner.runtime.membership.status.summary import AssignmentStatus
 from joiner.runtime.runners.workers.host_load import HostLoad
 from joiner.runtime.runners.workers.supervisor import IN_USE_STATUS
 from tests.integration.joiner_application import (

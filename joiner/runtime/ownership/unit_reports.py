@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 REPEAT_S: Final = 10.0
 
-_LASTS_S: Final = 3 * REPEAT_S
+LASTS_S: Final = 3 * REPEAT_S
 """A report expires if it has not been repeated for this long."""
 
 _FIRST_S: Final = 2.0
@@ -77,7 +77,7 @@ def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
     """Return the current reports, one line per unit and runner. Raises KafkaException if a request to Kafka fails."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
-        since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * _LASTS_S))
+        since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * LASTS_S))
         (place,) = consumer.offsets_for_times([since], TIMEOUT_S)
         _, end = log_range(consumer, settings.control_topic, 0)
         if not 0 <= place.offset < end:

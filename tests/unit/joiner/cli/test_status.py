@@ -15,9 +15,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.topics import TopicFacts
 from joiner.cli import status
-from joiner.cli.status import WIDTH, lines_of, read_status
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.presence import read_members, state_of
+from joiner.runtime.membership.status import reading
+from joiner.runtime.membership.status.reading import read_status
+from joiner.runtime.membership.status.summary import Status
+from joiner.runtime.membership.status.tables import WIDTH, lines_of
 from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
@@ -59,15 +62,15 @@ def shown(
     joins: Any = (POWER,),
     notices: Any = None,
     **members: Any,
-) -> status.Status:
+) -> Status:
     """Return the status of an application with these checkpoints. With ``notices``, it has a control topic."""
     topics: Any = {} if notices is None else {make_settings().control_topic: TopicFacts("id", 1)}
-    monkeypatch.setattr(status, "topic_facts", lambda _admin, _names: topics)
-    monkeypatch.setattr(status, "read_notices", lambda _settings, _clock: list(notices))
-    monkeypatch.setattr(status, "read_sites", lambda _settings, _clock: {})
+    monkeypatch.setattr(reading, "topic_facts", lambda _admin, _names: topics)
+    monkeypatch.setattr(reading, "read_notices", lambda _settings, _clock: list(notices))
+    monkeypatch.setattr(reading, "read_sites", lambda _settings, _clock: {})
     by_unit = {one.unit: AppendedCheckpoint(one, int((NOW_S - age_s) * 1000)) for one in records}
-    monkeypatch.setattr(status, "read_appended", lambda _readers, unit: by_unit.get(unit))
-    monkeypatch.setattr(status, "log_range", lambda _consumer, _topic, _unit: (0, 20))
+    monkeypatch.setattr(reading, "read_appended", lambda _readers, unit: by_unit.get(unit))
+    monkeypatch.setattr(reading, "log_range", lambda _consumer, _topic, _unit: (0, 20))
     settings = make_settings(*joins, partitions=len(records))
     readers: Any = SimpleNamespace(settings=settings, clock=ManualClock(NOW_S), log=None)
     return read_status(admin(**members), readers)
@@ -234,7 +237,12 @@ def test_for_programs_all_of_it_is_one_object(
 def test_a_notebook_shows_the_same_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [make_checkpoint(), make_checkpoint(unit=7)]
     found = shown(monkeypatch, *records, notices=["unit 1: <memory> is short"], one=[0])
-    shown_html = found._repr_html_()
+    monkeypatch.setattr(status, "make_admin", lambda _settings: None)
+    monkeypatch.setattr(status, "topic_facts", lambda _admin, names: dict.fromkeys(names))
+    monkeypatch.setattr(status, "read_status", lambda _admin, _readers: found)
+    in_notebook = status.current_status(make_settings())
+    assert in_notebook is not None
+    shown_html = in_notebook._repr_html_()
     assert shown_html.count("<table>") == shown_html.count("</table>") == 3
     assert "<tr><td>0</td><td>process one</td><td>running</td><td>3 s ago</td><td>8</td>" in shown_html
     assert "<td>nobody yet</td>" in shown_html
