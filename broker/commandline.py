@@ -16,7 +16,9 @@ VERSION: Final = "0.1.0"
 package metadata is installed."""
 
 DISTRIBUTIONS: Final = {
+    "argon2": "argon2-cffi",
     "confluent_kafka": "confluent-kafka",
+    "fastapi": "fastapi",
     "google": "protobuf",
     "influxdb_client": "influxdb-client",
     "llvmlite": "llvmlite",
@@ -29,10 +31,12 @@ DISTRIBUTIONS: Final = {
     "pydantic": "pydantic",
     "pydantic_settings": "pydantic-settings",
     "pyspark": "pyspark",
+    "starlette": "fastapi",
     "structlog": "structlog",
+    "uvicorn": "uvicorn",
 }
-"""Maps the import names of the optional dependencies (extras ``service``, ``arrow`` and ``spark``) to the names under
-which pip installs them."""
+"""Maps the import names of the optional dependencies (extras ``service``, ``arrow``, ``spark`` and ``control``) to the
+names under which pip installs them."""
 
 _WRONG_USAGE: Final = 2
 

@@ -46,19 +46,8 @@ from broker.times import parse_duration
 DEFAULT_FILE: Final = Path("lsb.toml")
 SECTIONS: Final = frozenset(
     {
-        "kafka",
-        "mqtt",
-        "influxdb",
-        "topics",
-        "events",
-        "metrics",
-        "connector",
-        "application",
-        "scaling",
-        "spark",
-        "join",
-        "align",
-        "db_connector",
+        *("kafka", "mqtt", "influxdb", "topics", "events", "metrics", "connector", "application", "scaling", "spark"),
+        *("join", "align", "db_connector", "control"),
     }
 )
 """The names of all sections that a settings file may contain. Any other section is an error."""
@@ -340,10 +329,14 @@ def _address(given: object) -> str:
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
+Address = Annotated[str, BeforeValidator(_address)]
+"""An address to listen on, written as a port or as ``host:port``. Without a host, the loopback interface."""
+
+
 class MetricsSettings(Section):
     """Metrics and health over HTTP. There is no default port, because each process on a machine needs its own."""
 
-    listen: Annotated[str, BeforeValidator(_address)] | None = None
+    listen: Address | None = None
     stalled_after: Annotated[Duration, duration_between("1s", "1h")] = parse_duration("60s")
 
 

@@ -26,7 +26,9 @@ from broker.stack.parts import parts_folder
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE")
-_FOLDERS: Final = ("bench", "broker", "connector", "db_connector", "demo", "grafana", "joiner", "simulator", "tests")
+_FOLDERS: Final = (
+    *("bench", "broker", "connector", "control", "db_connector", "demo", "grafana", "joiner", "simulator", "tests"),
+)
 _DEADLINE_S: Final = 240.0
 
 

@@ -13,8 +13,9 @@ from tests.packaging.environments import Environment, build_wheel, link_environm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-COMMANDS: Final = ("simulator", "connector", "joiner", "db_connector", "lsb-stack", "lsb-tester")
-INSTALLED: Final = {"broker", "connector", "db_connector", "joiner", "simulator"}
+SERVICES: Final = ("simulator", "connector", "joiner", "db_connector", "lsb-stack", "lsb-tester")
+COMMANDS: Final = (*SERVICES, "lsb-control")
+INSTALLED: Final = {"broker", "connector", "control", "db_connector", "joiner", "simulator"}
 JOIN: Final = '[{"name": "j", "left": "a", "right": "b", "output": "c"}]'
 
 IN_PYTHON: Final = {"NUMBA_DISABLE_JIT": "1"}
@@ -107,6 +108,12 @@ def test_the_joiner_without_its_extra_names_the_kafka_client(library: Environmen
     assert done.stderr.startswith("joiner: confluent-kafka is not installed: pip install 'localstreambuffer[service]'")
 
 
+def test_the_control_service_without_its_extra_names_it(service: Environment) -> None:
+    done = service.run("lsb-control", "run", **IN_PYTHON)
+    assert done.stderr.startswith("lsb-control: argon2-cffi is not installed: pip install 'localstreambuffer[control]'")
+    assert (done.stdout, done.returncode) == ("", 2)
+
+
 def test_the_local_stack_without_its_extra_names_it(library: Environment) -> None:
     done = library.run("lsb-stack", "up")
     assert "confluent-kafka is not installed: pip install 'localstreambuffer[spark]'" in done.stderr
@@ -126,7 +133,7 @@ def test_the_services_are_what_their_extra_asks_for(service: Environment) -> Non
     assert service.missing("localstreambuffer[service]") == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", SERVICES)
 def test_every_command_of_the_services_explains_itself(service: Environment, command: str) -> None:
     done = service.run(command, "--help", **IN_PYTHON)
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 DOCS: Final = ROOT / "docs"
-PACKAGES: Final = ("broker", "connector", "db_connector", "demo", "joiner", "simulator")
+PACKAGES: Final = ("broker", "connector", "control", "db_connector", "demo", "joiner", "simulator")
 
 _FENCE: Final = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\[[^\]\n]*(?:\[[^\]]*\][^\]\n]*)*\]\(([^)\s]+)\)")

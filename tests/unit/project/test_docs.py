@@ -26,6 +26,7 @@ from broker.wire.arrow import limits as arrow_limits
 from broker.wire.arrow import results as arrow_results
 from connector.events import Parser
 from connector.settings import ConnectorSettings
+from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
 from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
@@ -64,6 +65,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "align": AlignSettings,
     "connector": ConnectorSettings,
     "db_connector": DbConnectorSettings,
+    "control": ControlSettings,
 }
 
 TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
@@ -75,7 +77,7 @@ TABLES: Final[dict[str, tuple[str, str, type[BaseModel]]]] = {
 }
 
 HOST_NAME: Final = ApplicationSettings.model_fields["instance"].default_factory
-FACTORIES: Final[dict[Any, str]] = {dict: "{}", HOST_NAME: "the host's name"}
+FACTORIES: Final[dict[Any, str]] = {dict: "{}", list: "[]", HOST_NAME: "the host's name"}
 
 
 def documented(table: str) -> dict[str, list[str]]:

@@ -30,6 +30,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("first 64 KiB", "3.5 s at most, 5 s in all", "At most 100,000 quantities", "at most 100 times those"),
             "(payload and topic) plus 2 KiB",
         ),
+        "docs/control.md": (
+            *("The last 1,000 events", "the last 2,000 records", "one every 10 s; 200 requests", "50 a second. A body"),
+            "may have 64 KiB",
+        ),
         "docs/db_connector.md": (
             "the 32 MB that",
             "It ends within 5 s",

@@ -21,7 +21,7 @@ from tests.unit.project.documents import DOCS, ROOT, read, rows
 from tests.unit.project.test_import_arrows import parse, shown, sources
 
 GLOSSARY: Final = DOCS / "glossary.md"
-PACKAGES: Final = ("bench", "broker", "connector", "db_connector", "demo", "joiner", "simulator", "tests")
+PACKAGES: Final = ("bench", "broker", "connector", "control", "db_connector", "demo", "joiner", "simulator", "tests")
 
 STEMS: Final = set(re.findall(r"\w+", """
     mark marks placement placements ahead stuck hindmost foremost told tell tells teller taken settle settled unsettled
@@ -89,7 +89,7 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def exported() -> Iterator[str]:
     """Yield the public classes and functions of the packages that users import or run."""
-    for path in sources("joiner", "connector", "db_connector", "simulator", "broker"):
+    for path in sources("joiner", "connector", "control", "db_connector", "simulator", "broker"):
         for node in parse(path).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 yield node.name

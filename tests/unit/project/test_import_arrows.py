@@ -16,7 +16,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
-OURS: Final = frozenset({"broker", "connector", "db_connector", "demo", "joiner", "simulator"})
+OURS: Final = frozenset({"broker", "connector", "control", "db_connector", "demo", "joiner", "simulator"})
 
 MAY_IMPORT: Final = {
     # The project's packages that each package may import, besides itself.
@@ -25,6 +25,7 @@ MAY_IMPORT: Final = {
     "connector": frozenset({"broker"}),
     "db_connector": frozenset({"broker"}),
     "joiner": frozenset({"broker"}),
+    "control": frozenset({"broker", "joiner"}),
     "demo": OURS,
 }
 
@@ -275,7 +276,7 @@ def test_published_text_names_no_registry_host() -> None:
 
 
 def test_every_locked_package_has_hashes_and_a_fixed_version() -> None:
-    for name in ("library.txt", "services.txt", "arrow.txt", "spark.txt", "dev.txt"):
+    for name in ("library.txt", "services.txt", "control.txt", "arrow.txt", "spark.txt", "dev.txt"):
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
         entries = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
         assert entries

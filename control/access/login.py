@@ -1,0 +1,111 @@
+"""Logs users in and out, and finds the user of a request."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol
+
+from control.access.sessions import RateLimit, Sessions
+from control.access.users import Role, User, hash_token
+from control.problem import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+    from starlette.responses import Response
+
+    from joiner.runtime.clock import Clock
+
+_BEARER: Final = "bearer "
+
+
+class Directory(Protocol):
+    """Knows the users."""
+
+    def with_password(self, name: str, password: str) -> User | None:
+        """Return the user with this name and password, or None."""
+        ...
+
+    def with_token(self, token: str) -> User | None:
+        """Return the user with this token, or None."""
+        ...
+
+    def current(self, user: User) -> User | None:
+        """Return the user with the present role, or None if there is no such user any more."""
+        ...
+
+
+class TokenOfRun:
+    """The only user of a service without a users file: an admin with a token that is valid as long as it runs."""
+
+    def __init__(self) -> None:
+        self.token: Final = secrets.token_urlsafe(32)
+        self._user: Final = User("admin", Role.ADMIN)
+
+    def with_password(self, name: str, password: str) -> User | None:
+        """Return the admin if the password is the token."""
+        return self.with_token(password) if name == self._user.name else None
+
+    def with_token(self, token: str) -> User | None:
+        """See `Directory`."""
+        return self._user if secrets.compare_digest(hash_token(token), hash_token(self.token)) else None
+
+    def current(self, user: User) -> User | None:
+        """See `Directory`."""
+        return user
+
+
+class Login:
+    """Who may use the service. Thread-safe."""
+
+    def __init__(self, directory: Directory, life_s: float, cookie: str, clock: Clock, *, is_over_tls: bool) -> None:
+        """``life_s``: of a session. ``cookie``: its name, which no other service on this host may use."""
+        # The prefix makes browsers refuse the cookie if it was set for other hosts, or without TLS.
+        self.cookie: Final = f"__Host-{cookie}" if is_over_tls else cookie
+        self.is_over_tls = is_over_tls
+        self._directory = directory
+        self._sessions = Sessions(life_s, clock)
+        self._requests = RateLimit(burst=200, per_s=50, clock=clock)
+        self._attempts = RateLimit(burst=5, per_s=0.1, clock=clock)
+
+    def check_rate(self, caller: str) -> None:
+        """Raise `Problem` if a caller asks too often."""
+        _refuse_for(self._requests.wait_s(caller), "too many requests")
+
+    def log_in(self, name: str, password: str, caller: str, response: Response) -> User:
+        """Begin a session and set its cookie. Takes about a tenth of a second. Raises `Problem`."""
+        # By address and not by name, or anybody could lock out a user.
+        _refuse_for(self._attempts.wait_s(caller), "too many attempts to log in")
+        user = self._directory.with_password(name, password)
+        if user is None:
+            raise Problem(HTTPStatus.UNAUTHORIZED, "the name or the password is wrong")
+        response.set_cookie(
+            self.cookie,
+            self._sessions.begin(user),
+            max_age=int(self._sessions.life_s),
+            secure=self.is_over_tls,
+            httponly=True,
+            samesite="strict",
+        )
+        return user
+
+    def log_out(self, connection: HTTPConnection, response: Response) -> None:
+        """End the session of a request, if it has one."""
+        self._sessions.end(connection.cookies.get(self.cookie, ""))
+        response.delete_cookie(self.cookie, secure=self.is_over_tls, httponly=True, samesite="strict")
+
+    def user_of(self, connection: HTTPConnection) -> tuple[User | None, bool]:
+        """Return the user of a request, and whether a cookie says so."""
+        given = connection.headers.get("authorization", "")
+        if given[: len(_BEARER)].lower() == _BEARER:
+            return self._directory.with_token(given[len(_BEARER) :].strip()), False
+        user = self._sessions.user(connection.cookies.get(self.cookie, ""))
+        # The role may have changed since, or the user may have been removed.
+        return (None if user is None else self._directory.current(user)), user is not None
+
+
+def _refuse_for(wait_s: float, why: str) -> None:
+    if wait_s:
+        seconds = math.ceil(wait_s)
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, f"{why}: try again in {seconds} s", Retry_After=str(seconds))

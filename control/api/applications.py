@@ -1,0 +1,75 @@
+"""``/api/v1/applications``: what is known of each application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from control.api.schema import answer, json_response
+from control.facts.overview import Overview
+from control.facts.timeline import EVENTS_MAX, Event
+from control.problem import Problem
+from joiner.runtime.membership.status.summary import Status
+
+if TYPE_CHECKING:
+    from control.facts.watcher import Watcher
+
+Name = Annotated[str, Path(max_length=200, description="The name of an application.")]
+
+
+class ApplicationStatus(msgspec.Struct):
+    """What `joiner status` shows of an application, and how current it is.
+
+    ``status``: None if the application has never run. ``rates``: the records a second that each unit consumes.
+    ``read_ms`` and ``trouble``: see `Facts`.
+    """
+
+    name: str
+    status: Status | None
+    rates: list[float]
+    read_ms: int | None
+    trouble: str
+
+
+def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
+    """Return the routes. ``watchers``: by the name of the application."""
+    routes = APIRouter(prefix="/applications", tags=["applications"])
+
+    @routes.get("", responses=answer("The applications.", list[Overview]), summary="List the applications")
+    async def applications() -> Response:
+        return json_response([Overview.of(watcher) for watcher in watchers.values()])
+
+    @routes.get(
+        "/{name}",
+        responses=answer("Its status.", ApplicationStatus),
+        summary="Show the units, processes, assignments and joins of an application",
+    )
+    async def application(name: Name) -> Response:
+        facts = _watcher(watchers, name).facts
+        return json_response(ApplicationStatus(name, facts.status, facts.rates, facts.read_ms, facts.trouble))
+
+    @routes.get(
+        "/{name}/events",
+        responses=answer("The events, the oldest first.", list[Event]),
+        summary="List what has happened: instances that came, left or failed, moves, and changes of owner",
+    )
+    async def events(
+        name: Name,
+        after: Annotated[int, Query(ge=0, le=2**53, description="Only events with a higher number.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="Only the last so many of them.")] = EVENTS_MAX,
+    ) -> Response:
+        found = [event for event in _watcher(watchers, name).facts.events if event.number > after]
+        return json_response(found[-limit:])
+
+    return routes
+
+
+def _watcher(watchers: Mapping[str, Watcher], name: str) -> Watcher:
+    if name not in watchers:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(watchers)}")
+    return watchers[name]

@@ -1,0 +1,55 @@
+"""The OpenAPI description of responses that are msgspec structs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.responses import Response
+
+from broker.commandline import VERSION
+from control.problem import MEDIA_TYPE
+
+_TEMPLATE: Final = "#/components/schemas/{name}"
+
+
+class ProblemDetails(msgspec.Struct):
+    """Why a request was refused (RFC 9457)."""
+
+    title: str
+    status: int
+    detail: str
+
+
+def answer(what: str, kind: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """Return the ``responses`` of a route that answers with a value of this type, or with a problem."""
+    found, _ = msgspec.json.schema_components([kind, ProblemDetails], ref_template=_TEMPLATE)
+    schema, problem = found
+    return {
+        status: {"description": what, "content": {"application/json": {"schema": schema}}},
+        "4XX": {"description": "The request is refused.", "content": {MEDIA_TYPE: {"schema": problem}}},
+    }
+
+
+def json_response(value: Any) -> Response:
+    """Return a response with a value as JSON."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def describe_with(app: FastAPI, kinds: Iterable[Any]) -> None:
+    """Make the description of the interface include these types, to which `answer` refers."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(title="LocalStreamBuffer", version=VERSION, routes=app.routes)
+            _, components = msgspec.json.schema_components([*kinds, ProblemDetails], ref_template=_TEMPLATE)
+            found.setdefault("components", {}).setdefault("schemas", {}).update(components)
+            found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            found["security"] = [{"token": []}]
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # the documented way to extend the description

@@ -1,0 +1,1 @@
+"""What is known of an application, read continuously from its topics."""

@@ -1,0 +1,50 @@
+"""What is known of an application, at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from joiner.runtime.membership.presence import RUNNING
+
+if TYPE_CHECKING:
+    from control.facts.watcher import Watcher
+
+
+class Overview(msgspec.Struct):
+    """An application at a glance.
+
+    ``running``: the units whose owner is running, of all its ``units``. ``lag``: the records that they have not
+    consumed. ``rate``: the records that they consume in a second. ``read_ms``: when Kafka last answered, in ms since
+    the epoch, or None. ``trouble``: why the facts cannot be renewed, or an empty string. ``not_served``: units that a
+    runner cannot serve.
+    """
+
+    name: str
+    has_run: bool
+    units: int
+    running: int
+    lag: int
+    rate: float
+    read_ms: int | None
+    trouble: str
+    not_served: list[str]
+
+    @classmethod
+    def of(cls, watcher: Watcher) -> Overview:
+        """Return the overview of an application as it is known now."""
+        facts, settings = watcher.facts, watcher.settings
+        status = facts.status
+        known = [] if status is None else [unit for unit in status.units if unit is not None]
+        return cls(
+            name=settings.application.name,
+            has_run=status is not None,
+            units=settings.topics.partitions,
+            running=sum(unit.state == RUNNING for unit in known),
+            lag=sum(unit.lag for unit in known),
+            rate=sum(facts.rates),
+            read_ms=facts.read_ms,
+            trouble=facts.trouble,
+            not_served=[] if status is None else status.not_served,
+        )

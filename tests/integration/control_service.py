@@ -1,0 +1,71 @@
+"""A control service as a child process, for tests on real servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.integration.services import kill, start_service, stop, wait_until
+
+
+class ControlService:
+    """A running service without a users file. Its requests have the token that it has printed."""
+
+    def __init__(self, config: Path, log: Path, **environment: str) -> None:
+        self.log = log
+        given = {"LSB_CONTROL__LISTEN": "127.0.0.1:0", **environment}
+        self.process: subprocess.Popen[bytes] = start_service(
+            "control", "run", "--config", str(config), environment=given, log=log
+        )
+        self.port = int(self._logged(r"listening on http://127\.0\.0\.1:(\d+)"))
+        self.token = self._logged(r"until the service stops: (\S+)\n")
+
+    def get(self, path: str) -> Any:
+        """Return what the service answers to a request below ``/api/v1``. Raises `urllib.error.HTTPError`."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/v1/{path}")
+        request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.load(response)
+
+    def status(self, application: str) -> Any:
+        """Return the status of an application, or None if it has never run."""
+        return self.get(f"applications/{application}")["status"]
+
+    def stop(self) -> int:
+        """Stop the service and return its exit status."""
+        return stop(self.process)
+
+    def kill(self) -> None:
+        """Kill the service."""
+        kill(self.process)
+
+    def _logged(self, pattern: str) -> str:
+        found: re.Match[str] | None = None
+
+        def logged() -> bool:
+            nonlocal found
+            text = self.log.read_text(errors="replace")
+            found = re.search(pattern, text)
+            assert found or self.process.poll() is None, f"the service has ended:\n{text[-3000:]}"
+            return found is not None
+
+        wait_until(logged, f"{pattern!r} is logged")
+        assert found is not None
+        return found[1]
+
+
+@contextmanager
+def control_service(config: Path, folder: Path, name: str = "control", **environment: str) -> Iterator[ControlService]:
+    """Run a service, and kill it at the end if it is still running."""
+    service = ControlService(config, folder / f"{name}.log", **environment)
+    try:
+        yield service
+    finally:
+        service.kill()

@@ -1,0 +1,71 @@
+"""A control service without Kafka, for tests of its interface."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from control.access.login import Login
+from control.access.users import Role, User
+from control.app import make_app
+from control.facts.timeline import Event
+from control.facts.watcher import Facts
+from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
+from joiner.runtime.membership.status.reading import compose_status
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+from tests.unit.joiner.runtime.test_model import make_checkpoint
+
+PASSWORD: Final = "correct horse battery"  # noqa: S105 - of a test
+ORIGIN: Final = "http://localhost"
+
+
+class FewUsers:
+    """Users in memory; see `control.access.login.Directory`. Each user's token is ``<name>-token``."""
+
+    def __init__(self) -> None:
+        self.roles = {"vera": Role.VIEWER, "otto": Role.OPERATOR, "ada": Role.ADMIN}
+
+    def with_password(self, name: str, password: str) -> User | None:
+        """See `Directory`."""
+        return User(name, self.roles[name]) if name in self.roles and password == PASSWORD else None
+
+    def with_token(self, token: str) -> User | None:
+        """See `Directory`."""
+        name = token.removesuffix("-token")
+        return User(name, self.roles[name]) if name in self.roles and name != token else None
+
+    def current(self, user: User) -> User | None:
+        """See `Directory`."""
+        return User(user.name, self.roles[user.name]) if user.name in self.roles else None
+
+
+class Served:
+    """The service and what it depends on. Its application ``lsb`` has run, and ``idle`` has not."""
+
+    def __init__(self, *, is_over_tls: bool = False) -> None:
+        self.clock = ManualClock()
+        self.users = FewUsers()
+        self.login = Login(self.users, 3_600.0, "lsb-session", self.clock, is_over_tls=is_over_tls)
+        settings = make_settings(partitions=2)
+        found = [AppendedCheckpoint(make_checkpoint(counts={"records": 9}), 999_000), None]
+        members = {"process": {"one": frozenset({0})}}
+        status = compose_status(settings, found, [8, 0], members, {}, [], 1_000.0)
+        events = tuple(Event(number, 1_000 + number, "joined", "one has joined") for number in (1, 2, 3))
+        self.watchers: dict[str, Any] = {
+            "lsb": SimpleNamespace(
+                settings=settings,
+                facts=Facts(number=5, status=status, rates=[120.0, 0.0], read_ms=1_000_000, trouble="", events=events),
+            ),
+            "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts()),
+        }
+        self.app: FastAPI = make_app(self.watchers, self.login, frozenset({"Join.Example"}))
+
+    def client(self, token: str | None = None, **headers: str) -> TestClient:
+        """Return a client of the service, with a token if given. Errors of the service are responses."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        given |= {} if token is None else {"Authorization": f"Bearer {token}"}
+        return TestClient(self.app, base_url=ORIGIN, headers=given, raise_server_exceptions=False)

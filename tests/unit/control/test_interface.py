@@ -1,0 +1,123 @@
+"""Does the interface tell what is known, as its description says, and refuse everything else with a reason?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from control.api.applications import ApplicationStatus
+from control.facts.overview import Overview
+from control.facts.timeline import Event
+from tests.unit.control.served import Served
+
+BASE = "/api/v1/applications"
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served()
+
+
+def test_applications_are_shown_at_a_glance(served: Served) -> None:
+    found = msgspec.json.decode(served.client("vera-token").get(BASE).content, type=list[Overview])
+    lsb, idle = found
+    assert (lsb.name, lsb.has_run, lsb.units, lsb.running, lsb.lag, lsb.rate) == ("lsb", True, 2, 1, 8, 120.0)
+    assert (lsb.trouble, lsb.read_ms) == ("", 1_000_000)
+    assert (idle.name, idle.has_run, idle.running, idle.read_ms) == ("idle", False, 0, None)
+    assert idle.trouble == "Kafka has not answered yet"
+
+
+def test_an_application_is_shown_as_joiner_status_shows_it(served: Served) -> None:
+    response = served.client("vera-token").get(f"{BASE}/lsb")
+    found = msgspec.json.decode(response.content, type=ApplicationStatus)
+    assert found.status == served.watchers["lsb"].facts.status
+    assert found.rates == [120.0, 0.0]
+    assert served.client("vera-token").get(f"{BASE}/idle").json()["status"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [({}, [1, 2, 3]), ({"after": 1}, [2, 3]), ({"limit": 1}, [3]), ({"after": 3}, []), ({"after": 9}, [])],
+)
+def test_events_are_told_from_a_number_on(served: Served, query: dict[str, int], numbers: list[int]) -> None:
+    response = served.client("vera-token").get(f"{BASE}/lsb/events", params=query)
+    found = msgspec.json.decode(response.content, type=list[Event])
+    assert [event.number for event in found] == numbers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [
+        ("GET", f"{BASE}/none", 404, "no application of this name; there is lsb, idle"),
+        ("GET", f"{BASE}/none/events", 404, "no application of this name"),
+        ("GET", f"{BASE}/lsb/events?after=x", 422, "query.after"),
+        ("GET", f"{BASE}/lsb/events?after=-1", 422, "query.after"),
+        ("GET", f"{BASE}/lsb/events?limit=0", 422, "query.limit"),
+        ("GET", f"{BASE}/{'x' * 300}", 422, "path.name"),
+        ("GET", "/api/v1/none", 404, "Not Found"),
+        ("GET", f"{BASE}/", 404, "Not Found"),
+        ("DELETE", f"{BASE}/lsb", 405, "Method Not Allowed"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_a_reason(
+    served: Served, method: str, path: str, status: int, reason: str
+) -> None:
+    response = served.client("ada-token").request(method, path)
+    assert response.status_code == status
+    assert response.headers["Content-Type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["status"] == status
+    assert reason in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"null", b"[]", b'{"name":"a"}', b'{"name":1,"password":"x"}', b'{"name":"a","password":"x","z":1}'],
+)
+def test_credentials_that_make_no_sense_are_refused_and_not_repeated(served: Served, body: bytes) -> None:
+    response = served.client().post(
+        "/api/v1/session", content=body + b" ", headers={"Content-Type": "application/json"}
+    )
+    assert response.status_code == 422
+    secret = {"name": "otto", "password": "p" * 2_000}
+    refused = served.client().post("/api/v1/session", json=secret)
+    assert refused.status_code == 422
+    assert "ppp" not in refused.text
+
+
+def test_an_error_of_the_program_is_told_without_its_details(served: Served) -> None:
+    class Broken:
+        @property
+        def facts(self) -> Any:
+            raise RuntimeError("a secret")
+
+    served.watchers["lsb"] = Broken()
+    response = served.client("vera-token").get(f"{BASE}/lsb")
+    assert response.status_code == 500
+    assert response.json()["detail"] == "an error in this program; see its log"
+
+
+def test_metrics_are_those_of_each_application(served: Served) -> None:
+    text = served.client("vera-token").get("/metrics").text
+    assert 'lsb_control_lag_records{application="lsb"} 8.0' in text
+    assert 'lsb_control_units_running{application="idle"} 0.0' in text
+    assert 'lsb_control_read_timestamp_seconds{application="lsb"} 1000.0' in text
+
+
+def test_the_description_names_every_route_and_every_type(served: Served) -> None:
+    found = served.client("vera-token").get("/api/v1/openapi.json").json()
+    assert set(found["paths"]) == {"/api/v1/session", BASE, f"{BASE}/{{name}}", f"{BASE}/{{name}}/events"}
+    references = set(_references(found))
+    assert references <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
+    assert "#/components/schemas/UnitSummary" in references
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [one for item in value for one in _references(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+    return own + [one for item in value.values() for one in _references(item)]
