@@ -23,6 +23,7 @@ DISTRIBUTIONS: Final = {
     "influxdb_client": "influxdb-client",
     "llvmlite": "llvmlite",
     "msgspec": "msgspec",
+    "nicegui": "nicegui",
     "paho": "paho-mqtt",
     "pandas": "pandas",
     "prometheus_client": "prometheus-client",

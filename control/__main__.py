@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"lsb-control: invalid settings\n{error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"lsb-control: {error.strerror or error}: {error.filename or ''}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"lsb-control: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -84,12 +85,15 @@ def _add(settings: Settings, given: argparse.Namespace) -> int:
 
 def _password() -> str:
     """Ask for a password twice, or read it from standard input if that is no terminal."""
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n")
-    password = getpass.getpass("password: ")
-    if getpass.getpass("again: ") != password:
-        raise SettingsError("the passwords differ; nothing was added")
-    return password
+    try:
+        if not sys.stdin.isatty():
+            return sys.stdin.readline().rstrip("\r\n")
+        password = getpass.getpass("password: ")
+        if getpass.getpass("again: ") == password:
+            return password
+    except (EOFError, UnicodeError) as error:
+        raise SettingsError("no password was given, or it is not UTF-8; nothing was added") from error
+    raise SettingsError("the passwords differ; nothing was added")
 
 
 if __name__ == "__main__":

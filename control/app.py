@@ -1,4 +1,4 @@
-"""Puts the service together: its routes, the checks before them, and the errors after them."""
+"""Puts the service together: its routes, and how their errors are answered."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
-from control.access.guard import BODY_BYTES_MAX, Guard
 from control.api.applications import ApplicationStatus, application_routes
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.metrics import Metrics
+from control.page.form import form_routes
 from control.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def make_app(watchers: Mapping[str, Watcher], login: Login, hosts: frozenset[str]) -> FastAPI:
-    """Return the service. ``watchers``: by application. ``hosts``: see `Guard`."""
+def make_app(watchers: Mapping[str, Watcher], login: Login) -> FastAPI:
+    """Return the service, without the `Guard` that must be in front of it. ``watchers``: by application."""
     # The pages that FastAPI has for its description load scripts from other sites.
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
         redirect_slashes=False,
-        max_body_size=BODY_BYTES_MAX,
     )
     api = APIRouter(prefix="/api/v1")
     api.include_router(session_routes(login))
     api.include_router(application_routes(watchers))
     app.include_router(api)
-    describe_with(app, [Overview, ApplicationStatus, Event, Identity])
+    app.include_router(form_routes(login))
+    describe_with(app, [Overview, ApplicationStatus, Event, Identity], login.cookie)
     metrics = Metrics(watchers)
 
-    @app.get("/health", include_in_schema=False)
+    @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> Response:
         return PlainTextResponse("ok\n")
 
@@ -72,8 +72,7 @@ def make_app(watchers: Mapping[str, Watcher], login: Login, hosts: frozenset[str
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        _log.error("%s %s failed: %s", request.method, request.url.path, type(error).__name__)
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in this program; see its log").response()
 
-    app.add_middleware(Guard, login=login, hosts=hosts)
     return app

@@ -11,6 +11,14 @@ from starlette.responses import Response
 MEDIA_TYPE: Final = "application/problem+json"
 
 
+class ProblemDetails(msgspec.Struct):
+    """Why a request was refused (RFC 9457)."""
+
+    title: str
+    status: int
+    detail: str
+
+
 class Problem(Exception):
     """A request that is refused. ``detail``: the cause and what to do."""
 
@@ -23,5 +31,5 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """Return the response."""
-        body = {"title": self.status.phrase, "status": self.status.value, "detail": self.detail}
+        body = ProblemDetails(self.status.phrase, self.status.value, self.detail)
         return Response(msgspec.json.encode(body), self.status.value, self.headers, MEDIA_TYPE)

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
 from broker.settings import SettingsError
+from control.access.guard import Guard
 from control.access.login import Login, TokenOfRun
 from control.access.users import Users
 from control.app import make_app
 from control.facts.watcher import Watcher
+from control.page.view import mount_page
+from control.settings import split_address
 from joiner.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from control.settings import ControlSettings, Settings
+    from joiner.runtime.clock import Clock
 
 _DRAIN_S: Final = 2
 """How long to wait for the answers to open requests when the service stops."""
@@ -35,35 +43,50 @@ _log = logging.getLogger(__name__)
 def serve(applications: Sequence[Settings]) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status.
 
-    Raises `SettingsError` if the users file or the certificate cannot be used, and OSError if the address is taken.
+    Raises `SettingsError` if the users file, the certificate or the address cannot be used.
     """
     clock, settings = SystemClock(), applications[0].control
-    is_over_tls = settings.tls_certificate_file is not None or settings.behind_tls_proxy
     directory = TokenOfRun() if settings.users_file is None else Users(settings.users_file)
-    with _listening(settings) as listening:
-        address = listening.getsockname()
+    is_over_tls = settings.tls_certificate_file is not None or bool(settings.proxies)
+    with _listening(settings) as listening, ExitStack() as at_the_end:
+        host, port = listening.getsockname()[:2]
         # Cookies ignore ports, so another service on this host must not use the same name.
-        cookie = f"lsb-session-{address[1]}"
-        login = Login(directory, settings.session_life / 1e9, cookie, clock, is_over_tls=is_over_tls)
+        login = Login(directory, settings.session_life / 1e9, f"lsb-session-{port}", clock, is_over_tls=is_over_tls)
         watchers = {one.application.name: Watcher(one, clock) for one in applications}
-        app = make_app(watchers, login, frozenset(settings.hosts))
-        server = _Server(_config(app, settings))
+        app = make_app(watchers, login)
+        mount_page(app, watchers, login)
+        server = _Server(_config(Guard(app, login, frozenset(settings.hosts)), settings))
         server.stop_on_signals()
+        at_the_end.callback(_close, watchers.values(), clock)
         for watcher in watchers.values():
             watcher.start()
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
         scheme = "https" if settings.tls_certificate_file is not None else "http"
-        _log.info("listening on %s://%s:%d", scheme, host, address[1])
+        _log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
         if isinstance(directory, TokenOfRun):
-            # Not a log line: logs are collected, and this is for the person who started the service.
-            sys.stderr.write(f"no control.users_file: this token is valid until the service stops: {directory.token}\n")
-            sys.stderr.flush()
-        try:
-            server.run([listening])
-        finally:
-            for watcher in watchers.values():
-                watcher.close(_CLOSE_S)
+            _hand_over(directory.token, at_the_end)
+        server.run([listening])
     return 0
+
+
+def _close(watchers: Iterable[Watcher], clock: Clock) -> None:
+    """Stop all watchers, and wait for all of them until the same time."""
+    until_s = clock.monotonic_s() + _CLOSE_S
+    for watcher in watchers:
+        watcher.stop()
+    for watcher in watchers:
+        watcher.join(max(0.0, until_s - clock.monotonic_s()))
+
+
+def _hand_over(token: str, at_the_end: ExitStack) -> None:
+    """Print the token on a terminal. Otherwise write it to a file, because the output may be collected as a log."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"no control.users_file: log in as admin with this token, valid until the stop: {token}\n")
+        return
+    number, name = tempfile.mkstemp(prefix="lsb-control-", suffix=".token")
+    at_the_end.callback(Path(name).unlink, missing_ok=True)
+    with os.fdopen(number, "w", encoding="ascii") as file:
+        file.write(f"{token}\n")
+    _log.info("no control.users_file: log in as admin with the token in %s, valid until the stop", name)
 
 
 class _Server(uvicorn.Server):
@@ -83,20 +106,25 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(app: object, settings: ControlSettings) -> uvicorn.Config:
+def _config(app: Guard, settings: ControlSettings) -> uvicorn.Config:
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     try:
         if certificate is not None:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"control.tls_certificate_file or tls_key_file cannot be used: {error}") from error
+        raise SettingsError(
+            f"control.tls_certificate_file and tls_key_file cannot be used: {error}; the key must belong to the "
+            "certificate and have no password"
+        ) from error
     return uvicorn.Config(
-        app,  # type: ignore[arg-type] # an ASGI application
+        app,
         loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=settings.proxies,
         timeout_graceful_shutdown=_DRAIN_S,
         limit_concurrency=500,
         ssl_certfile=certificate,
@@ -105,10 +133,10 @@ def _config(app: object, settings: ControlSettings) -> uvicorn.Config:
 
 
 def _listening(settings: ControlSettings) -> socket.socket:
-    host, _, port = settings.listen.rpartition(":")
-    host = host.strip("[]")
+    host, port = split_address(settings.listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, int(port)), family=family)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {settings.listen}: {error.strerror}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise SettingsError(f"cannot listen on {settings.listen}: {why}; choose another control.listen") from error

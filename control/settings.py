@@ -7,11 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from broker.settings import Address, CertificateFile, Duration, Section, SettingsError, duration_between
 from broker.times import parse_duration
 from joiner.runtime.settings import JoinerSettings
+
+
+def _network(address: str) -> str:
+    try:
+        return str(ipaddress.ip_network(address, strict=False))
+    except ValueError:
+        raise ValueError("must be an IP address or a network such as 10.0.0.0/8") from None
+
+
+_HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,253}$")]
 
 
 class ControlSettings(Section):
@@ -19,25 +29,27 @@ class ControlSettings(Section):
 
     listen: Address = "127.0.0.1:8090"
     """The address of the service, as a port or as host:port: default port 8090 on the loopback interface. On any other
-    interface, it needs ``users_file``, and either ``tls_certificate_file`` or ``behind_tls_proxy``."""
+    interface, it needs ``users_file``, ``hosts``, and either ``tls_certificate_file`` or ``proxies``."""
 
-    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{1,253}$")]] = Field(default_factory=list, max_length=100)
-    """The names under which browsers may reach the service, besides those of the loopback interface: default none.
-    Requests for other names are refused, so that no page of another site can reach it under a name of its own."""
+    hosts: list[_HostName] = Field(default_factory=list, max_length=100)
+    """The names and addresses under which the service is reached, without ports, besides those of the loopback
+    interface: default none. Requests for other names are refused, so that no page of another site can reach it under a
+    name of its own."""
 
     users_file: Path | None = None
-    """The file with the users, which `lsb-control add` writes: default none. Then the service prints a token when it
+    """The file with the users, which `lsb-control add` writes: default none. Then the service makes a token when it
     starts, which is valid as long as it runs."""
 
     tls_certificate_file: CertificateFile = None
     """A PEM file with the certificate of the service and those of its issuers: default none (no TLS)."""
 
     tls_key_file: Path | None = None
-    """A PEM file with the private key of the certificate: default none, which means that the certificate's file
-    contains it."""
+    """A PEM file with the private key of the certificate, without a password: default none, which means that the
+    certificate's file contains it."""
 
-    behind_tls_proxy: bool = False
-    """Whether a proxy in front of the service ends TLS: default no. If so, cookies are sent over TLS only."""
+    proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list, max_length=100)
+    """The addresses or networks of proxies that end TLS in front of the service: default none. Their headers
+    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed, and requests without TLS are refused."""
 
     session_life: Annotated[Duration, duration_between("1min", "7d")] = parse_duration("12h")
     """After this time, users must log in again: 1 min to 7 d, default 12 h."""
@@ -51,23 +63,30 @@ class Settings(JoinerSettings):
 
 def check_access(settings: ControlSettings) -> None:
     """Raise `SettingsError` if the service would be open to a network without users or without TLS."""
-    host = settings.listen.rpartition(":")[0].strip("[]")
-    if is_loopback(host):
-        return
     faults = []
-    if settings.users_file is None:
-        faults.append("control.users_file is missing: add users with `lsb-control add`")
-    if settings.tls_certificate_file is None and not settings.behind_tls_proxy:
-        faults.append(
-            "passwords would be sent in clear: set control.tls_certificate_file, or control.behind_tls_proxy if a "
-            "proxy in front of the service ends TLS"
-        )
-    if not settings.hosts:
-        faults.append("control.hosts is empty: list the names under which browsers reach the service")
+    if settings.tls_key_file is not None and settings.tls_certificate_file is None:
+        faults.append("control.tls_key_file is set, but control.tls_certificate_file is not: set both")
+    if settings.proxies and not settings.hosts:
+        faults.append("control.hosts is empty: list the names under which browsers reach the proxy")
+    if not is_loopback(split_address(settings.listen)[0]):
+        where = "control.listen is not on the loopback interface, and"
+        if settings.users_file is None:
+            faults.append(f"{where} control.users_file is missing: add users with `lsb-control add`")
+        if settings.tls_certificate_file is None and not settings.proxies:
+            faults.append(
+                f"{where} passwords would be sent in clear: set control.tls_certificate_file or, if a proxy ends TLS, "
+                "control.proxies"
+            )
+        if not settings.hosts:
+            faults.append(f"{where} control.hosts is empty: list the names under which browsers reach the service")
     if faults:
-        raise SettingsError(
-            "\n".join(f"control.listen is not on the loopback interface, and {fault}" for fault in faults)
-        )
+        raise SettingsError("\n".join(dict.fromkeys(faults)))
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """Return the host, without brackets, and the port of an address to listen on."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def is_loopback(host: str) -> bool:

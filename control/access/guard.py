@@ -6,13 +6,14 @@ request forgery), bodies that are too large, callers that ask too often, and cal
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
+from starlette.responses import RedirectResponse
 
 from control.problem import Problem
 
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX: Final = 64 * 1024
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_PUBLIC: Final = frozenset({("GET", "/health"), ("POST", "/api/v1/session")})
-"""The requests that need no login."""
+_HEALTH: Final = "/health"
+_PUBLIC: Final = frozenset({("POST", "/api/v1/session"), ("GET", "/login"), ("POST", "/login"), ("GET", "/login.css")})
+"""The requests that need no login, besides those for the health of the service."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -34,20 +37,28 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send no origin with a form
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
 
+_PAGE: Final = "/ui/"
+_PAGE_POLICY: Final = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+"""NiceGUI compiles templates in the browser, so its pages need ``unsafe-eval``."""
+
 
 class Guard:
-    """ASGI middleware with these checks. It puts the user into ``request.state.user``."""
+    """An ASGI application in front of another one. It puts the user into ``request.state.user``."""
 
     def __init__(self, app: ASGIApp, login: Login, hosts: frozenset[str]) -> None:
         """``hosts``: the names of the service, without ports, besides those of the loopback interface."""
         self.app = app
         self._login = login
-        self._hosts = _LOOPBACK | {host.lower() for host in hosts}
+        self._hosts = _LOOPBACK | {f"[{host}]" if ":" in host else host for host in map(str.lower, hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request and pass it on, or refuse it."""
@@ -55,58 +66,95 @@ class Guard:
             await self.app(scope, receive, send)
             return
         try:
-            await self._check(scope)
+            if not _is_probe(scope):
+                self._check(scope)
         except Problem as problem:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": problem.status.phrase})
+            elif problem.status == HTTPStatus.UNAUTHORIZED and _is_for_people(scope):
+                redirect = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
+                await redirect(scope, receive, self._with_headers(scope, send))
             else:
-                await problem.response()(scope, receive, _with_headers(send, self._login.is_over_tls))
+                await problem.response()(scope, receive, self._with_headers(scope, send))
             return
-        await self.app(scope, receive, _with_headers(send, self._login.is_over_tls))
+        await self.app(scope, receive, self._with_headers(scope, send))
 
-    async def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> None:
+        """Raise `Problem` if the request is to be refused."""
         headers = Headers(scope=scope)
-        method = scope.get("method", "GET")
-        host = headers.get("host", "")
-        if _name_of(host) not in self._hosts:
-            raise Problem(HTTPStatus.MISDIRECTED_REQUEST, "unknown host name: add it to control.hosts")
-        changes = method not in _READS or scope["type"] == "websocket"
-        origin = headers.get("origin")
-        if changes and origin is not None and origin.lower().partition("://")[2] != host.lower():
-            raise Problem(HTTPStatus.FORBIDDEN, "the request comes from a page of another site")
-        length = headers.get("content-length", "0")
-        # Python refuses to convert thousands of digits.
-        if not re.fullmatch(r"[0-9]{1,10}", length) or int(length) > BODY_BYTES_MAX:
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {BODY_BYTES_MAX:,} bytes at most")
-        caller = scope["client"][0] if scope.get("client") else "unknown"
-        connection = HTTPConnection(scope)
-        self._login.check_rate(caller)
-        user, is_by_cookie = self._login.user_of(connection)
-        if user is None and (method, scope["path"]) not in _PUBLIC:
+        self._check_place(scope, headers)
+        _check_body(headers)
+        self._login.check_rate(network_of(scope["client"][0] if scope.get("client") else "unknown"))
+        user, is_by_cookie = self._login.user_of(HTTPConnection(scope))
+        is_public = scope["type"] == "http" and (scope["method"], scope["path"]) in _PUBLIC
+        if user is None and not is_public:
             raise Problem(HTTPStatus.UNAUTHORIZED, "log in, or send a token", WWW_Authenticate="Bearer")
         # A browser sends cookies by itself, so a change must prove that it comes from a page of this service.
-        if changes and is_by_cookie and origin is None and headers.get("sec-fetch-site") != "same-origin":
-            raise Problem(
-                HTTPStatus.FORBIDDEN, "the request does not say which site's page it comes from; send a token"
-            )
+        says_where = "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
+        if _changes(scope) and is_by_cookie and not says_where:
+            raise Problem(HTTPStatus.FORBIDDEN, "the request does not say from which site it comes; send a token")
         scope.setdefault("state", {})["user"] = user
 
+    def _check_place(self, scope: Scope, headers: Headers) -> None:
+        """Check the name under which the service was asked, and the page that asks."""
+        host = headers.get("host", "").lower()
+        name = _HOST.fullmatch(host)
+        if name is None or name[1] not in self._hosts:
+            raise Problem(HTTPStatus.MISDIRECTED_REQUEST, "unknown host name: add it to control.hosts")
+        is_over_tls = scope["scheme"] in {"https", "wss"}
+        if self._login.is_over_tls and not is_over_tls:
+            raise Problem(
+                HTTPStatus.FORBIDDEN, "only TLS is accepted; if a proxy ends it, add its address to control.proxies"
+            )
+        if _changes(scope):
+            origin = headers.get("origin", "").lower()
+            if origin and origin != f"{'https' if is_over_tls else 'http'}://{host}":
+                # A proxy that does not pass the name on has the same effect.
+                raise Problem(HTTPStatus.FORBIDDEN, f"the request comes from a page of another site than {host}")
 
-def _name_of(host: str) -> str:
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        more = dict(_HEADERS)
+        if scope["path"].startswith(_PAGE):
+            more["Content-Security-Policy"] = _PAGE_POLICY
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in more.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        return sending
+
+
+def network_of(address: str) -> str:
+    """Return the address by which a caller is counted: of IPv6, the network, because a caller has all of it."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
+        found = ipaddress.ip_address(address)
     except ValueError:
-        return ""
+        return address
+    return address if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))  # noqa: PLR2004 - IPv4
 
 
-def _with_headers(send: Send, is_over_tls: bool) -> Send:  # noqa: FBT001 - passed on
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _HEADERS.items():
-                headers.setdefault(name, value)
-            if is_over_tls:
-                headers.setdefault("Strict-Transport-Security", "max-age=31536000")
-        await send(message)
+def _changes(scope: Scope) -> bool:
+    return scope["type"] == "websocket" or scope["method"] not in _READS
 
-    return sending
+
+def _check_body(headers: Headers) -> None:
+    if "transfer-encoding" in headers:
+        raise Problem(HTTPStatus.LENGTH_REQUIRED, "the request does not say how long its body is")
+    length = headers.get("content-length", "0")
+    # Python refuses to convert thousands of digits.
+    if not re.fullmatch(r"[0-9]{1,10}", length) or int(length) > BODY_BYTES_MAX:
+        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {BODY_BYTES_MAX:,} bytes at most")
+
+
+def _is_probe(scope: Scope) -> bool:
+    """Return whether a request asks for the health of the service, under whatever name and however often."""
+    return scope["type"] == "http" and scope["path"] == _HEALTH and scope["method"] in {"GET", "HEAD"}
+
+
+def _is_for_people(scope: Scope) -> bool:
+    """Return whether a browser asks for a page."""
+    accepts = Headers(scope=scope).get("accept", "")
+    return scope["method"] == "GET" and "text/html" in accepts and not scope["path"].startswith("/api/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from http import HTTPStatus
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from joiner.runtime.clock import Clock
 
 _BEARER: Final = "bearer "
+
+_log = logging.getLogger(__name__)
 
 
 class Directory(Protocol):
@@ -73,26 +76,32 @@ class Login:
         """Raise `Problem` if a caller asks too often."""
         _refuse_for(self._requests.wait_s(caller), "too many requests")
 
-    def log_in(self, name: str, password: str, caller: str, response: Response) -> User:
-        """Begin a session and set its cookie. Takes about a tenth of a second. Raises `Problem`."""
+    def log_in(self, name: str, password: str, caller: str) -> tuple[User, str]:
+        """Begin a session. Return its user and its id. Takes about a tenth of a second. Raises `Problem`."""
         # By address and not by name, or anybody could lock out a user.
         _refuse_for(self._attempts.wait_s(caller), "too many attempts to log in")
         user = self._directory.with_password(name, password)
+        # A name that is not known may be a password in the wrong field.
         if user is None:
+            _log.warning("a login from %s was refused", caller)
             raise Problem(HTTPStatus.UNAUTHORIZED, "the name or the password is wrong")
+        _log.info("%s has logged in from %s", user.name, caller)
+        return user, self._sessions.begin(user)
+
+    def set_cookie(self, response: Response, identity: str) -> None:
+        """Let a response set the cookie of a session."""
         response.set_cookie(
             self.cookie,
-            self._sessions.begin(user),
+            identity,
             max_age=int(self._sessions.life_s),
             secure=self.is_over_tls,
             httponly=True,
             samesite="strict",
         )
-        return user
 
     def log_out(self, connection: HTTPConnection, response: Response) -> None:
         """End the session of a request, if it has one."""
-        self._sessions.end(connection.cookies.get(self.cookie, ""))
+        self.end(connection.cookies.get(self.cookie, ""))
         response.delete_cookie(self.cookie, secure=self.is_over_tls, httponly=True, samesite="strict")
 
     def user_of(self, connection: HTTPConnection) -> tuple[User | None, bool]:
@@ -100,9 +109,17 @@ class Login:
         given = connection.headers.get("authorization", "")
         if given[: len(_BEARER)].lower() == _BEARER:
             return self._directory.with_token(given[len(_BEARER) :].strip()), False
-        user = self._sessions.user(connection.cookies.get(self.cookie, ""))
-        # The role may have changed since, or the user may have been removed.
-        return (None if user is None else self._directory.current(user)), user is not None
+        identity = connection.cookies.get(self.cookie, "")
+        return self.user_with(identity), bool(identity)
+
+    def user_with(self, identity: str) -> User | None:
+        """Return the user of a session, with the present role, or None if it has ended or the user was removed."""
+        user = self._sessions.user(identity)
+        return None if user is None else self._directory.current(user)
+
+    def end(self, identity: str) -> None:
+        """End a session."""
+        self._sessions.end(identity)
 
 
 def _refuse_for(wait_s: float, why: str) -> None:

@@ -1,23 +1,26 @@
-"""The users of the control service, from a file with a line for each password and each token.
+"""The users of the control service, from a file with a line for each.
 
     # name:role:secret
     ada:operator:$argon2id$v=19$m=65536,t=3,p=4$...
     grafana:viewer:sha256$9f86d081884c7d65...
 
-The secret is the Argon2 hash of a password, or the SHA-256 hash of a token. A token has 256 random bits, so it needs no
-slow hash. `lsb-control add` writes such lines. The file is read again when it changes.
+The secret is the Argon2id hash of a password, or the SHA-256 hash of a token. A token has 256 random bits, so it needs
+no slow hash. `lsb-control add` writes such lines. The file is read again when it changes. If it cannot be used then, it
+lets nobody in, so that a removed user stays removed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import logging
 import os
 import re
 import secrets
+import stat
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -29,9 +32,11 @@ from broker.settings import SettingsError
 PASSWORD_LENGTH_MIN: Final = 12
 PASSWORD_LENGTH_MAX: Final = 1_000
 _FILE_BYTES_MAX: Final = 1_000_000
+_FAULTS_MAX: Final = 5
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_PASSWORD_HASH: Final = re.compile(r"\$argon2id\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")
 _TOKEN_HASH: Final = re.compile(r"sha256\$[0-9a-f]{64}")
-_LINE: Final = "name:role:secret, where role is viewer, operator or admin"
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _log = logging.getLogger(__name__)
 
@@ -49,87 +54,114 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who has logged in, or a program with a token."""
+    """Somebody who has logged in, or a program with a token.
+
+    ``version``: changes with the password or the token, so that sessions that began with the old one end.
+    """
 
     name: str
     role: Role
+    version: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A line of the file."""
+
+    user: User
+    secret: str = field(repr=False)
 
 
 class Users:
     """The users in a file. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
-        """Read the file. Raises `SettingsError` with each line that cannot be used."""
+        """Read the file. Raises `SettingsError` if it cannot be used, or contains no user."""
         self._file = file
         self._hasher = argon2.PasswordHasher()
         # A password takes 64 MB to check, so only a few are checked at the same time.
         self._checks = threading.BoundedSemaphore(2)
         self._nobody = self._hasher.hash(secrets.token_urlsafe())
-        self._read_at: tuple[int, int] = (0, 0)
-        self._lines: list[tuple[User, str]] = []
         self._lock = threading.Lock()
-        self._refresh(is_first=True)
+        try:
+            self._stamp: tuple[int, ...] | None = _stamp_of(file)
+            self._accounts = read_users(file)
+        except OSError as error:
+            raise SettingsError(f"the users file {file} cannot be read: {error.strerror}") from error
+        if not self._accounts:
+            raise SettingsError(f"the users file {file} contains no user: add one with `lsb-control add`")
 
     def with_password(self, name: str, password: str) -> User | None:
         """Return the user with this name and password, or None. Takes about a tenth of a second."""
-        self._refresh()
-        found = [(user, secret) for user, secret in self._lines if user.name == name and secret.startswith("$argon2")]
+        found = self._known().get(name)
+        has_password = found is not None and found.secret.startswith("$argon2id$")
         # An unknown name takes as long as a wrong password, so that names cannot be found out.
-        user, secret = found[0] if found else (None, self._nobody)
+        secret = found.secret if found is not None and has_password else self._nobody
         with self._checks:
             try:
-                self._hasher.verify(secret, password[:PASSWORD_LENGTH_MAX])
+                self._hasher.verify(secret, password[:PASSWORD_LENGTH_MAX].encode(errors="surrogatepass"))
             except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
                 return None
-        return user
+        return found.user if found is not None and has_password else None
 
     def with_token(self, token: str) -> User | None:
         """Return the user with this token, or None."""
-        self._refresh()
-        given = hash_token(token)
-        found = [user for user, secret in self._lines if hmac.compare_digest(secret, given)]
+        given = hash_token(token).encode()
+        found = [one.user for one in self._known().values() if hmac.compare_digest(one.secret.encode(), given)]
         return found[0] if found else None
 
     def current(self, user: User) -> User | None:
-        """Return the user as the file has it now, or None if it has none of this name any more."""
-        self._refresh()
-        return next((known for known, _ in self._lines if known.name == user.name), None)
+        """Return the user with the present role, or None if the file has none of this name and secret any more."""
+        found = self._known().get(user.name)
+        return found.user if found is not None and found.user.version == user.version else None
 
-    def _refresh(self, *, is_first: bool = False) -> None:
+    def _known(self) -> dict[str, Account]:
+        """Return the accounts by name, as the file has them now."""
         with self._lock:
             try:
-                found = self._file.stat()
-                now = found.st_mtime_ns, found.st_size
-                if now != self._read_at:
-                    self._lines = read_users(self._file)
-                    self._read_at = now
-            except (OSError, SettingsError) as error:
-                if is_first:
-                    raise SettingsError(f"the users file {self._file} cannot be used: {error}") from error
-                # A file that is being edited must not lock everybody out.
-                _log.error("the users file %s has changed but cannot be used: %s", self._file, error)
+                stamp: tuple[int, ...] | None = _stamp_of(self._file)
+            except OSError:
+                stamp = None
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._accounts = read_users(self._file)
+                    _log.info("the users file %s has changed: %d users", self._file, len(self._accounts))
+                except (OSError, SettingsError) as error:
+                    self._accounts = {}
+                    why = error.strerror if isinstance(error, OSError) else error
+                    _log.error("the users file %s cannot be used, so nobody can log in: %s", self._file, why)
+            return self._accounts
 
 
-def read_users(file: Path) -> list[tuple[User, str]]:
-    """Return the users in a file with their secrets. Raises OSError, and `SettingsError` with each invalid line."""
-    if file.stat().st_size > _FILE_BYTES_MAX:
-        raise SettingsError(f"it is larger than {_FILE_BYTES_MAX:,} bytes")
-    found, faults = [], []
+def read_users(file: Path) -> dict[str, Account]:
+    """Return the accounts in a file by name. Raises OSError, and `SettingsError` with the first invalid lines."""
+    about = file.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise SettingsError(f"the users file {file} is not a regular file")
+    if about.st_mode & _OTHERS_MAY_WRITE:
+        raise SettingsError(f"others may write to the users file {file}: chmod 600 {file}")
+    if about.st_size > _FILE_BYTES_MAX:
+        raise SettingsError(f"the users file {file} is larger than {_FILE_BYTES_MAX:,} bytes")
+    found: dict[str, Account] = {}
+    faults = []
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, _, rest = line.strip().partition(":")
         role, _, secret = rest.partition(":")
-        is_secret = secret.startswith("$argon2id$") or _TOKEN_HASH.fullmatch(secret)
+        is_secret = _PASSWORD_HASH.fullmatch(secret) or _TOKEN_HASH.fullmatch(secret)
         if not _NAME.fullmatch(name) or role.upper() not in Role.__members__ or not is_secret:
-            # The line may contain a password that was written as plain text.
-            faults.append(f"line {number} is not {_LINE} and secret is a hash: write it with `lsb-control add`")
+            # The line is not shown, because it may contain a password that was written as plain text.
+            faults.append(f"line {number} is not name:role:secret as `lsb-control add` writes it")
+        elif name in found:
+            faults.append(f"line {number} has the same name as a line before")
         else:
-            found.append((User(name, Role[role.upper()]), secret))
-    if not found and not faults:
-        faults.append("it contains no user: add one with `lsb-control add`")
+            version = hashlib.sha256(secret.encode()).hexdigest()
+            found[name] = Account(User(name, Role[role.upper()], version), secret)
     if faults:
-        raise SettingsError("; ".join(faults))
+        more = f"; and {len(faults) - _FAULTS_MAX} more" if len(faults) > _FAULTS_MAX else ""
+        raise SettingsError(f"the users file {file} cannot be used: {'; '.join(faults[:_FAULTS_MAX])}{more}")
     return found
 
 
@@ -139,14 +171,12 @@ def hash_token(token: str) -> str:
 
 
 def add_user(file: Path, name: str, role: Role, password: str | None) -> str | None:
-    """Add a line to the file, which only its owner can read. Without a password, return a new token.
+    """Add a line to the file, which is created for its owner alone. Without a password, return a new token.
 
-    Raises `SettingsError` if the name or the password cannot be used, and OSError.
+    Raises `SettingsError` if the name, the password or the file cannot be used, and OSError.
     """
     if not _NAME.fullmatch(name):
         raise SettingsError(f"the name {name!r} must be 1 to 64 letters, digits, '.', '_', '-' or '@'")
-    if file.exists() and any(user.name == name for user, _ in read_users(file)):
-        raise SettingsError(f"{file} already has a user {name!r}: remove that line first")
     token = None
     if password is None:
         token = secrets.token_urlsafe(32)
@@ -155,6 +185,16 @@ def add_user(file: Path, name: str, role: Role, password: str | None) -> str | N
         raise SettingsError(f"a password must have {PASSWORD_LENGTH_MIN} to {PASSWORD_LENGTH_MAX:,} characters")
     else:
         secret = argon2.PasswordHasher().hash(password)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w", encoding="utf-8") as opened:
-        opened.write(f"{name}:{role.name.lower()}:{secret}\n")
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+", encoding="utf-8") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        if name in read_users(file):
+            raise SettingsError(f"{file} already has a user {name!r}: remove that line first")
+        text = opened.read()
+        end = "" if not text or text.endswith("\n") else "\n"
+        opened.write(f"{end}{name}:{role.name.lower()}:{secret}\n")
     return token
+
+
+def _stamp_of(file: Path) -> tuple[int, ...]:
+    about = file.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns

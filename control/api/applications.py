@@ -61,9 +61,9 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
     async def events(
         name: Name,
         after: Annotated[int, Query(ge=0, le=2**53, description="Only events with a higher number.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="Only the last so many of them.")] = EVENTS_MAX,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="At most this many, the newest.")] = EVENTS_MAX,
     ) -> Response:
-        found = [event for event in _watcher(watchers, name).facts.events if event.number > after]
+        found = [event for event in _watcher(watchers, name).events if event.number > after]
         return json_response(found[-limit:])
 
     return routes

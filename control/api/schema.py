@@ -11,17 +11,9 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
 from broker.commandline import VERSION
-from control.problem import MEDIA_TYPE
+from control.problem import MEDIA_TYPE, ProblemDetails
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
-
-
-class ProblemDetails(msgspec.Struct):
-    """Why a request was refused (RFC 9457)."""
-
-    title: str
-    status: int
-    detail: str
 
 
 def answer(what: str, kind: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
@@ -39,16 +31,19 @@ def json_response(value: Any) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-def describe_with(app: FastAPI, kinds: Iterable[Any]) -> None:
-    """Make the description of the interface include these types, to which `answer` refers."""
+def describe_with(app: FastAPI, kinds: Iterable[Any], cookie: str) -> None:
+    """Make the description of the interface include these types, to which `answer` refers, and the ways to log in."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             found = get_openapi(title="LocalStreamBuffer", version=VERSION, routes=app.routes)
             _, components = msgspec.json.schema_components([*kinds, ProblemDetails], ref_template=_TEMPLATE)
             found.setdefault("components", {}).setdefault("schemas", {}).update(components)
-            found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            found["security"] = [{"token": []}]
+            found["components"]["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": cookie},
+            }
+            found["security"] = [{"token": []}, {"session": []}]
             app.openapi_schema = found
         return app.openapi_schema
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from control.access.guard import network_of
 from control.access.users import PASSWORD_LENGTH_MAX, User
 from control.api.schema import answer, json_response
 
@@ -42,16 +43,20 @@ def session_routes(login: Login) -> APIRouter:
     """Return the routes."""
     routes = APIRouter(prefix="/session", tags=["session"])
 
-    @routes.post("", responses=answer("Logged in; the session's cookie is set.", Identity), summary="Log in")
+    @routes.post(
+        "",
+        openapi_extra={"security": []},
+        responses=answer("Logged in; the session's cookie is set.", Identity),
+        summary="Log in",
+    )
     async def log_in(given: Credentials, request: Request) -> Response:
         caller = request.client.host if request.client else "unknown"
-        cookies = Response()
-        user = await run_in_threadpool(login.log_in, given.name, given.password, caller, cookies)
+        user, identity = await run_in_threadpool(login.log_in, given.name, given.password, network_of(caller))
         response = json_response(Identity.of(user))
-        response.raw_headers += [one for one in cookies.raw_headers if one[0] == b"set-cookie"]
+        login.set_cookie(response, identity)
         return response
 
-    @routes.get("", responses=answer("Who is logged in.", Identity), summary="Tell who is logged in")
+    @routes.get("", responses=answer("Who is logged in.", Identity), summary="Show who is logged in")
     async def who(request: Request) -> Response:
         return json_response(Identity.of(request.state.user))
 

@@ -9,61 +9,88 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from control.facts.timeline import Timeline
-from joiner.runtime.control import decode, decode_member
+from joiner.runtime.control import Assignment, Heartbeat, Left, MemberRecord, decode, decode_member
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
-from joiner.runtime.membership.state import SiteState
-from joiner.runtime.model import checkpoint_key, decode_checked, decode_checkpoint
+from joiner.runtime.membership.observer import SINCE_S
+from joiner.runtime.membership.state import Member, SiteState
+from joiner.runtime.model import UnitStopped, checkpoint_key, decode_checked, decode_checkpoint
 from joiner.runtime.ownership.unit_reports import LASTS_S, describe
 from joiner.runtime.ownership.unit_reports import decode as decode_notice
 
 _NOTICES_MAX: Final = 10_000
-_RATE_MS: Final = 5_000
-"""The rate of a unit is that of this time before its last commit."""
 
 
 class _Committed(NamedTuple):
-    """How many records a unit had consumed at a commit."""
+    """How many records a unit had consumed at a commit, which was read at a time of a monotonic clock."""
 
-    at_ms: int
+    at_s: float
     records: int
 
 
 class Followed:
     """What the messages so far say about an application. Not thread-safe."""
 
-    def __init__(self, units: int) -> None:
-        """``units``: the number of units of the application."""
+    def __init__(self, units: int, timeline: Timeline, rate_s: float) -> None:
+        """``units``: how many the application has. ``rate_s``: the rate of a unit is that of the last so many seconds.
+
+        Events are added to ``timeline``.
+        """
         self.checkpoints: list[AppendedCheckpoint | None] = [None] * units
-        self.sites: dict[str, SiteState] = {}
-        self.timeline = Timeline()
+        self.unreadable: dict[int, str] = {}
+        """The units whose newest checkpoint cannot be read, with the cause."""
+        self.is_live = False
+        """Whether what was there at the start has been read. Until then, nothing is known to have just happened."""
+        self._timeline = timeline
+        self._rate_s = rate_s
+        self._offsets = [-1] * units
+        self._sites: dict[str, SiteState] = {}
+        self._heard_ms: dict[str, int] = {}
         self._commits: list[deque[_Committed]] = [deque() for _ in range(units)]
         self._notices: deque[tuple[bytes | None, int]] = deque(maxlen=_NOTICES_MAX)
 
     def apply_control(self, value: bytes | None, offset: int, at_ms: int) -> None:
         """Apply a message of the control topic."""
         if (member := decode_member(value)) is not None:
-            self.sites.setdefault(member.site, SiteState(member.site)).apply(member, offset)
-            self.timeline.apply_member(member, at_ms)
+            self._apply_member(member, offset, at_ms)
         elif (record := decode(value)) is not None:
-            self.timeline.apply_move(record, at_ms)
+            self._timeline.apply_move(record, at_ms)
         elif decode_notice(value) is not None:
             self._notices.append((value, at_ms))
 
-    def apply_state(self, unit: int, key: bytes | None, value: bytes | None, at_ms: int) -> None:
-        """Apply a message of the unit's partition of the state topic.
-
-        Raises `UnitStopped` if it is a checkpoint that is unreadable or in a newer format.
-        """
-        if key != checkpoint_key(unit).encode() or value is None:
+    def apply_state(self, unit: int, offset: int, key: bytes | None, value: bytes | None, at_ms: int) -> None:
+        """Apply a message of the unit's partition of the state topic."""
+        if key != checkpoint_key(unit).encode() or value is None or offset <= self._offsets[unit]:
             return
-        now = AppendedCheckpoint(decode_checked(unit, decode_checkpoint, value), at_ms)
-        self.timeline.apply_checkpoint(self.checkpoints[unit], now)
+        self._offsets[unit] = offset
+        try:
+            now = AppendedCheckpoint(decode_checked(unit, decode_checkpoint, value), at_ms)
+        except UnitStopped as error:
+            self.unreadable[unit] = str(error)
+            return
+        self.unreadable.pop(unit, None)
+        before = self.checkpoints[unit]
+        if self.is_live and before is not None:
+            self._timeline.apply_checkpoint(before, now)
         self.checkpoints[unit] = now
-        commits = self._commits[unit]
-        commits.append(_Committed(at_ms, now.checkpoint.counts.get("records", 0)))
-        # Keep one commit from before the time that counts.
-        while len(commits) > 1 and commits[1].at_ms < at_ms - _RATE_MS:
-            commits.popleft()
+
+    def sample(self, now_s: float) -> None:
+        """Note how far each unit is. ``now_s``: of a monotonic clock."""
+        for found, commits in zip(self.checkpoints, self._commits, strict=True):
+            if found is None:
+                continue
+            commits.append(_Committed(now_s, found.checkpoint.counts.get("records", 0)))
+            # Keep one from before the time that counts.
+            while len(commits) > 1 and commits[1].at_s <= now_s - self._rate_s:
+                commits.popleft()
+
+    def rates(self) -> list[float]:
+        """Return how many records a second each unit has lately consumed, according to the samples."""
+        return [_rate(commits) for commits in self._commits]
+
+    def sites(self, now_ms: int) -> dict[str, SiteState]:
+        """Return the state of each site of which something was heard lately, as `observer.read_sites` does."""
+        since_ms = now_ms - round(1000 * SINCE_S)
+        return {site: state for site, state in self._sites.items() if self._heard_ms[site] >= since_ms}
 
     def notices(self, now_ms: int) -> list[str]:
         """Return the current reports of units that are not served, as text."""
@@ -71,16 +98,26 @@ class Followed:
             self._notices.popleft()
         return describe(self._notices)
 
-    def rates(self, now_ms: int) -> list[float]:
-        """Return how many records a second each unit has lately consumed."""
-        return [_rate(commits, now_ms) for commits in self._commits]
+    def _apply_member(self, record: MemberRecord, offset: int, at_ms: int) -> None:
+        state = self._sites.setdefault(record.site, SiteState(record.site))
+        if offset <= state.read:
+            return
+        self._heard_ms[record.site] = at_ms
+        before = _member(state, record)
+        is_adopted = state.apply(record, offset)
+        # Whoever is heard for the first time, in what was there at the start, may have joined long before.
+        is_news = self.is_live or not isinstance(record, Heartbeat)
+        if is_news and (is_adopted or not isinstance(record, Assignment)):
+            self._timeline.apply_member(record, at_ms, before, _member(state, record))
 
 
-def _rate(commits: deque[_Committed], now_ms: int) -> float:
-    recent = [one for one in commits if one.at_ms >= now_ms - _RATE_MS]
-    if not recent:
+def _member(state: SiteState, record: MemberRecord) -> Member | None:
+    return state.members.get(record.instance) if isinstance(record, Heartbeat | Left) else None
+
+
+def _rate(commits: deque[_Committed]) -> float:
+    if len(commits) < 2:  # noqa: PLR2004 - a rate needs two
         return 0.0
     first, last = commits[0], commits[-1]
     # The counts start again if the unit is reset.
-    records = max(0, last.records - first.records)
-    return records / (max(last.at_ms - first.at_ms, _RATE_MS) / 1e3)
+    return max(0, last.records - first.records) / (last.at_s - first.at_s)

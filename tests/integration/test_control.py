@@ -49,7 +49,7 @@ def test_what_is_shown_is_what_joiner_status_and_kafka_say(app: Application, tmp
         app.produce(seeded_entries(82, 300))
         behind = sum(sum(at.values()) for at in app.ends().values()) - sum(sum(at.values()) for at in ends.values())
         wait_until(lambda: _overview(control)["lag"] == behind > 0, "the lag is the records that were produced since")
-        assert {"joined", "left", "assigned"} <= {event["kind"] for event in _events(control, app)}
+        assert {"assigned", "left"} <= {event["kind"] for event in _events(control, app)}
         assert control.stop() == 0
 
 
@@ -74,7 +74,7 @@ def test_a_failure_is_told_with_the_pause_of_each_unit(app: Application, tmp_pat
             return [event for event in events if failed and event["kind"] == "owner" and event["instance"] == "two"]
 
         wait_until(lambda: {event["unit"] for event in told()} >= set(before["one"]), "each unit's new owner is told")
-        assert all(0 <= event["pause_ms"] < 60_000 for event in told() if event["unit"] in before["one"])
+        assert all(event["pause_ms"] > 0 for event in told() if event["unit"] in before["one"])
     assert joiners[1].stop() == 0
     app.verify()
 
@@ -99,7 +99,7 @@ def test_its_death_stops_nothing_and_two_of_them_say_the_same(app: Application, 
                 return found == _lasting(third.status(app.name)) and _states(found) == {"stopped"}
 
             wait_until(agree, "both services show that the joiner has stopped")
-        # A caller that has connected and says nothing does not delay the end.
+        # A caller that has connected and says nothing does not delay the end (`stop` has a deadline).
         with socket.create_connection(("127.0.0.1", second.port)):
             assert second.stop() == 0
     app.verify()

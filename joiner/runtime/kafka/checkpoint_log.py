@@ -11,7 +11,7 @@ from joiner.runtime.kafka.clients import log_range, read_to_end
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint, StateLog, checkpoint_key, dangling_key, decode_checked, decode_checkpoint
 
-_TAIL: Final = 64
+TAIL: Final = 64
 """Number of records to read first, from the end of a state partition. The newest checkpoint is usually among them."""
 
 
@@ -38,7 +38,7 @@ def read_newest(readers: Readers, unit: int) -> StateLog:
     if readers.state is not None and readers.state.unit == unit:
         readers.state = read_on(readers, readers.state)
         return readers.state
-    newest = _read(readers, unit, _TAIL)
+    newest = _read(readers, unit, TAIL)
     return newest if newest.checkpoint() is not None else _read(readers, unit, None)
 
 
@@ -57,7 +57,7 @@ class AppendedCheckpoint(NamedTuple):
 def read_appended(readers: Readers, unit: int) -> AppendedCheckpoint | None:
     """Return the newest checkpoint of a unit and its append time, or None if there is none."""
     low, end = log_range(readers.log, readers.settings.state_topic, unit)
-    for start in dict.fromkeys((max(low, end - _TAIL), low)):
+    for start in dict.fromkeys((max(low, end - TAIL), low)):
         found = None
         for message in _messages(readers.log, readers, unit, start, end):
             if message.key() == checkpoint_key(unit).encode() and (value := message.value()) is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings
 
-_SINCE_S: Final = 3 * SUMMARY_S
+SINCE_S: Final = 3 * SUMMARY_S
 """How far back to read. A summary is among these records if any instance is running."""
 
 
@@ -29,7 +29,7 @@ def read_sites(settings: JoinerSettings, clock: Clock) -> Mapping[str, SiteState
     """
     topic = settings.control_topic
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
-        since = TopicPartition(topic, 0, round(1000 * (clock.wall_s() - _SINCE_S)))
+        since = TopicPartition(topic, 0, round(1000 * (clock.wall_s() - SINCE_S)))
         (place,) = consumer.offsets_for_times([since], TIMEOUT_S)
         _, end = log_range(consumer, topic, 0)
         if not 0 <= place.offset < end:

@@ -33,7 +33,11 @@ Members = Mapping[str, Mapping[str, frozenset[int]]]
 
 
 def read_members(
-    admin: AdminClient, settings: JoinerSettings, sites: Iterable[str], states: Mapping[str, SiteState]
+    admin: AdminClient,
+    settings: JoinerSettings,
+    sites: Iterable[str],
+    states: Mapping[str, SiteState],
+    timeout_s: float = TIMEOUT_S,
 ) -> Members:
     """Return the current members of each site's consumer group. ``states``: what the control topic says, by site.
 
@@ -43,7 +47,7 @@ def read_members(
     found: dict[str, dict[str, frozenset[int]]] = {}
     if not groups:
         return found
-    for group, described in admin.describe_consumer_groups(list(groups), request_timeout=TIMEOUT_S).items():
+    for group, described in admin.describe_consumer_groups(list(groups), request_timeout=timeout_s).items():
         try:
             members = described.result().members
         except KafkaException as error:

@@ -8,11 +8,12 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from control.access.guard import Guard
 from control.access.login import Login
 from control.access.users import Role, User
 from control.app import make_app
+from control.facts.reading import Facts
 from control.facts.timeline import Event
-from control.facts.watcher import Facts
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.status.reading import compose_status
 from tests.manual_clock import ManualClock
@@ -54,18 +55,21 @@ class Served:
         found = [AppendedCheckpoint(make_checkpoint(counts={"records": 9}), 999_000), None]
         members = {"process": {"one": frozenset({0})}}
         status = compose_status(settings, found, [8, 0], members, {}, [], 1_000.0)
-        events = tuple(Event(number, 1_000 + number, "joined", "one has joined") for number in (1, 2, 3))
+        events = [Event(number, 1_000 + number, "joined", "one has joined") for number in (1, 2, 3)]
         self.watchers: dict[str, Any] = {
             "lsb": SimpleNamespace(
                 settings=settings,
-                facts=Facts(number=5, status=status, rates=[120.0, 0.0], read_ms=1_000_000, trouble="", events=events),
+                facts=Facts(number=5, status=status, rates=[120.0, 0.0], read_ms=1_000_000, trouble=""),
+                events=events,
             ),
-            "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts()),
+            "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts(), events=[]),
         }
-        self.app: FastAPI = make_app(self.watchers, self.login, frozenset({"Join.Example"}))
+        self.app: FastAPI = make_app(self.watchers, self.login)
+        self.guarded = Guard(self.app, self.login, frozenset({"Join.Example", "fd00::1"}))
 
     def client(self, token: str | None = None, **headers: str) -> TestClient:
         """Return a client of the service, with a token if given. Errors of the service are responses."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         given |= {} if token is None else {"Authorization": f"Bearer {token}"}
-        return TestClient(self.app, base_url=ORIGIN, headers=given, raise_server_exceptions=False)
+        origin = ORIGIN.replace("http:", "https:") if self.login.is_over_tls else ORIGIN
+        return TestClient(self.guarded, base_url=origin, headers=given, raise_server_exceptions=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from control.access.guard import BODY_BYTES_MAX
+from control.access.guard import BODY_BYTES_MAX, network_of
 from control.access.users import Role
 from tests.unit.control.served import ORIGIN, PASSWORD, Served
 
@@ -40,6 +41,9 @@ def test_nothing_but_the_login_and_the_health_is_open_to_all(served: Served) -> 
         else:
             open_to_all.add((method, path))
     assert open_to_all == {("POST", SESSION)}
+    # The page has no content without a login either.
+    for path in ("/", "/ui/", "/ui/_nicegui/3.18.0/static/nicegui.js", "/login/", "//login", "/LOGIN"):
+        assert client.get(path).status_code == 401
     assert client.get("/health").text == "ok\n"
 
 
@@ -85,13 +89,19 @@ def test_a_session_ends_with_its_time_and_with_its_user_and_follows_the_role(ser
 
 def test_over_tls_the_cookie_is_for_this_host_and_tls_alone() -> None:
     served = Served(is_over_tls=True)
-    response = served.client(Origin=ORIGIN).post(SESSION, json=LOGIN)
+    response = served.client(Origin="https://localhost").post(SESSION, json=LOGIN)
     cookie = response.headers["set-cookie"]
     assert cookie.startswith("__Host-lsb-session=")
     assert "Secure" in cookie
     assert "Path=/" in cookie
     assert "Domain" not in cookie
-    assert response.headers["Strict-Transport-Security"]
+
+
+def test_a_service_with_tls_refuses_requests_without_it_and_from_pages_without_it() -> None:
+    served = Served(is_over_tls=True)
+    plain = TestClient(served.guarded, base_url=ORIGIN)
+    assert plain.post(SESSION, json=LOGIN).status_code == 403
+    assert served.client(Origin=ORIGIN).post(SESSION, json=LOGIN).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -119,12 +129,20 @@ def test_a_change_by_cookie_must_say_where_it_comes_from(served: Served) -> None
     assert served.client("otto-token").delete(SESSION).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "[::1", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "localhost.evil.example", "", "[::1", "127.0.0.1.evil.example", "evil.example@localhost"),
+        *("localhost/evil.example", "localhost:evil", "[::1]evil", "localhost:1:2", "::1", "[fd00::2]"),
+    ],
+)
 def test_the_service_answers_to_its_own_names_only(served: Served, host: str) -> None:
     assert served.client("ada-token", Host=host).get(APPLICATIONS).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["localhost:8090", "127.0.0.1", "[::1]:8090", "join.example", "JOIN.example:443"])
+@pytest.mark.parametrize(
+    "host", ["localhost:8090", "127.0.0.1", "[::1]:8090", "join.example", "JOIN.example:443", "[fd00::1]:1"]
+)
 def test_its_own_names_are_the_loopback_and_those_of_the_settings(served: Served, host: str) -> None:
     assert served.client("ada-token", Host=host).get(APPLICATIONS).status_code == 200
 
@@ -133,7 +151,7 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_its_length_is_announ
     client = served.client()
     assert client.post(SESSION, content=b" " * (BODY_BYTES_MAX + 1)).status_code == 413
     parts = (b" " * 1_000 for _ in range(BODY_BYTES_MAX // 1_000 + 1))
-    assert client.post(SESSION, content=parts).status_code == 413
+    assert client.post(SESSION, content=parts).status_code == 411
     for length in ("-1", "x", "1" * 5_000):
         assert client.post(SESSION, content=b"{}", headers={"Content-Length": length}).status_code == 413
 
@@ -159,13 +177,25 @@ def test_a_caller_who_asks_too_often_is_told_to_wait(served: Served) -> None:
 
 
 def test_every_answer_has_the_security_headers(served: Served) -> None:
-    for client, path in ((served.client(), SESSION), (served.client("vera-token"), APPLICATIONS)):
-        headers = client.get(path).headers
-        assert "default-src 'none'" in headers["Content-Security-Policy"]
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["X-Frame-Options"] == "DENY"
-        assert headers["Cache-Control"] == "no-store"
-        assert "server" not in headers
+    served.watchers["broken"] = None  # an error of the program
+    vera, nobody = served.client("vera-token"), served.client()
+    answers = (
+        vera.get(SESSION),
+        nobody.get(SESSION),
+        vera.get(f"{APPLICATIONS}/none"),
+        vera.get(f"{APPLICATIONS}/broken"),
+        vera.get(SESSION, headers={"Host": "evil.example"}),
+        vera.post(SESSION, content=b" " * (BODY_BYTES_MAX + 1)),
+        nobody.get("/health"),
+        nobody.get("/login"),
+    )
+    assert {answer.status_code for answer in answers} == {200, 401, 404, 413, 421, 500}
+    for answer in answers:
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "server" not in answer.headers
 
 
 def test_a_websocket_passes_the_same_checks(served: Served) -> None:
@@ -188,3 +218,27 @@ def test_a_websocket_passes_the_same_checks(served: Served) -> None:
     for client in (own, nobody, renamed, silent):
         with pytest.raises(WebSocketDisconnect), client.websocket_connect("ws://localhost/socket"):
             pass
+    # What is open to all is so for HTTP alone.
+    for path in ("health", "login"):
+        with pytest.raises(WebSocketDisconnect), nobody.websocket_connect(f"ws://localhost/{path}"):
+            pass
+
+
+def test_the_health_is_answered_under_any_name_and_as_often_as_a_probe_likes(served: Served) -> None:
+    client = served.client(Host="10.1.2.3:8090")
+    assert {client.get("/health").status_code for _ in range(250)} == {200}
+    assert client.head("/health").status_code == 200
+    assert client.post("/health").status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_callers_are_counted_by_address_and_with_ipv6_by_network(address: str, network: str) -> None:
+    assert network_of(address) == network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ def test_on_the_loopback_nothing_else_is_needed(listen: str) -> None:
         (OPEN, "sent in clear"),
         (OPEN, "control.hosts is empty"),
         (OPEN | {"users_file": "u", "hosts": ["h"]}, "sent in clear"),
-        (OPEN | {"users_file": "u", "behind_tls_proxy": True}, "control.hosts is empty"),
-        ({"listen": "[::]:1", "hosts": ["h"], "behind_tls_proxy": True}, "users_file is missing"),
-        ({"listen": "join.example:1", "hosts": ["h"], "behind_tls_proxy": True}, "users_file is missing"),
+        (OPEN | {"users_file": "u", "proxies": ["10.0.0.1"]}, "control.hosts is empty"),
+        ({"listen": "[::]:1", "hosts": ["h"], "proxies": ["10.0.0.0/8"]}, "users_file is missing"),
+        ({"listen": "join.example:1", "hosts": ["h"], "proxies": ["::1"]}, "users_file is missing"),
+        ({"proxies": ["127.0.0.1"]}, "control.hosts is empty"),
+        ({"tls_key_file": "k"}, "control.tls_certificate_file is not"),
     ],
 )
 def test_a_service_that_is_open_to_a_network_needs_users_tls_and_its_names(given: Any, fault: str) -> None:
@@ -40,8 +43,8 @@ def test_a_service_that_is_open_to_a_network_needs_users_tls_and_its_names(given
 
 def test_with_all_of_these_it_may_be_open_to_a_network() -> None:
     given = OPEN | {"users_file": "u", "hosts": ["h"]}
-    check_access(ControlSettings.model_validate(given | {"behind_tls_proxy": True}))
-    check_access(ControlSettings.model_validate(given | {"tls_certificate_file": "c"}))
+    check_access(ControlSettings.model_validate(given | {"proxies": ["10.1.2.3/8"]}))
+    check_access(ControlSettings.model_validate(given | {"tls_certificate_file": Path("c")}))
 
 
 def test_two_applications_need_two_names() -> None:
@@ -73,21 +76,25 @@ def test_users_are_added_by_the_command(
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
-        ("[control]\nusers_file = 'none'", "cannot be used"),
+        ("[control]\nusers_file = 'none'\nlisten = 0", "the users file none cannot be read"),
+        ("[control]\nproxies = ['proxy']", "must be an IP address or a network"),
+        ("[control]\nlisten = '127.0.0.1:{taken}'", "cannot listen on 127.0.0.1:{taken}: Address already in use"),
         ("[control]\nlisten = '0.0.0.0:1'", "control.users_file is missing"),
         ("[control]\nlisten = 'x'", "must be a port or host:port"),
         ("[control]\nhosts = ['a b']", "control.hosts"),
         ("[control]\nsession_life = '1s'", "from 1min to 7d"),
-        ("[control]\ntls_certificate_file = 'none'\nlisten = 0", "control.tls_certificate_file or tls_key_file"),
+        ("[control]\ntls_certificate_file = 'none'\nlisten = 0", "control.tls_certificate_file: the file none"),
     ],
 )
 def test_settings_that_cannot_be_used_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: str, fault: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("lsb.toml").write_text(f"{TOML}{more}\n")
-    assert main(["run"]) == 2
-    assert fault in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = str(other.getsockname()[1])
+        Path("lsb.toml").write_text(f"{TOML}{more}\n".replace("{taken}", taken))
+        assert main(["run"]) == 2
+    assert fault.replace("{taken}", taken) in capsys.readouterr().err
 
 
 def test_without_a_users_file_nobody_can_be_added(

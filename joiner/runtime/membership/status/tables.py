@@ -123,7 +123,7 @@ def _unit_row(number: int, unit: UnitSummary | None) -> tuple[str, ...]:
         str(number),
         _short(unit.owner),
         _short(unit.state),
-        f"{_age(unit.committed_s_ago)} ago",
+        f"{age(unit.committed_s_ago)} ago",
         str(unit.lag),
         str(unit.records),
         str(unit.rejected),
@@ -138,7 +138,7 @@ def _join_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
 
 
 def _frontier_row(name: str, unit: int, join: JoinStatus) -> tuple[str, ...]:
-    return (_short(name), str(unit), _span(join.frontier_left), _span(join.frontier_right))
+    return (_short(name), str(unit), span(join.frontier_left), span(join.frontier_right))
 
 
 def _align_row(name: str, unit: int, align: AlignStatus) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def _align_row(name: str, unit: int, align: AlignStatus) -> tuple[str, ...]:
 
 def _stream_rows(name: str, unit: int, align: AlignStatus) -> list[tuple[str, ...]]:
     return [
-        (_short(name), str(unit), _short(stream), str(held), _span(align.frontiers.get(stream)))
+        (_short(name), str(unit), _short(stream), str(held), span(align.frontiers.get(stream)))
         for stream, held in align.held.items()
     ]
 
@@ -172,12 +172,14 @@ def _short(text: str) -> str:
     return text if len(text) <= _NAME_LENGTH_MAX else f"{text[: _NAME_LENGTH_MAX - 3]}..."
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
+    """Return a time span in its largest unit, such as ``3 min``."""
     size, unit = next((size, unit) for least, size, unit in _LARGER_S if seconds >= least)
     return f"{int(seconds // size)} {unit}"
 
 
-def _span(frontier: tuple[int, int] | None) -> str:
+def span(frontier: tuple[int, int] | None) -> str:
+    """Return the lowest and the highest frontier in UTC, without the fractions of seconds."""
     if frontier is None:
         return "-"
     low, high = (datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") for ns in frontier)

@@ -1,0 +1,236 @@
+"""Reads the topics of an application, and asks Kafka about its lag and its members."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from broker.kafka.topics import topic_facts
+from control.facts.follow import Followed
+from control.facts.timeline import Timeline
+from joiner.runtime.control import TAIL
+from joiner.runtime.kafka.checkpoint_log import TAIL as STATE_TAIL
+from joiner.runtime.kafka.clients import EOF_CODE, describe, is_passing, make_admin, make_consumer
+from joiner.runtime.membership.presence import Members, read_members
+from joiner.runtime.membership.status.reading import compose_status, sites_of
+from joiner.runtime.membership.status.summary import Status
+
+if TYPE_CHECKING:
+    from joiner.runtime.clock import Clock
+    from joiner.runtime.settings import JoinerSettings
+
+_ASK_S: Final = 2.0
+"""How often Kafka is asked for the members of the consumer groups, and for a control topic that is missing."""
+
+_TIMEOUT_S: Final = 5.0
+"""The timeout of a request. After that, the facts are known to be out of date."""
+
+_RATE_S: Final = 5.0
+_READ_MAX: Final = 1_000
+_READ_S: Final = 0.05
+
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # it has no types
+
+_Place = tuple[str, int]
+"""A topic and a partition."""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of an application.
+
+    ``number``: grows with each renewal. ``status``: None if the application has never run. ``rates``: the records a
+    second that each unit consumes. ``read_ms``: when Kafka last answered, in ms since the epoch, or None if it never
+    has. ``trouble``: why the facts cannot be renewed, or an empty string.
+    """
+
+    number: int = 0
+    status: Status | None = None
+    rates: list[float] = []
+    read_ms: int | None = None
+    trouble: str = "Kafka has not answered yet"
+
+
+class Reading:
+    """Reads from the ends of the topics on, until an error. Not thread-safe. All methods raise KafkaException."""
+
+    def __init__(self, settings: JoinerSettings, clock: Clock, timeline: Timeline) -> None:
+        """Events are added to ``timeline``."""
+        self._settings, self._clock = settings, clock
+        self._admin = make_admin(settings.kafka)
+        self._consumer: Consumer | None = None
+        # A unit that commits less often than that must not seem to be idle in between.
+        rate_s = max(_RATE_S, 3 * settings.application.commit_interval / 1e9)
+        self._followed = Followed(settings.topics.partitions, timeline, rate_s)
+        self._positions: dict[_Place, int] = {}
+        self._unread: dict[_Place, int] = {}
+        """The partitions that have not been read up to the end that they had at the start, with that end."""
+        self._searched = set[int]()
+        """The units whose partition was read from its beginning."""
+        self._passing = ""
+        """The last error of the consumer, if nothing was read since."""
+        self._members: Members = {}
+        self._ask_s = clock.monotonic_s()
+        self._behind_since_s: dict[_Place, float] = {}
+
+    def read_until(self, until_s: float, stop: threading.Event) -> None:
+        """Read what is appended until then, or until ``stop`` is set."""
+        if self._consumer is None:
+            self._open()
+        if self._consumer is None:
+            stop.wait(max(0.0, until_s - self._clock.monotonic_s()))
+            return
+        while self._clock.monotonic_s() < until_s and not stop.is_set():
+            for message in self._consumer.consume(_READ_MAX, _READ_S):
+                self._apply(self._consumer, message)
+        self._followed.is_live = self._followed.is_live or not self._unread
+
+    def facts(self) -> Facts | None:
+        """Return what is known now, with the present lag. None: what was there at the start is still being read."""
+        now_s = self._clock.wall_s()
+        now_ms = round(1000 * now_s)
+        if self._consumer is None:
+            return Facts(read_ms=now_ms, trouble="")
+        if not self._followed.is_live:
+            return None
+        followed, settings = self._followed, self._settings
+        sites = followed.sites(now_ms)
+        if self._clock.monotonic_s() >= self._ask_s:
+            self._ask_s = self._clock.monotonic_s() + _ASK_S
+            self._add_control_topic()
+            known = sites_of(settings, followed.checkpoints)
+            self._members = read_members(self._admin, settings, known, sites, _TIMEOUT_S)
+        ends, troubles = self._stable_ends()
+        troubles += [followed.unreadable[unit] for unit in sorted(followed.unreadable)]
+        followed.sample(self._clock.monotonic_s())
+        status = compose_status(
+            settings,
+            followed.checkpoints,
+            self._lags(ends),
+            self._members,
+            sites,
+            followed.notices(now_ms),
+            now_s,
+        )
+        return Facts(status=status, rates=followed.rates(), read_ms=now_ms, trouble="; ".join(troubles))
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _open(self) -> None:
+        """Start reading, if the application has run."""
+        settings = self._settings
+        if settings.state_topic not in topic_facts(self._admin, [settings.state_topic]):
+            return
+        self._consumer = make_consumer(
+            settings.kafka,
+            settings.application.name,
+            enable_partition_eof=True,
+            fetch_wait_max_ms=500,
+            fetch_queue_backoff_ms=2,
+        )
+        self._add((settings.state_topic, unit) for unit in range(settings.topics.partitions))
+        self._add_control_topic()
+
+    def _add_control_topic(self) -> None:
+        """Read the control topic as well, once it exists. Earlier releases have none."""
+        place = self._settings.control_topic, 0
+        if place not in self._positions and topic_facts(self._admin, [place[0]]):
+            self._add([place])
+
+    def _add(self, places: Iterable[_Place]) -> None:
+        """Read further partitions, beginning with their last records."""
+        assert self._consumer is not None  # noqa: S101 - for the type checker
+        starts = []
+        for topic, partition in places:
+            last = TAIL if topic == self._settings.control_topic else STATE_TAIL
+            low, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
+            start = max(low, end - last)
+            starts.append(TopicPartition(topic, partition, start))
+            self._positions[topic, partition] = start
+            if start < end:
+                self._unread[topic, partition] = end
+        self._consumer.incremental_assign(starts)
+
+    def _apply(self, consumer: Consumer, message: Message) -> None:
+        topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
+        error = message.error()
+        if error is None:
+            at_ms = int(message.timestamp()[1])
+            if topic == self._settings.control_topic:
+                self._followed.apply_control(message.value(), offset, at_ms)
+            else:
+                self._followed.apply_state(partition, offset, message.key(), message.value(), at_ms)
+            self._reached(consumer, (topic, partition), offset + 1)
+        elif error.code() == EOF_CODE:
+            self._reached(consumer, (topic, partition), offset)
+        elif is_passing(error, message.partition()):
+            self._passing = error.str()
+        else:
+            raise KafkaException(error)
+
+    def _reached(self, consumer: Consumer, place: _Place, offset: int) -> None:
+        """Note how far a partition was read. Read it from its beginning if its last records have no checkpoint."""
+        self._passing = ""
+        self._positions[place] = offset
+        if offset < self._unread.get(place, 0):
+            return
+        topic, unit = place
+        followed = self._followed
+        if (
+            topic == self._settings.state_topic
+            and followed.checkpoints[unit] is None
+            and unit not in self._searched | followed.unreadable.keys()
+            and offset > 0
+        ):
+            self._searched.add(unit)
+            self._unread[place] = offset
+            low, _ = consumer.get_watermark_offsets(TopicPartition(topic, unit), timeout=_TIMEOUT_S)
+            consumer.seek(TopicPartition(topic, unit, low))
+        else:
+            self._unread.pop(place, None)
+
+    def _stable_ends(self) -> tuple[dict[_Place, int], list[str]]:
+        """Return the last stable offset of each partition that matters, and what is wrong with the others."""
+        checkpoints = self._followed.checkpoints
+        inputs = {(topic, unit) for unit, one in enumerate(checkpoints) if one for topic in one.checkpoint.offsets}
+        wanted = {TopicPartition(*place): _LATEST for place in inputs | self._positions.keys()}
+        found = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
+        )
+        ends: dict[_Place, int] = {}
+        troubles = []
+        for asked, future in found.items():
+            try:
+                ends[asked.topic, asked.partition] = future.result().offset
+            except KafkaException as error:
+                troubles.append(f"{asked.topic} [{asked.partition}]: {describe(error)}")
+        if len(troubles) == len(wanted):
+            raise KafkaException(troubles[0])
+        return ends, troubles + self._behind(ends)
+
+    def _behind(self, ends: dict[_Place, int]) -> list[str]:
+        """Return which of the partitions that are read have not been read to their ends for too long."""
+        now_s = self._clock.monotonic_s()
+        behind = [place for place, at in self._positions.items() if at < ends.get(place, 0)]
+        self._behind_since_s = {place: self._behind_since_s.get(place, now_s) for place in behind}
+        since = self._behind_since_s.items()
+        late = [f"{topic} [{one}]" for (topic, one), since_s in since if now_s - since_s > _TIMEOUT_S]
+        why = f": {self._passing}" if self._passing else ""
+        return [f"{', '.join(sorted(late))} cannot be read{why}"] if late else []
+
+    def _lags(self, ends: dict[_Place, int]) -> list[int]:
+        """Return the number of records that each unit has not consumed yet."""
+        # A checkpoint may be newer than the ends.
+        return [
+            0
+            if one is None
+            else sum(max(0, ends.get((topic, unit), 0) - offset) for topic, offset in one.checkpoint.offsets.items())
+            for unit, one in enumerate(self._followed.checkpoints)
+        ]

@@ -1,0 +1,149 @@
+"""What the page shows, as texts and numbers. Without NiceGUI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from control.facts.reading import Facts
+from control.facts.timeline import Event
+from control.facts.watcher import Sample
+from joiner.runtime.membership.status.summary import UnitSummary
+from joiner.runtime.membership.status.tables import age, span
+
+EVENTS_SHOWN: Final = 100
+
+UNIT_COLUMNS: Final = ("unit", "owner", "state", "standbys", "last commit", "lag", "records/s", "held", "frontiers")
+INSTANCE_COLUMNS: Final = ("instance", "site", "serves", "standby of", "warm", "drained")
+EVENT_COLUMNS: Final = ("time (UTC)", "event", "what", "pause")
+
+Row = dict[str, Any]
+
+
+def unit_rows(facts: Facts) -> list[Row]:
+    """Return a row for each unit."""
+    status = facts.status
+    if status is None:
+        return []
+    standbys: dict[int, list[str]] = {}
+    for assignment in status.assignments.values():
+        for number, names in enumerate(assignment.standbys):
+            standbys.setdefault(number, []).extend(names)
+    return [
+        _unit_row(number, unit, standbys.get(number, []), facts.rates[number])
+        for number, unit in enumerate(status.units)
+    ]
+
+
+def _unit_row(number: int, unit: UnitSummary | None, standbys: Sequence[str], rate: float) -> Row:
+    if unit is None:
+        return dict.fromkeys(UNIT_COLUMNS, "") | {"unit": number, "owner": "nobody yet"}
+    joins = unit.joins.values()
+    aligns = unit.aligns.values()
+    held = sum(join.held_left + join.held_right for join in joins) + sum(sum(one.held.values()) for one in aligns)
+    frontiers = [span(frontier) for join in joins for frontier in (join.frontier_left, join.frontier_right)]
+    frontiers += [f"{stream} {span(frontier)}" for one in aligns for stream, frontier in one.frontiers.items()]
+    return dict(
+        zip(
+            UNIT_COLUMNS,
+            (
+                number,
+                unit.owner,
+                unit.state,
+                ", ".join(standbys),
+                f"{age(unit.committed_s_ago)} ago",
+                unit.lag,
+                round(rate),
+                held,
+                "; ".join(dict.fromkeys(frontiers)),
+            ),
+            strict=True,
+        )
+    )
+
+
+def instance_rows(facts: Facts) -> list[Row]:
+    """Return a row for each instance that is running or has a part in an assignment."""
+    status = facts.status
+    if status is None:
+        return []
+    rows = []
+    for site in sorted({*status.processes, *status.assignments}):
+        serves, assignment = status.processes.get(site, {}), status.assignments.get(site)
+        standbys = [] if assignment is None else assignment.standbys
+        warm = [] if assignment is None else assignment.warm
+        drained = [] if assignment is None else assignment.drained
+        for name in sorted({*serves, *drained, *(one for names in standbys for one in names)}):
+            cells = (
+                name,
+                site,
+                _numbers(serves.get(name, [])),
+                _numbers(number for number, names in enumerate(standbys) if name in names),
+                _numbers(number for number, names in enumerate(warm) if name in names),
+                "yes" if name in drained else "",
+            )
+            rows.append({"key": f"{site} {name}"} | dict(zip(INSTANCE_COLUMNS, cells, strict=True)))
+    return rows
+
+
+def event_rows(events: Sequence[Event]) -> list[Row]:
+    """Return a row for each of the last events, the newest first."""
+    return [
+        {"key": event.number}
+        | dict(
+            zip(
+                EVENT_COLUMNS,
+                (_moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms)),
+                strict=True,
+            )
+        )
+        for event in reversed(events[-EVENTS_SHOWN:])
+    ]
+
+
+def headline(facts: Facts) -> str:
+    """Return one sentence about the application."""
+    status = facts.status
+    if status is None:
+        return "The application has never run." if not facts.trouble else ""
+    known = [unit for unit in status.units if unit is not None]
+    running = sum(unit.state == "running" for unit in known)
+    lag, results = sum(unit.lag for unit in known), sum(unit.pairs + unit.rows for unit in known)
+    return (
+        f"{running} of {len(status.units)} units running, {sum(facts.rates):,.0f} records/s, lag {lag:,}, "
+        f"{results:,} results"
+    )
+
+
+def troubles(facts: Facts) -> list[str]:
+    """Return what an operator should look at."""
+    found = [f"These facts are not renewed: {facts.trouble}"] if facts.trouble else []
+    return found + ([] if facts.status is None else facts.status.not_served)
+
+
+def assignments(facts: Facts) -> list[str]:
+    """Return a sentence for the last assignment of each site."""
+    if facts.status is None:
+        return []
+    return [
+        f"Assignment {one.epoch} of {site}: {one.reason or 'reason not known'}"
+        for site, one in sorted(facts.status.assignments.items())
+    ]
+
+
+def series(samples: Sequence[Sample]) -> tuple[list[list[float]], list[list[float]]]:
+    """Return the points of both charts, each with the time in ms: records a second, and lag."""
+    return [[one.at_ms, round(one.rate)] for one in samples], [[one.at_ms, one.lag] for one in samples]
+
+
+def _numbers(numbers: Any) -> str:
+    return " ".join(map(str, numbers))
+
+
+def _moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1e3, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def _pause(pause_ms: int | None) -> str:
+    return "" if pause_ms is None else f"{pause_ms / 1e3:.3f} s"
