@@ -32,7 +32,7 @@ say = @printf '\n== %s\n' "$(1)"
 help: ## this list
 	@printf 'LocalStreamBuffer: commands\n\n'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
-	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same with your own recording\n  make demo RUNNER=process, make demo RUNNER=spark       without the move: in a process, in Spark\n'
+	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same with your own recording\n  make demo RUNNER=process, make demo RUNNER=spark       without the move: in a process, in Spark\n  make demo UI=1                                         with a page that shows it, until Ctrl-C\n'
 
 setup: .venv/.ready ## create the Python environment in .venv (quick when nothing has changed)
 
@@ -54,8 +54,8 @@ setup: .venv/.ready ## create the Python environment in .venv (quick when nothin
 	@$(PY) -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' # compiles their loops once, for all later processes
 	@touch $@
 
-demo: setup ## the whole pipeline: start, replay, join, move to Spark, verify, stop (EVENTS=path, RUNNER=process or spark)
-	@EVENTS="$(EVENTS)" AS_RECORDED="$(AS_RECORDED)" RUNNER="$(RUNNER)" MOVE="$(MOVE)" $(PY) -m demo
+demo: setup ## the whole pipeline: start, replay, join, move to Spark, verify, stop (EVENTS=path, RUNNER=process or spark, UI=1)
+	@EVENTS="$(EVENTS)" AS_RECORDED="$(AS_RECORDED)" RUNNER="$(RUNNER)" MOVE="$(MOVE)" UI="$(UI)" $(PY) -m demo
 
 up: setup ## start Kafka, the MQTT broker and InfluxDB on this machine
 	@$(PY) -m broker.stack up

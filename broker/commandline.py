@@ -16,6 +16,7 @@ VERSION: Final = "0.1.0"
 package metadata is installed."""
 
 DISTRIBUTIONS: Final = {
+    "anyio": "anyio",
     "argon2": "argon2-cffi",
     "confluent_kafka": "confluent-kafka",
     "fastapi": "fastapi",

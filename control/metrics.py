@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import nan
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -39,7 +40,7 @@ class Metrics:
         readings.gauge(
             "lsb_control_lag_records",
             "The number of records before the last stable offsets that an application has not consumed.",
-            lambda: self._of_each(lambda overview: overview.lag),
+            lambda: self._of_each(lambda overview: nan if overview.lag is None else overview.lag),
             ("application",),
         )
 

@@ -46,6 +46,8 @@ def serve(applications: Sequence[Settings]) -> int:
     Raises `SettingsError` if the users file, the certificate or the address cannot be used.
     """
     clock, settings = SystemClock(), applications[0].control
+    # It logs each refused WebSocket with its address, which identifies a page.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     directory = TokenOfRun() if settings.users_file is None else Users(settings.users_file)
     is_over_tls = settings.tls_certificate_file is not None or bool(settings.proxies)
     with _listening(settings) as listening, ExitStack() as at_the_end:
@@ -61,9 +63,9 @@ def serve(applications: Sequence[Settings]) -> int:
         for watcher in watchers.values():
             watcher.start()
         scheme = "https" if settings.tls_certificate_file is not None else "http"
-        _log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
         if isinstance(directory, TokenOfRun):
             _hand_over(directory.token, at_the_end)
+        _log.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
         server.run([listening])
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,16 @@ def _network(address: str) -> str:
         raise ValueError("must be an IP address or a network such as 10.0.0.0/8") from None
 
 
-_HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,253}$")]
+def _host(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name):
+        try:
+            ipaddress.IPv6Address(name)
+        except ValueError:
+            raise ValueError("must be a host name or an address, without a port") from None
+    return name
+
+
+_HostName = Annotated[str, AfterValidator(_host)]
 
 
 class ControlSettings(Section):
@@ -49,7 +59,8 @@ class ControlSettings(Section):
 
     proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list, max_length=100)
     """The addresses or networks of proxies that end TLS in front of the service: default none. Their headers
-    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed, and requests without TLS are refused."""
+    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed, and requests without TLS are refused. They need
+    ``hosts``, on any interface."""
 
     session_life: Annotated[Duration, duration_between("1min", "7d")] = parse_duration("12h")
     """After this time, users must log in again: 1 min to 7 d, default 12 h."""

@@ -27,6 +27,7 @@ examples:
   make demo RUNNER=spark                          the join stays in Spark
   make demo EVENTS=events.json                    your own recording, in event-time order
   make demo EVENTS=events.json AS_RECORDED=1      in the order of the file, with its disorder
+  make demo UI=1                                  with a page that shows it; everything runs until Ctrl-C
   python -m demo --events-count 100000 --rate max
 
 Exit status: 0 every expected result is there, once; 1 otherwise, or if something failed; 2 invalid arguments or
@@ -81,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     # Still accepted because the previous release moved the join only with this flag. With --runner, the join moves from
     # that runner to the other one.
     parser.add_argument("--move", action="store_true", default=bool(os.environ.get("MOVE")), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--ui",
+        action="store_true",
+        default=bool(os.environ.get("UI")),
+        help="start the control service as well, and keep everything running until Ctrl-C (UI=1)",
+    )
     parser.add_argument("--folder", type=Path, default=Path(".lsb/demo"), help="data and logs (.lsb/demo)")
     return parser
 

@@ -23,7 +23,7 @@ from broker.kafka.client_log import client_logger
 from broker.kafka.topics import data_topic_specs, ensure_topics, state_topic_spec
 from broker.stack import LocalStack
 from broker.stack.parts import parts_folder
-from demo import latency
+from demo import latency, page
 from demo.aligned import row_and_point
 from demo.flow import Flow, parts_in
 from demo.services import ServiceFailed, Services
@@ -66,6 +66,8 @@ class Demo:
             services = Services(self._folder / "services", stack.environment())
             try:
                 right = self._replay_and_verify(services, lines, parts)
+                if self._task.ui:
+                    page.keep_open(services)
             finally:
                 _say("Stop")
                 killed = services.stop()
@@ -132,6 +134,8 @@ class Demo:
             services.start(_TARGET, "joiner", _COMMANDS[self._task.moves_to], "--standby", "--instance", _TARGET)
             services.wait_for(_TARGET, "waiting until it is moved here")
             print(f"a second joiner ({self._task.moves_to}) is on standby: the join will move to it")
+        if self._task.ui:
+            page.open_page(services)
 
     def _replay(self, flow: Flow, parts: int, services: Services) -> None:
         command = [sys.executable, "-m", "simulator", *self._task.replay, f"--journal={self._published}"]

@@ -34,13 +34,13 @@ class Services:
         self._children: dict[str, Child] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self, name: str, *arguments: str) -> None:
-        """Start ``python -m <arguments>`` as the service called ``name``."""
+    def start(self, name: str, *arguments: str, **environment: str) -> None:
+        """Start ``python -m <arguments>`` as the service called ``name``, with further environment variables."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
         # The service may still be running if an earlier demo was killed.
         child.stop(STOP_S)
         child.log.unlink(missing_ok=True)
-        child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment)
+        child.start([sys.executable, "-m", *arguments], folder=Path.cwd(), environment=self._environment | environment)
         self._children[name] = child
 
     def wait_for(self, name: str, words: str) -> None:
@@ -50,6 +50,10 @@ class Services:
         if words not in _text(child.log):
             why = "ended before it was ready" if has_answer else f"was not ready within {READY_S:.0f} s"
             raise ServiceFailed(f"{name} {why}:\n{_end(child.log)}")
+
+    def logged(self, name: str) -> str:
+        """Return what a service has logged so far."""
+        return _text(self._children[name].log)
 
     def check(self) -> None:
         """Raise `ServiceFailed` if a service has exited unexpectedly."""

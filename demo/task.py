@@ -46,6 +46,8 @@ class Wishes(NamedTuple):
     runner: str | None = None
     move: bool = False
     """Whether to move the join from ``runner`` to the other runner. The join always moves if ``runner`` is None."""
+    ui: bool = False
+    """Whether to start the control service, and to keep everything running at the end."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Task:
     """The site where the join starts."""
     moves_to: str | None
     """The site to which the join moves midway through the replay; None if it stays."""
+    ui: bool = False
+    """Whether to start the control service, and to keep everything running at the end."""
 
 
 def read_task(wishes: Wishes) -> Task:
@@ -91,7 +95,7 @@ def read_task(wishes: Wishes) -> Task:
     events = wishes.events or wishes.folder / "events.json"
     replay = _replay_arguments(wishes, pipeline, events)
     moves_to = _OTHER[runner] if wishes.move or wishes.runner is None else None
-    return Task(wishes.folder, events, plan, wishes.rate, replay, runner, moves_to)
+    return Task(wishes.folder, events, plan, wishes.rate, replay, runner, moves_to, wishes.ui)
 
 
 def load_pipeline() -> Pipeline:

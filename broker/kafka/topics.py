@@ -234,10 +234,10 @@ def is_passing(error: KafkaException) -> bool:
     }
 
 
-def topic_facts(admin: AdminClient, names: Sequence[str]) -> dict[str, TopicFacts]:
+def topic_facts(admin: AdminClient, names: Sequence[str], timeout_s: float = _TIMEOUT_S) -> dict[str, TopicFacts]:
     """Return the `TopicFacts` of the topics in ``names``, by name. Topics that do not exist are left out."""
     facts = {}
-    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=_TIMEOUT_S).items():
+    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
         try:
             found = future.result()
         except KafkaException as error:

@@ -43,6 +43,7 @@ _HEADERS: Final = {
 }
 
 _PAGE: Final = "/ui/"
+_ASSETS: Final = "/ui/_nicegui/"
 _PAGE_POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; object-src 'none'; base-uri 'self'; form-action 'self'; "
@@ -84,8 +85,10 @@ class Guard:
         headers = Headers(scope=scope)
         self._check_place(scope, headers)
         _check_body(headers)
-        self._login.check_rate(network_of(scope["client"][0] if scope.get("client") else "unknown"))
         user, is_by_cookie = self._login.user_of(HTTPConnection(scope))
+        # A page consists of many files.
+        if user is None or not scope["path"].startswith(_ASSETS):
+            self._login.check_rate(network_of(scope["client"][0] if scope.get("client") else "unknown"))
         is_public = scope["type"] == "http" and (scope["method"], scope["path"]) in _PUBLIC
         if user is None and not is_public:
             raise Problem(HTTPStatus.UNAUTHORIZED, "log in, or send a token", WWW_Authenticate="Bearer")
@@ -106,11 +109,10 @@ class Guard:
             raise Problem(
                 HTTPStatus.FORBIDDEN, "only TLS is accepted; if a proxy ends it, add its address to control.proxies"
             )
-        if _changes(scope):
-            origin = headers.get("origin", "").lower()
-            if origin and origin != f"{'https' if is_over_tls else 'http'}://{host}":
-                # A proxy that does not pass the name on has the same effect.
-                raise Problem(HTTPStatus.FORBIDDEN, f"the request comes from a page of another site than {host}")
+        origin = headers.get("origin", "").lower()
+        if origin and origin != f"{'https' if is_over_tls else 'http'}://{host}":
+            # A proxy that does not pass the name on has the same effect.
+            raise Problem(HTTPStatus.FORBIDDEN, f"the request comes from a page of another site than {host}")
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         more = dict(_HEADERS)

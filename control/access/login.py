@@ -8,6 +8,8 @@ import secrets
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol
 
+from anyio import CapacityLimiter, to_thread
+
 from control.access.sessions import RateLimit, Sessions
 from control.access.users import Role, User, hash_token
 from control.problem import Problem
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from joiner.runtime.clock import Clock
 
 _BEARER: Final = "bearer "
+_LOGINS_MAX: Final = 2
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +74,8 @@ class Login:
         self._sessions = Sessions(life_s, clock)
         self._requests = RateLimit(burst=200, per_s=50, clock=clock)
         self._attempts = RateLimit(burst=5, per_s=0.1, clock=clock)
+        # A password takes 64 MB to check.
+        self._limiter = CapacityLimiter(_LOGINS_MAX)
 
     def check_rate(self, caller: str) -> None:
         """Raise `Problem` if a caller asks too often."""
@@ -87,6 +92,10 @@ class Login:
             raise Problem(HTTPStatus.UNAUTHORIZED, "the name or the password is wrong")
         _log.info("%s has logged in from %s", user.name, caller)
         return user, self._sessions.begin(user)
+
+    async def log_in_aside(self, name: str, password: str, caller: str) -> tuple[User, str]:
+        """Do the same in a thread. Logins that wait for others take no thread from the other requests."""
+        return await to_thread.run_sync(self.log_in, name, password, caller, limiter=self._limiter)
 
     def set_cookie(self, response: Response, identity: str) -> None:
         """Let a response set the cookie of a session."""

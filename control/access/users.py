@@ -79,8 +79,6 @@ class Users:
         """Read the file. Raises `SettingsError` if it cannot be used, or contains no user."""
         self._file = file
         self._hasher = argon2.PasswordHasher()
-        # A password takes 64 MB to check, so only a few are checked at the same time.
-        self._checks = threading.BoundedSemaphore(2)
         self._nobody = self._hasher.hash(secrets.token_urlsafe())
         self._lock = threading.Lock()
         try:
@@ -97,11 +95,10 @@ class Users:
         has_password = found is not None and found.secret.startswith("$argon2id$")
         # An unknown name takes as long as a wrong password, so that names cannot be found out.
         secret = found.secret if found is not None and has_password else self._nobody
-        with self._checks:
-            try:
-                self._hasher.verify(secret, password[:PASSWORD_LENGTH_MAX].encode(errors="surrogatepass"))
-            except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
-                return None
+        try:
+            self._hasher.verify(secret, password[:PASSWORD_LENGTH_MAX].encode(errors="surrogatepass"))
+        except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
+            return None
         return found.user if found is not None and has_password else None
 
     def with_token(self, token: str) -> User | None:

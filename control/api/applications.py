@@ -26,13 +26,14 @@ class ApplicationStatus(msgspec.Struct):
     """What `joiner status` shows of an application, and how current it is.
 
     ``status``: None if the application has never run. ``rates``: the records a second that each unit consumes.
-    ``read_ms`` and ``trouble``: see `Facts`.
+    ``read_ms``, ``missing``, ``trouble``: see `Facts`.
     """
 
     name: str
     status: Status | None
     rates: list[float]
     read_ms: int | None
+    missing: list[str]
     trouble: str
 
 
@@ -51,7 +52,9 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
     )
     async def application(name: Name) -> Response:
         facts = _watcher(watchers, name).facts
-        return json_response(ApplicationStatus(name, facts.status, facts.rates, facts.read_ms, facts.trouble))
+        return json_response(
+            ApplicationStatus(name, facts.status, facts.rates, facts.read_ms, facts.missing, facts.trouble)
+        )
 
     @routes.get(
         "/{name}/events",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from control.access.guard import network_of
@@ -51,7 +50,7 @@ def session_routes(login: Login) -> APIRouter:
     )
     async def log_in(given: Credentials, request: Request) -> Response:
         caller = request.client.host if request.client else "unknown"
-        user, identity = await run_in_threadpool(login.log_in, given.name, given.password, network_of(caller))
+        user, identity = await login.log_in_aside(given.name, given.password, network_of(caller))
         response = json_response(Identity.of(user))
         login.set_cookie(response, identity)
         return response

@@ -50,10 +50,12 @@ class Followed:
 
     def apply_control(self, value: bytes | None, offset: int, at_ms: int) -> None:
         """Apply a message of the control topic."""
+        is_new = self._timeline.is_new(offset, at_ms)
         if (member := decode_member(value)) is not None:
-            self._apply_member(member, offset, at_ms)
+            self._apply_member(member, offset, at_ms, is_new=is_new)
         elif (record := decode(value)) is not None:
-            self._timeline.apply_move(record, at_ms)
+            if is_new:
+                self._timeline.apply_move(record, at_ms)
         elif decode_notice(value) is not None:
             self._notices.append((value, at_ms))
 
@@ -98,7 +100,7 @@ class Followed:
             self._notices.popleft()
         return describe(self._notices)
 
-    def _apply_member(self, record: MemberRecord, offset: int, at_ms: int) -> None:
+    def _apply_member(self, record: MemberRecord, offset: int, at_ms: int, *, is_new: bool) -> None:
         state = self._sites.setdefault(record.site, SiteState(record.site))
         if offset <= state.read:
             return
@@ -106,7 +108,7 @@ class Followed:
         before = _member(state, record)
         is_adopted = state.apply(record, offset)
         # Whoever is heard for the first time, in what was there at the start, may have joined long before.
-        is_news = self.is_live or not isinstance(record, Heartbeat)
+        is_news = is_new and (self.is_live or not isinstance(record, Heartbeat))
         if is_news and (is_adopted or not isinstance(record, Assignment)):
             self._timeline.apply_member(record, at_ms, before, _member(state, record))
 

@@ -16,18 +16,18 @@ class Overview(msgspec.Struct):
     """An application at a glance.
 
     ``running``: the units whose owner is running, of all its ``units``. ``lag``: the records that they have not
-    consumed. ``rate``: the records that they consume in a second. ``read_ms``: when Kafka last answered, in ms since
-    the epoch, or None. ``trouble``: why the facts cannot be renewed, or an empty string. ``not_served``: units that a
-    runner cannot serve.
+    consumed, or None if that is not known. ``rate``: the records that they consume in a second. ``read_ms``,
+    ``missing``, ``trouble``: see `Facts`. ``not_served``: units that a runner cannot serve.
     """
 
     name: str
     has_run: bool
     units: int
     running: int
-    lag: int
+    lag: int | None
     rate: float
     read_ms: int | None
+    missing: list[str]
     trouble: str
     not_served: list[str]
 
@@ -42,9 +42,10 @@ class Overview(msgspec.Struct):
             has_run=status is not None,
             units=settings.topics.partitions,
             running=sum(unit.state == RUNNING for unit in known),
-            lag=sum(unit.lag for unit in known),
+            lag=facts.lag,
             rate=sum(facts.rates),
             read_ms=facts.read_ms,
+            missing=facts.missing,
             trouble=facts.trouble,
             not_served=[] if status is None else status.not_served,
         )

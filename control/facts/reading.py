@@ -15,13 +15,14 @@ from control.facts.follow import Followed
 from control.facts.timeline import Timeline
 from joiner.runtime.control import TAIL
 from joiner.runtime.kafka.checkpoint_log import TAIL as STATE_TAIL
-from joiner.runtime.kafka.clients import EOF_CODE, describe, is_passing, make_admin, make_consumer
+from joiner.runtime.kafka.clients import EOF_CODE, describe, is_passing, make_admin, make_consumer, timed_out
 from joiner.runtime.membership.presence import Members, read_members
 from joiner.runtime.membership.status.reading import compose_status, sites_of
 from joiner.runtime.membership.status.summary import Status
 
 if TYPE_CHECKING:
     from joiner.runtime.clock import Clock
+    from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 
 _ASK_S: Final = 2.0
@@ -44,14 +45,17 @@ class Facts(msgspec.Struct, frozen=True):
     """What is known of an application.
 
     ``number``: grows with each renewal. ``status``: None if the application has never run. ``rates``: the records a
-    second that each unit consumes. ``read_ms``: when Kafka last answered, in ms since the epoch, or None if it never
-    has. ``trouble``: why the facts cannot be renewed, or an empty string.
+    second that each unit consumes. ``lag``: the records that have not been consumed, or None if that is not known for a
+    unit. ``read_ms``: when the facts were renewed last, in ms since the epoch, or None if they never were. ``missing``:
+    what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
     """
 
     number: int = 0
     status: Status | None = None
     rates: list[float] = []
+    lag: int | None = 0
     read_ms: int | None = None
+    missing: list[str] = []
     trouble: str = "Kafka has not answered yet"
 
 
@@ -72,10 +76,16 @@ class Reading:
         self._searched = set[int]()
         """The units whose partition was read from its beginning."""
         self._passing = ""
-        """The last error of the consumer, if nothing was read since."""
+        """The last error of the consumer, until everything is read to its end again."""
         self._members: Members = {}
-        self._ask_s = clock.monotonic_s()
-        self._behind_since_s: dict[_Place, float] = {}
+        self._refused: list[str] = []
+        """Why the members of some groups are not known."""
+        self._ask_s = self._read_s = clock.monotonic_s()
+        """When to ask Kafka next, and when something was read last."""
+        self._behind: dict[_Place, tuple[int, float]] = {}
+        """The partitions that are not read to their ends: how far they are read, and since when."""
+        self._restarted = set[_Place]()
+        """The partitions whose reading was restarted by a message of the batch in progress."""
 
     def read_until(self, until_s: float, stop: threading.Event) -> None:
         """Read what is appended until then, or until ``stop`` is set."""
@@ -85,6 +95,7 @@ class Reading:
             stop.wait(max(0.0, until_s - self._clock.monotonic_s()))
             return
         while self._clock.monotonic_s() < until_s and not stop.is_set():
+            self._restarted.clear()
             for message in self._consumer.consume(_READ_MAX, _READ_S):
                 self._apply(self._consumer, message)
         self._followed.is_live = self._followed.is_live or not self._unread
@@ -96,6 +107,9 @@ class Reading:
         if self._consumer is None:
             return Facts(read_ms=now_ms, trouble="")
         if not self._followed.is_live:
+            if self._clock.monotonic_s() - self._read_s > 2 * _TIMEOUT_S:
+                places = ", ".join(f"{topic} [{one}]" for topic, one in sorted(self._unread))
+                raise timed_out(f"{places} cannot be read{self._cause()}")
             return None
         followed, settings = self._followed, self._settings
         sites = followed.sites(now_ms)
@@ -103,20 +117,26 @@ class Reading:
             self._ask_s = self._clock.monotonic_s() + _ASK_S
             self._add_control_topic()
             known = sites_of(settings, followed.checkpoints)
-            self._members = read_members(self._admin, settings, known, sites, _TIMEOUT_S)
-        ends, troubles = self._stable_ends()
-        troubles += [followed.unreadable[unit] for unit in sorted(followed.unreadable)]
+            self._refused = []
+            self._members = read_members(self._admin, settings, known, sites, _TIMEOUT_S, self._refused.append)
+        ends, missing = self._stable_ends()
+        missing += self._late(ends) + self._refused
+        missing += [followed.unreadable[unit] for unit in sorted(followed.unreadable)]
+        lags = self._lags(ends)
         followed.sample(self._clock.monotonic_s())
         status = compose_status(
             settings,
             followed.checkpoints,
-            self._lags(ends),
+            [lag or 0 for lag in lags],
             self._members,
             sites,
             followed.notices(now_ms),
             now_s,
         )
-        return Facts(status=status, rates=followed.rates(), read_ms=now_ms, trouble="; ".join(troubles))
+        of_units = [lag for lag, one in zip(lags, followed.checkpoints, strict=True) if one is not None]
+        lag = None if None in of_units else sum(one or 0 for one in of_units)
+        read_ms = round(1000 * self._clock.wall_s())
+        return Facts(status=status, rates=followed.rates(), lag=lag, read_ms=read_ms, missing=missing, trouble="")
 
     def close(self) -> None:
         """Stop reading."""
@@ -126,7 +146,7 @@ class Reading:
     def _open(self) -> None:
         """Start reading, if the application has run."""
         settings = self._settings
-        if settings.state_topic not in topic_facts(self._admin, [settings.state_topic]):
+        if settings.state_topic not in topic_facts(self._admin, [settings.state_topic], _TIMEOUT_S):
             return
         self._consumer = make_consumer(
             settings.kafka,
@@ -141,7 +161,7 @@ class Reading:
     def _add_control_topic(self) -> None:
         """Read the control topic as well, once it exists. Earlier releases have none."""
         place = self._settings.control_topic, 0
-        if place not in self._positions and topic_facts(self._admin, [place[0]]):
+        if place not in self._positions and topic_facts(self._admin, [place[0]], _TIMEOUT_S):
             self._add([place])
 
     def _add(self, places: Iterable[_Place]) -> None:
@@ -161,6 +181,8 @@ class Reading:
     def _apply(self, consumer: Consumer, message: Message) -> None:
         topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
         error = message.error()
+        if (topic, partition) in self._restarted:
+            return  # it was fetched before the restart, and is read again
         if error is None:
             at_ms = int(message.timestamp()[1])
             if topic == self._settings.control_topic:
@@ -177,7 +199,7 @@ class Reading:
 
     def _reached(self, consumer: Consumer, place: _Place, offset: int) -> None:
         """Note how far a partition was read. Read it from its beginning if its last records have no checkpoint."""
-        self._passing = ""
+        self._read_s = self._clock.monotonic_s()
         self._positions[place] = offset
         if offset < self._unread.get(place, 0):
             return
@@ -192,12 +214,16 @@ class Reading:
             self._searched.add(unit)
             self._unread[place] = offset
             low, _ = consumer.get_watermark_offsets(TopicPartition(topic, unit), timeout=_TIMEOUT_S)
-            consumer.seek(TopicPartition(topic, unit, low))
+            if low < offset:
+                # Unlike a seek, this does not wait for the broker.
+                self._restarted.add(place)
+                consumer.incremental_unassign([TopicPartition(topic, unit)])
+                consumer.incremental_assign([TopicPartition(topic, unit, low)])
         else:
             self._unread.pop(place, None)
 
     def _stable_ends(self) -> tuple[dict[_Place, int], list[str]]:
-        """Return the last stable offset of each partition that matters, and what is wrong with the others."""
+        """Return the last stable offset of each partition that matters, and why that of others is not known."""
         checkpoints = self._followed.checkpoints
         inputs = {(topic, unit) for unit, one in enumerate(checkpoints) if one for topic in one.checkpoint.offsets}
         wanted = {TopicPartition(*place): _LATEST for place in inputs | self._positions.keys()}
@@ -205,32 +231,42 @@ class Reading:
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
         )
         ends: dict[_Place, int] = {}
-        troubles = []
+        failed: dict[_Place, KafkaException] = {}
         for asked, future in found.items():
             try:
                 ends[asked.topic, asked.partition] = future.result().offset
             except KafkaException as error:
-                troubles.append(f"{asked.topic} [{asked.partition}]: {describe(error)}")
-        if len(troubles) == len(wanted):
-            raise KafkaException(troubles[0])
-        return ends, troubles + self._behind(ends)
+                failed[asked.topic, asked.partition] = error
+        if failed and not ends:
+            raise next(iter(failed.values()))
+        return ends, [f"{topic} [{one}]: {describe(error)}" for (topic, one), error in failed.items()]
 
-    def _behind(self, ends: dict[_Place, int]) -> list[str]:
-        """Return which of the partitions that are read have not been read to their ends for too long."""
+    def _late(self, ends: dict[_Place, int]) -> list[str]:
+        """Return which of the partitions that are read have not been read any further for too long."""
         now_s = self._clock.monotonic_s()
-        behind = [place for place, at in self._positions.items() if at < ends.get(place, 0)]
-        self._behind_since_s = {place: self._behind_since_s.get(place, now_s) for place in behind}
-        since = self._behind_since_s.items()
-        late = [f"{topic} [{one}]" for (topic, one), since_s in since if now_s - since_s > _TIMEOUT_S]
-        why = f": {self._passing}" if self._passing else ""
-        return [f"{', '.join(sorted(late))} cannot be read{why}"] if late else []
+        behind = {}
+        for place, at in self._positions.items():
+            # The last position may be before the marker of a transaction, which is no message.
+            if at < ends.get(place, 0):
+                before_at, since_s = self._behind.get(place, (at, now_s))
+                behind[place] = (at, since_s if at == before_at else now_s)
+        self._behind = behind
+        if not behind:
+            self._passing = ""
+        late = [f"{topic} [{one}]" for (topic, one), (_, since_s) in behind.items() if now_s - since_s > _TIMEOUT_S]
+        return [f"{', '.join(sorted(late))} cannot be read{self._cause()}"] if late else []
 
-    def _lags(self, ends: dict[_Place, int]) -> list[int]:
-        """Return the number of records that each unit has not consumed yet."""
-        # A checkpoint may be newer than the ends.
-        return [
-            0
-            if one is None
-            else sum(max(0, ends.get((topic, unit), 0) - offset) for topic, offset in one.checkpoint.offsets.items())
-            for unit, one in enumerate(self._followed.checkpoints)
-        ]
+    def _cause(self) -> str:
+        return f": {self._passing}" if self._passing else ""
+
+    def _lags(self, ends: dict[_Place, int]) -> list[int | None]:
+        """Return the number of records that each unit has not consumed yet, or None if an end is not known."""
+        return [None if one is None else _lag(one.checkpoint, ends) for one in self._followed.checkpoints]
+
+
+def _lag(checkpoint: Checkpoint, ends: dict[_Place, int]) -> int | None:
+    places = {(topic, checkpoint.unit): offset for topic, offset in checkpoint.offsets.items()}
+    if not places.keys() <= ends.keys():
+        return None
+    # The checkpoint may be newer than the ends.
+    return sum(max(0, ends[place] - offset) for place, offset in places.items())

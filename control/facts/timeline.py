@@ -67,9 +67,22 @@ class Timeline:
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._number = 0
+        self._control: tuple[int, int] = (-1, -1)
         self._ordered: dict[str, None] = {}
         self._released_ms: dict[tuple[str, int], int] = {}
         self._refused: dict[tuple[str, int, str], None] = {}
+
+    def is_new(self, offset: int, at_ms: int) -> bool:
+        """Return whether a record of the control topic has not been seen, and remember it.
+
+        After a connection was lost, the last records are read a second time. A topic that was created anew begins with
+        small offsets, but later.
+        """
+        before, before_ms = self._control
+        if offset <= before and at_ms <= before_ms:
+            return False
+        self._control = offset, at_ms
+        return True
 
     def apply_member(self, record: MemberRecord, at_ms: int, before: Member | None, after: Member | None) -> None:
         """Apply a record about a site that the site's state has accepted.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 PUBLISH_S: Final = 0.5
 """How often the facts are renewed."""
 
-_SAMPLES_MAX: Final = 1_200
-"""How many samples are kept: those of ten minutes."""
+_SAMPLES_MAX: Final = 120
+"""How many samples are kept: those of a minute."""
 
 _RETRY_S: Final = 1.0
 _RETRY_S_MAX: Final = 30.0
@@ -99,12 +99,11 @@ class Watcher:
                         if not self._stop.is_set() and (facts := reading.facts()) is not None:
                             self._publish(facts)
                             wait_s = _RETRY_S
-            except (KafkaException, SettingsError) as error:
-                self._report(describe(error))
-            except Exception:  # noqa: BLE001 - without this thread, the service would show old facts for good
-                if self._facts.trouble != _DEFECT:
+            except Exception as error:  # noqa: BLE001 - without this thread, the service would show old facts for good
+                is_expected = isinstance(error, KafkaException | SettingsError)
+                if not is_expected and self._facts.trouble != _DEFECT:
                     _log.exception("%s cannot be read", self.settings.application.name)
-                self._report(_DEFECT)
+                self._report(describe(error) if is_expected else _DEFECT)
             self._stop.wait(wait_s)
             wait_s = min(2 * wait_s, _RETRY_S_MAX)
 
@@ -118,7 +117,6 @@ class Watcher:
             # Only this thread changes the timeline.
             self._events = tuple(self._timeline.events)
         self._facts = msgspec.structs.replace(facts, number=self._facts.number + 1)
-        if facts.status is not None and not facts.trouble and facts.read_ms is not None:
-            lag = sum(unit.lag for unit in facts.status.units if unit is not None)
+        if facts.status is not None and not facts.trouble and facts.read_ms is not None and facts.lag is not None:
             with self._lock:
-                self._samples.append(Sample(facts.read_ms, sum(facts.rates), lag))
+                self._samples.append(Sample(facts.read_ms, sum(facts.rates), facts.lag))

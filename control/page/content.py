@@ -9,10 +9,12 @@ from typing import Any, Final
 from control.facts.reading import Facts
 from control.facts.timeline import Event
 from control.facts.watcher import Sample
+from joiner.runtime.membership.presence import RUNNING
 from joiner.runtime.membership.status.summary import UnitSummary
 from joiner.runtime.membership.status.tables import age, span
 
 EVENTS_SHOWN: Final = 100
+_OLD_MS: Final = 15_000
 
 UNIT_COLUMNS: Final = ("unit", "owner", "state", "standbys", "last commit", "lag", "records/s", "held", "frontiers")
 INSTANCE_COLUMNS: Final = ("instance", "site", "serves", "standby of", "warm", "drained")
@@ -108,18 +110,23 @@ def headline(facts: Facts) -> str:
     if status is None:
         return "The application has never run." if not facts.trouble else ""
     known = [unit for unit in status.units if unit is not None]
-    running = sum(unit.state == "running" for unit in known)
-    lag, results = sum(unit.lag for unit in known), sum(unit.pairs + unit.rows for unit in known)
+    running = sum(unit.state == RUNNING for unit in known)
+    results = sum(unit.pairs + unit.rows for unit in known)
+    lag = "not known" if facts.lag is None else f"{facts.lag:,}"
     return (
-        f"{running} of {len(status.units)} units running, {sum(facts.rates):,.0f} records/s, lag {lag:,}, "
+        f"{running} of {len(status.units)} units running, {sum(facts.rates):,.0f} records/s, lag {lag}, "
         f"{results:,} results"
     )
 
 
-def troubles(facts: Facts) -> list[str]:
-    """Return what an operator should look at."""
-    found = [f"These facts are not renewed: {facts.trouble}"] if facts.trouble else []
-    return found + ([] if facts.status is None else facts.status.not_served)
+def troubles(facts: Facts, now_ms: int) -> list[str]:
+    """Return what an operator should look at. ``now_ms``: since the epoch."""
+    found = []
+    if facts.trouble:
+        found.append(f"What is shown is not current: {facts.trouble}")
+    elif facts.read_ms is not None and now_ms - facts.read_ms > _OLD_MS:
+        found.append(f"What is shown was read {age((now_ms - facts.read_ms) / 1e3)} ago")
+    return found + facts.missing + ([] if facts.status is None else facts.status.not_served)
 
 
 def assignments(facts: Facts) -> list[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from control.access.guard import network_of
@@ -66,6 +65,10 @@ def form_routes(login: Login) -> APIRouter:
     async def home() -> Response:
         return RedirectResponse(HOME, HTTPStatus.SEE_OTHER)
 
+    @routes.get("/ui")
+    async def page() -> Response:
+        return RedirectResponse(HOME, HTTPStatus.SEE_OTHER)
+
     @routes.get("/login.css")
     async def style() -> Response:
         return Response(_STYLE, media_type="text/css")
@@ -83,7 +86,7 @@ def form_routes(login: Login) -> APIRouter:
             return _form(Problem(HTTPStatus.BAD_REQUEST, f"the form has more than {_FIELDS_MAX} fields"))
         name, password = given.get("name", [""])[0], given.get("password", [""])[0]
         try:
-            _, identity = await run_in_threadpool(login.log_in, name[:64], password, network_of(caller))
+            _, identity = await login.log_in_aside(name[:64], password, network_of(caller))
         except Problem as problem:
             return _form(problem, name)
         response = RedirectResponse(HOME, HTTPStatus.SEE_OTHER)

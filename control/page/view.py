@@ -7,8 +7,10 @@ Kafka are therefore shown by labels and table cells only, never as HTML or Markd
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from nicegui import ui
@@ -23,17 +25,23 @@ if TYPE_CHECKING:
 MOUNT: Final = "/ui"
 _REFRESH_S: Final = 1.0
 _RECONNECT_S: Final = 10.0
-_CHART_POINTS: Final = 120
 _TITLE: Final = '<h1 style="font-size: 1.25rem; font-weight: 500; line-height: 1.5; margin: 0">LocalStreamBuffer</h1>'
 
-_FOCUSABLE: Final = """
+_SET_UP: Final = """
 for (const table of document.querySelectorAll(".q-table__middle")) {
   table.tabIndex = 0;
   table.setAttribute("role", "region");
   table.setAttribute("aria-label", table.parentElement.querySelector(".q-table__title").textContent);
 }
+window.socket.on("connect_error", () => fetch(location.href).then(() => location.reload()).catch(() => {}));
 """
-"""Lets tables that are wider than the screen be scrolled by keyboard, which Quasar's tables do not."""
+"""Lets tables that are wider than the screen be scrolled by keyboard, which Quasar's tables do not.
+
+Also loads the page again if the service answers but does not know the page any more, as after its restart.
+"""
+
+_LOG_IN: Final = f'location.href = "{LOGIN_PATH}"'
+_TROUBLE: Final = "bg-red-800 text-white rounded px-2 py-1"
 
 
 def mount_page(app: FastAPI, watchers: Mapping[str, Watcher], login: Login) -> None:
@@ -42,7 +50,7 @@ def mount_page(app: FastAPI, watchers: Mapping[str, Watcher], login: Login) -> N
     @ui.page("/", title="LocalStreamBuffer")
     def page(request: Request, application: str = "") -> None:
         chosen = application if application in watchers else next(iter(watchers))
-        _Page(watchers, chosen, login, request.cookies.get(login.cookie, "")).build()
+        _Page(watchers, chosen, login, request).build()
 
     ui.run_with(
         app,
@@ -58,8 +66,8 @@ def mount_page(app: FastAPI, watchers: Mapping[str, Watcher], login: Login) -> N
 class _Page:
     """The page of one browser."""
 
-    def __init__(self, watchers: Mapping[str, Watcher], chosen: str, login: Login, session: str) -> None:
-        self._watchers, self._chosen, self._login, self._session = watchers, chosen, login, session
+    def __init__(self, watchers: Mapping[str, Watcher], chosen: str, login: Login, request: Request) -> None:
+        self._watchers, self._chosen, self._login, self._request = watchers, chosen, login, request
         self._shown = -1
 
     def build(self) -> None:
@@ -73,12 +81,13 @@ class _Page:
                     list(self._watchers),
                     value=self._chosen,
                     label="Application",
-                    on_change=lambda event: ui.navigate.to(f"{MOUNT}/?application={event.value}"),
+                    # NiceGUI puts the path under which it is mounted before this one.
+                    on_change=lambda event: ui.navigate.to(f"/?application={quote(event.value)}"),
                 ).props("dark dense options-dense")
             ui.button("Log out", on_click=self._log_out).props("flat color=white")
         ui.label(self._chosen).classes("text-xl")
         self._headline = ui.label().classes("text-base")
-        self._troubles = ui.column().props('role="alert"')
+        self._troubles = ui.column().props('role="status"')
         with ui.row().classes("w-full"):
             self._rate = _chart("Records a second")
             self._lag = _chart("Lag in records")
@@ -86,21 +95,21 @@ class _Page:
         self._assignments = ui.column()
         self._instances = _table("Instances", content.INSTANCE_COLUMNS, "key")
         self._events = _table("What has happened", content.EVENT_COLUMNS, "key").props("wrap-cells")
-        ui.run_javascript(_FOCUSABLE)
+        ui.run_javascript(_SET_UP)
         self._refresh()
         ui.timer(_REFRESH_S, self._refresh)
 
     def _refresh(self) -> None:
-        if self._login.user_with(self._session) is None:
-            ui.navigate.to(LOGIN_PATH)
+        if self._login.user_of(self._request)[0] is None:
+            ui.run_javascript(_LOG_IN)
             return
         watcher = self._watchers[self._chosen]
         facts = watcher.facts
+        _list_in(self._troubles, content.troubles(facts, round(1000 * time.time())), _TROUBLE)
         if facts.number == self._shown:
             return
         self._shown = facts.number
         self._headline.set_text(content.headline(facts))
-        _list_in(self._troubles, content.troubles(facts), "text-negative text-weight-bold")
         _list_in(self._assignments, content.assignments(facts), "")
         for table, rows in (
             (self._units, content.unit_rows(facts)),
@@ -109,29 +118,29 @@ class _Page:
         ):
             if table.rows != rows:
                 table.rows = rows
-        both = content.series(watcher.samples[-_CHART_POINTS:])
+        both = content.series(watcher.samples)
         for chart, points in zip((self._rate, self._lag), both, strict=True):
             chart.run_chart_method("setOption", {"series": [{"data": points}]})
 
     def _log_out(self) -> None:
-        self._login.end(self._session)
-        ui.navigate.to(LOGIN_PATH)
+        self._login.end(self._request.cookies.get(self._login.cookie, ""))
+        ui.run_javascript(_LOG_IN)
 
 
 def _list_in(column: ui.column, texts: Sequence[str], classes: str) -> None:
-    """Show texts in a column, if they have changed."""
-    shown = [child.text for child in column.default_slot.children if isinstance(child, ui.label)]
-    if shown != list(texts):
-        column.clear()
-        with column:
-            for text in texts:
-                ui.label(text).classes(classes)
+    """Show texts in a column. Only labels whose text differs are changed, so that nothing is read aloud again."""
+    labels = [child for child in column.default_slot.children if isinstance(child, ui.label)]
+    for label, text in zip(labels, texts, strict=False):
+        label.set_text(text)
+    for label in labels[len(texts) :]:
+        label.delete()
+    with column:
+        for text in texts[len(labels) :]:
+            ui.label(text).classes(classes)
 
 
 def _table(title: str, names: Sequence[str], key: str) -> ui.table:
-    columns: list[dict[str, Any]] = [
-        {"name": name, "label": name, "field": name, "align": "left", "sortable": True} for name in names
-    ]
+    columns: list[dict[str, Any]] = [{"name": name, "label": name, "field": name, "align": "left"} for name in names]
     table = ui.table(columns=columns, rows=[], row_key=key, title=title, pagination={"rowsPerPage": 0})
     return table.props("dense hide-pagination").classes("w-full")
 

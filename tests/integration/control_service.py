@@ -7,26 +7,32 @@ import re
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.integration.services import kill, start_service, stop, wait_until
+
+_STOP_S: Final = 10.0
+"""Longer than for the services of the pipeline, because it waits for open requests and for its threads."""
 
 
 class ControlService:
     """A running service. Without a users file, its requests have the token that it has made."""
 
-    def __init__(self, config: Path, log: Path, **environment: str) -> None:
+    def __init__(self, configs: Sequence[Path], log: Path, **environment: str) -> None:
         self.log = log
         given = {"LSB_CONTROL__LISTEN": "127.0.0.1:0", **environment}
-        self.process: subprocess.Popen[bytes] = start_service(
-            "control", "run", "--config", str(config), environment=given, log=log
-        )
-        self.port = int(self._logged(r"listening on http://127\.0\.0\.1:(\d+)"))
-        has_users = "LSB_CONTROL__USERS_FILE" in environment
-        self.token = "" if has_users else Path(self._logged(r"with the token in (\S+), valid")).read_text().strip()
+        files = [argument for config in configs for argument in ("--config", str(config))]
+        self.process: subprocess.Popen[bytes] = start_service("control", "run", *files, environment=given, log=log)
+        try:
+            self.port = int(self._logged(r"listening on http://127\.0\.0\.1:(\d+)"))
+            has_users = "LSB_CONTROL__USERS_FILE" in environment
+            self.token = "" if has_users else Path(self._logged(r"with the token in (\S+), valid")).read_text().strip()
+        except BaseException:
+            self.kill()
+            raise
 
     def get(self, path: str) -> Any:
         """Return what the service answers to a request below ``/api/v1``. Raises `urllib.error.HTTPError`."""
@@ -41,7 +47,7 @@ class ControlService:
 
     def stop(self) -> int:
         """Stop the service and return its exit status."""
-        return stop(self.process)
+        return stop(self.process, deadline_s=_STOP_S)
 
     def kill(self) -> None:
         """Kill the service."""
@@ -63,9 +69,11 @@ class ControlService:
 
 
 @contextmanager
-def control_service(config: Path, folder: Path, name: str = "control", **environment: str) -> Iterator[ControlService]:
-    """Run a service, and kill it at the end if it is still running."""
-    service = ControlService(config, folder / f"{name}.log", **environment)
+def control_service(
+    config: Path, folder: Path, name: str = "control", *more: Path, **environment: str
+) -> Iterator[ControlService]:
+    """Run a service that shows the application of each settings file, and kill it at the end if it still runs."""
+    service = ControlService([config, *more], folder / f"{name}.log", **environment)
     try:
         yield service
     finally:

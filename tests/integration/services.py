@@ -59,12 +59,12 @@ def start_service(module: str, *arguments: str, environment: Mapping[str, str], 
         )
 
 
-def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
-    """Stop a service, once it handles signals. Return its exit status. Raises TimeoutExpired after `STOP_S`."""
+def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM, deadline_s: float = STOP_S) -> int:
+    """Stop a service, once it handles signals. Return its exit status. Raises TimeoutExpired after the deadline."""
     # A signal that arrives while Python is still importing would end the process at once.
     wait_until(lambda: handles(process, number), "the service handles signals")
     process.send_signal(number)
-    return process.wait(STOP_S)
+    return process.wait(deadline_s)
 
 
 def handles(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:

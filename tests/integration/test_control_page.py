@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +18,19 @@ from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import PARTITIONS, Application, application, seeded_entries
 
 PASSWORD: Final = "correct horse battery"  # noqa: S105 - of a test
-_CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _SEEN_MS: Final = 30_000
+
+
+def _find_browser() -> str | None:
+    """Return a browser that runs. On some systems, the command only installs one."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        path = shutil.which(name)
+        if path is not None and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+_CHROMIUM: Final = _find_browser()
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,7 +74,7 @@ class Visitor:
     def log_in(self, password: str = PASSWORD) -> None:
         """Fill in the form by keyboard."""
         self.page.goto("/")
-        expect(self.page.get_by_label("Name")).to_be_focused()
+        expect(self.page.get_by_label("Name")).to_be_focused(timeout=_SEEN_MS)
         self.page.keyboard.type("otto")
         self.page.keyboard.press("Tab")
         self.page.keyboard.type(password)
@@ -87,7 +99,7 @@ def test_a_person_sees_the_units_live(app: Application, control: ControlService,
     visitor = Visitor(browser, control)
     page = visitor.page
     visitor.log_in("wrong password")
-    expect(page.get_by_role("alert")).to_have_text("the name or the password is wrong")
+    expect(page.get_by_role("alert")).to_have_text("the name or the password is wrong", timeout=_SEEN_MS)
     assert visitor.faults() == []
     visitor.errors.clear()  # the browser reports the status 401
     visitor.log_in()
@@ -105,9 +117,10 @@ def test_a_person_sees_the_units_live(app: Application, control: ControlService,
     expect(page.get_by_text(f"0 of {PARTITIONS} units running")).to_be_visible(timeout=_SEEN_MS)
     expect(page.get_by_role("row").filter(has_text="stopped")).to_have_count(PARTITIONS, timeout=_SEEN_MS)
     page.get_by_role("button", name="Log out").click()
-    page.wait_for_url("**/login")
-    page.goto("/ui/")
-    page.wait_for_url("**/login")
+    login = f"http://127.0.0.1:{control.port}/login"
+    page.wait_for_url(login)
+    page.goto("/ui")
+    page.wait_for_url(login)
     assert (visitor.elsewhere, visitor.errors) == ([], [])
 
 
@@ -127,6 +140,8 @@ def test_the_page_serves_phones_and_dark_rooms_and_screen_readers(
             expect(visitor.page.get_by_role("row").filter(has_text="running")).to_have_count(
                 PARTITIONS, timeout=_SEEN_MS
             )
+            # The page makes its tables fit for the keyboard once it is connected.
+            expect(visitor.page.locator(".q-table__middle[tabindex]")).to_have_count(3, timeout=_SEEN_MS)
             assert visitor.faults() == [], name
             width = visitor.page.evaluate("document.documentElement.scrollWidth")
             assert width <= viewport["width"], f"{name}: the page is wider than the screen"
@@ -136,8 +151,29 @@ def test_the_page_serves_phones_and_dark_rooms_and_screen_readers(
     assert joiner.stop() == 0
 
 
-def test_an_open_page_does_not_delay_the_end(app: Application, control: ControlService, browser: Browser) -> None:
-    visitor = Visitor(browser, control)
-    visitor.log_in()
-    expect(visitor.page.get_by_text("The application has never run.")).to_be_visible(timeout=_SEEN_MS)
-    assert control.stop() == 0
+def test_a_trouble_is_shown_and_an_open_page_neither_delays_the_end_nor_outlives_its_session(
+    app: Application, tmp_path: Path, browser: Browser
+) -> None:
+    users = tmp_path / "users"
+    add_user(users, "otto", Role.OPERATOR, PASSWORD)
+    other = tmp_path / "other"
+    other.mkdir()
+    # Nothing listens there.
+    text = app.config.read_text().replace(app.bootstrap, "127.0.0.1:9").replace(app.name, f"{app.name}b")
+    (other / "lsb.toml").write_text(text)
+    more = {"LSB_CONTROL__USERS_FILE": str(users), "LSB_CONTROL__LISTEN": "127.0.0.1:0"}
+    with control_service(app.config, tmp_path, "first", other / "lsb.toml", **more) as control:
+        visitor = Visitor(browser, control, color_scheme="dark")
+        page = visitor.page
+        visitor.log_in()
+        expect(page.get_by_text("The application has never run.")).to_be_visible(timeout=_SEEN_MS)
+        page.get_by_label("Application").click()
+        page.get_by_role("option", name=f"{app.name}b").click()
+        expect(page.get_by_text("What is shown is not current")).to_be_visible(timeout=_SEEN_MS)
+        assert visitor.faults() == []
+        assert control.stop() == 0
+        # The page looks for the service again, which does not know the session any more.
+        more["LSB_CONTROL__LISTEN"] = f"127.0.0.1:{control.port}"
+    with control_service(app.config, tmp_path, "second", **more):
+        page.wait_for_url(f"http://127.0.0.1:{control.port}/login", timeout=_SEEN_MS)
+    visitor.context.close()

@@ -154,9 +154,8 @@ def names_fencing(error: KafkaException) -> bool:
 
 def describe(error: BaseException) -> str:
     """Return the message of an error of any kind, or the name of its type if it has none."""
-    if isinstance(error, KafkaException):
-        return str(error.args[0].str())
-    return str(error) or type(error).__name__
+    fault = error.args[0] if error.args else None
+    return str(fault.str()) if isinstance(fault, KafkaError) else str(error) or type(error).__name__
 
 
 def within(seconds: float, call: Callable[..., object], *arguments: object) -> None:

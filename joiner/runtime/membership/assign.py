@@ -91,8 +91,7 @@ class _Planner:
             self._load[heir] += 1
             self._load[owner] -= 1
             self.owners[unit] = heir
-            if owner:
-                self._note(f"{owner} {self._why_not(owner)}")
+            self._note(f"{owner} {self._why_not(owner)}" if owner else "some units had no owner")
 
     def balance(self) -> None:
         """Move units from the most loaded instances to the least loaded ones until the loads are as equal as possible.
@@ -176,7 +175,7 @@ class _Planner:
         """Return what has changed."""
         for name in sorted(self.silent):
             self._note(f"{name} {self._why_not(name)}")
-        return "; ".join(self._changes) or "standbys"
+        return "; ".join(self._changes) or "other standbys"
 
     def _heir(self, unit: int) -> str | None:
         if not self._able:

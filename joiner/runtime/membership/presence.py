@@ -7,7 +7,7 @@ Which units an instance serves is in its heartbeats. Instances of an older relea
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -38,10 +38,12 @@ def read_members(
     sites: Iterable[str],
     states: Mapping[str, SiteState],
     timeout_s: float = TIMEOUT_S,
+    report: Callable[[str], None] | None = None,
 ) -> Members:
     """Return the current members of each site's consumer group. ``states``: what the control topic says, by site.
 
-    A group that does not exist has no members. Sites whose group cannot be described are omitted.
+    A group that does not exist has no members. Sites whose group cannot be described are omitted, and reported: in the
+    log, unless ``report`` is given.
     """
     groups = {settings.membership_group(site): site for site in sites}
     found: dict[str, dict[str, frozenset[int]]] = {}
@@ -52,7 +54,7 @@ def read_members(
             members = described.result().members
         except KafkaException as error:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                _log.warning("the members of group %r cannot be read: %s", group, describe(error))
+                (report or _log.warning)(f"the members of group {group!r} cannot be read: {describe(error)}")
                 continue
             members = []
         found[groups[group]] = {

@@ -59,7 +59,7 @@ class Served:
         self.watchers: dict[str, Any] = {
             "lsb": SimpleNamespace(
                 settings=settings,
-                facts=Facts(number=5, status=status, rates=[120.0, 0.0], read_ms=1_000_000, trouble=""),
+                facts=Facts(number=5, status=status, rates=[120.0, 0.0], lag=8, read_ms=1_000_000, trouble=""),
                 events=events,
             ),
             "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts(), events=[]),

@@ -38,7 +38,7 @@ def with_standbys() -> Facts:
     found = [AppendedCheckpoint(make_checkpoint(unit=unit), 997_000) for unit in range(2)]
     members = {"process": {"one": frozenset({0}), "two": frozenset({1})}}
     status = compose_status(make_settings(partitions=2), found, [5, 7], members, {"process": state}, [], 1_000.0)
-    return Facts(status=status, rates=[10.4, 0.0], read_ms=1, trouble="")
+    return Facts(status=status, rates=[10.4, 0.0], lag=12, read_ms=1, trouble="")
 
 
 def test_a_unit_has_a_row_with_its_owner_its_standbys_and_how_far_it_is() -> None:
@@ -75,14 +75,17 @@ def test_the_last_events_are_shown_the_newest_first() -> None:
 def test_the_headline_and_the_troubles_say_what_matters() -> None:
     facts = with_standbys()
     assert content.headline(facts) == "1 of 2 units running, 10 records/s, lag 12, 10 results"
-    assert content.troubles(facts) == []
+    assert content.troubles(facts, 15_000) == []
+    assert content.troubles(facts, 20_002) == ["What is shown was read 20 s ago"]
     assert content.assignments(facts) == ["Assignment 4 of process: two has joined"]
     assert content.headline(Facts(trouble="")) == "The application has never run."
     assert content.headline(Facts()) == ""
-    assert content.troubles(Facts()) == ["These facts are not renewed: Kafka has not answered yet"]
+    assert content.troubles(Facts(), 0) == ["What is shown is not current: Kafka has not answered yet"]
     status: Any = facts.status
     halted = msgspec.structs.replace(facts, status=msgspec.structs.replace(status, not_served=["unit 0: not served"]))
-    assert content.troubles(halted) == ["unit 0: not served"]
+    halted = msgspec.structs.replace(halted, missing=["x [0]: no leader"], lag=None)
+    assert content.troubles(halted, 1) == ["x [0]: no leader", "unit 0: not served"]
+    assert "lag not known" in content.headline(halted)
 
 
 def test_the_charts_show_the_samples() -> None:

@@ -283,5 +283,5 @@ def test_old_events_are_forgotten_and_numbers_go_on() -> None:
     assert (events[0].number, events[-1].number) == (6, EVENTS_MAX + 5)
     # After a connection was lost, the topics are read anew, and the numbers go on.
     again = Followed(1, case.timeline, 5.0)
-    again.apply_control(encode(Drain(site="process", instance="one")), 1, 0)
+    again.apply_control(encode(Drain(site="process", instance="one")), 1, at_ms=1)
     assert events[-1].number == EVENTS_MAX + 6

@@ -16,7 +16,7 @@ def served() -> Served:
 
 def test_whoever_has_not_logged_in_is_sent_to_the_form(served: Served) -> None:
     client = served.client(Accept="text/html")
-    for path in ("/", "/ui/", "/ui/anything", "/none"):
+    for path in ("/", "/ui", "/ui/", "/ui/anything", "/none"):
         response = client.get(path, follow_redirects=False)
         assert (response.status_code, response.headers["Location"]) == (303, "/login")
     # A program gets an error instead of a page.

@@ -29,7 +29,7 @@ JOIN = '[[join]]\nname = "j"\nleft = "a"\nright = "b"\noutput = "c"\n'
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with settings and events, and a clean environment. The SIGTERM handler is restored afterwards."""
     for name in list(os.environ):
-        if name.startswith("LSB_") or name in {"EVENTS", "AS_RECORDED", "LOOP", "MOVE", "REBASE", "RUNNER"}:
+        if name.startswith("LSB_") or name in {"EVENTS", "AS_RECORDED", "LOOP", "MOVE", "REBASE", "RUNNER", "UI"}:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     Path("lsb.toml").write_text(JOIN)

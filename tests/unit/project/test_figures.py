@@ -35,10 +35,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "the last 100 events",
                 "The last 1,000 events",
                 "the last 2,000 records",
-                "after 5 s at",
-                "one every 10 s; 200 requests",
+                "bursts of 5 attempts",
+                "within about ten",
             ),
-            *("50 a second. A body", "may have 64 KiB"),
+            *("one every 10 s, and bursts of 200 requests, then 50 a second", "up to 64 KiB"),
         ),
         "docs/db_connector.md": (
             "the 32 MB that",
