@@ -161,6 +161,7 @@ RATIOS: Final = (
     ("plain process", "Flink interval join"),
     *(("plain process", one.name) for one in (PASS_THROUGH, *CEILINGS)),
     *(("Spark stage", one.name) for one in CEILINGS),
+    *(("plain process", name) for name in ("Flink by hand", "Kafka Streams by hand")),
 )
 """The rates to compare."""
 _LATE_RATE: Final = 5_000

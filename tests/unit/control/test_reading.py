@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,9 @@ class Kafka:
         """Partitions from which nothing arrives."""
         self.no_ends = set[tuple[str, int]]()
         """Partitions whose end is not known."""
-        self.errors: list[KafkaError] = []
+        self.errors: list[tuple[str, int, KafkaError]] = []
+        """Errors to report next: the topic and the partition, or an empty string and -1, and the error."""
+        self.before_consume: Callable[[], None] = lambda: None
 
     def create(self, *topics: str) -> None:
         for topic in topics:
@@ -62,7 +65,8 @@ class Kafka:
             del self.places[place.topic, place.partition]
 
     def consume(self, _most: int, _wait_s: float) -> list[Any]:
-        found = [message("", -1, -1, error=error) for error in self.errors]
+        self.before_consume()
+        found = [message(topic, partition, -1, error=error) for topic, partition, error in self.errors]
         self.errors.clear()
         for place, at in list(self.places.items()):
             if place in self.frozen:
@@ -125,17 +129,8 @@ class Case:
         """Read once, some time later, and return the facts."""
         self.clock.now_s += after_s
         stop = threading.Event()
-        consume = self.kafka.consume
-
-        def once(most: int, wait_s: float) -> list[Any]:
-            stop.set()
-            return consume(most, wait_s)
-
-        self.kafka.consume = once  # type: ignore[method-assign] # one read for each look
-        try:
-            self.reading.read_until(self.clock.now_s + 0.01, stop)
-        finally:
-            self.kafka.consume = consume  # type: ignore[method-assign]
+        self.kafka.before_consume = stop.set
+        self.reading.read_until(self.clock.now_s + 0.01, stop)
         return self.reading.facts()
 
     def shown(self, after_s: float = 1.0) -> Facts:
@@ -174,7 +169,7 @@ def test_nothing_is_shown_before_everything_that_was_there_has_been_read(case: C
     case.kafka.logs[STATE, 1] = [checkpoint(1)]
     case.kafka.frozen = {(STATE, 1)}
     assert case.look() is None
-    case.kafka.errors = [KafkaError(KafkaError._TRANSPORT, "the leader is away")]  # noqa: SLF001 - its only name
+    case.kafka.errors = [("", -1, KafkaError(KafkaError._TRANSPORT, "the leader is away"))]  # noqa: SLF001 - its only name
     assert case.look() is None
     with pytest.raises(KafkaException, match=r"state \[1\] cannot be read: the leader is away"):
         case.look(after_s=20.0)
@@ -282,14 +277,7 @@ def test_groups_that_may_not_be_described_are_named(case: Case) -> None:
 def test_an_error_of_a_partition_ends_the_reading(case: Case) -> None:
     case.kafka.create(STATE, CONTROL)
     case.shown()
-    case.kafka.errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "the topic is gone")]
-    broken = case.kafka.consume
-
-    def of_a_partition(most: int, wait_s: float) -> list[Any]:
-        found = broken(most, wait_s)
-        return [message(STATE, 0, -1, error=found[0].error())]
-
-    case.kafka.consume = of_a_partition  # type: ignore[method-assign] # an error that names a partition
+    case.kafka.errors = [(STATE, 0, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "the topic is gone"))]
     with pytest.raises(KafkaException, match="the topic is gone"):
         case.look()
 

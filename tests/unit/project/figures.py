@@ -8,6 +8,7 @@ state them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from statistics import median
@@ -66,11 +67,13 @@ def _benchmarks() -> Iterable[Figure]:
         (min(tuned), max(tuned), median(best), median(tuned)),
     )
     yield Figure(
-        page, "cost it {:.1f} s of CPU time, and Spark {:.1f} s and {:.1f} s.", (cpu[PROCESS], cpu[BEST], cpu[TUNED])
+        page,
+        "A million records cost the plain process {:.1f} s of CPU time, and Spark {:.1f} s and {:.1f} s.",
+        (cpu[PROCESS], cpu[BEST], cpu[TUNED]),
     )
     yield Figure(
         page,
-        "With a topic for each side, Spark with the best settings made {:.1f} times that rate",
+        "With a topic for each side, Spark with the best settings made {:.1f} times the rate that it",
         (_of_rates(TWO_TOPICS, BEST)[0],),
     )
     flink = _of_rates(PROCESS, FLINK)
@@ -94,6 +97,12 @@ def _benchmarks() -> Iterable[Figure]:
         page,
         "makes {:.1f} to {:.1f} and {:.1f} to {:.1f} times the rate of those two, for {:.1f} s of CPU time",
         (min(best), max(best), min(tuned), max(tuned), cpu[STAGE]),
+    )
+    beside = _of_rates(STAGE, PROCESS)
+    yield Figure(
+        page,
+        "one for each core, and made {:.1f} to {:.1f} times the rate of the plain process.",
+        (min(beside), max(beside)),
     )
     narrow, wide = ({"width_ms": width_ms} for width_ms in (100, 1_072))
     excess, results = (contest("widths", FLINK, name, **wide)[0] for name in ("excess", "results"))
@@ -136,7 +145,6 @@ def _benchmarks_of_workloads() -> Iterable[Figure]:
 
 def _benchmarks_of_others() -> Iterable[Figure]:
     page = "docs/benchmarks.md"
-    cpu = {name: _throughput(name, "cpu_s_per_million") for name in (PROCESS, STAGE, FLINK)}
     yield Figure(
         page,
         "its p99 is {:.0f} ms. Spark with the best settings, in micro-batches, has {:.0f} ms, {:.1f} times as much",
@@ -158,21 +166,16 @@ def _benchmarks_of_others() -> Iterable[Figure]:
     )
     yield Figure(
         page,
-        "two processes made {:.2f} times the rate of one in the turn in which both ran, and {:.2f} times in",
+        "Two processes made {:.2f} times the rate of one in the turn in which both ran, and {:.2f} times in",
         (_of_rates("two processes", PROCESS)[0], _kafka("joiner, two processes") / _kafka("joiner")),
     )
     yield Figure(
         page,
-        "costs {:.1f} s of CPU time where the plain process costs {:.1f} s, and {:,.0f} MB of memory where that has "
-        "{:,.0f} MB. Its first result comes after {:.1f} s, and its p99 is {:.0f} ms",
-        (
-            cpu[STAGE],
-            cpu[PROCESS],
-            *(_throughput(name, "memory_bytes") / 1e6 for name in (STAGE, PROCESS)),
-            _throughput(STAGE, "start_s"),
-            _late_ms(STAGE, 1),
-        ),
+        "needs {:,.0f} MB of memory where the plain process needs {:,.0f} MB, and its first result comes after "
+        "{:.1f} s.",
+        (*(_throughput(name, "memory_bytes") / 1e6 for name in (STAGE, PROCESS)), _throughput(STAGE, "start_s")),
     )
+    yield Figure(page, "the former one had a p99 of {:.0f} ms at 5,000", (_late_ms(STAGE, 1),))
     by_hand = "bytewax by hand"
     yield Figure(
         page,
@@ -193,6 +196,38 @@ def _benchmarks_of_others() -> Iterable[Figure]:
         "turn, the rate of the plain process differs by {:.0%}.",
         (max(_rates(PROCESS)) / min(_rates(PROCESS)) - 1,),
     )
+
+
+def _benchmarks_of_the_runs() -> Iterable[Figure]:
+    page = "docs/benchmarks.md"
+    measured = [one for one in contests()["throughput"] if one.get("cpu_s_per_million")]
+    turns = Counter(one["contender"] for one in measured)
+    costs = [contest("throughput", name, "cpu_s_per_million") for name, count in turns.items() if count > 1]
+    yield Figure(
+        page,
+        "The same work cost up to {:.1f} times as much CPU time in one turn as in another",
+        (max(max(cost) / min(cost) for cost in costs),),
+    )
+    yield Figure(
+        page,
+        "other programs took up to {:.0%} of the machine",
+        (max(one.get("foreign_share", 0.0) for one in measured),),
+    )
+    (first,) = (one for one in measured if (one["contender"], one["turn"]) == (PROCESS, 1))
+    yield Figure(
+        page,
+        "the plain process was slowest ({:.0f} thousand records a second, {:.1f} s of CPU time for a million)",
+        (first["records_per_s"] / 1e3, first["cpu_s_per_million"]),
+    )
+    for peer, also in (("Flink by hand", "With Flink, it makes"), (KAFKA_STREAMS[1], "with Kafka Streams,")):
+        ratios = _of_rates(PROCESS, peer)
+        yield Figure(
+            page,
+            also + " {:.0f} thousand records a second, and the plain process {:.1f} to {:.1f} times as many",
+            (_throughput(peer, "records_per_s") / 1e3, min(ratios), max(ratios)),
+        )
+    (one_core,) = _rates("Spark stage, one core")
+    yield Figure(page, "and two instances of the stage {:.2f} times that of one", (_rates(STAGE)[0] / one_core,))
 
 
 OF_UNITS = "pass-through, a transaction for each unit"
@@ -301,6 +336,28 @@ def _speed_of_the_joiner() -> Iterable[Figure]:
         "the joiner processes {:.0f} thousand records a second, {:.2f} times the rate of the fastest pass-through.",
         (compact, compact / _kafka(fastest)),
     )
+    profile = evidence("bench_profile")["figures"]
+    ours, copy = profile["joiner"], profile["pass-through in C"]
+    yield Figure(
+        _SPEED,
+        "cost the joiner {:.1f} s of CPU time and Kafka {:.1f} s, while the pass-through in C costs {:.1f} s and Kafka "
+        "{:.1f} s",
+        tuple(median(run[what] for run in runs) for runs in (ours, copy) for what in ("process_s", "kafka_s")),
+    )
+    steps = {step: median(run["steps"][step] for run in ours) for step in ours[0]["steps"]}
+    yield Figure(
+        _SPEED,
+        "Of its {:.1f} s, composing results takes {:.1f} s, parsing records {:.1f} s, and finding neighbours {:.2f} s.",
+        (
+            median(run["process_s"] for run in ours),
+            *(steps[step] for step in ("computing and composing results", "parsing records", "finding neighbours")),
+        ),
+    )
+    yield Figure(
+        _SPEED, "compress and send, {:.1f} s remain; they were not", (steps["the Kafka client's own threads"],)
+    )
+    whole = [sum(median(run[what] for run in runs) for what in ("process_s", "kafka_s")) for runs in (ours, copy)]
+    yield Figure(_SPEED, "Kafka, the joiner takes {:.1f} times as much CPU time for a record", (whole[0] / whole[1],))
     rates = {name: median(found) for name, found in evidence("bench_batches")["figures"].items()}
     yield Figure(_SPEED, "it joins {:.1f} million records a second", (rates.pop("joiner, results in Arrow"),))
     yield Figure(_SPEED, "without decoding them, processes {:.1f} million", (max(rates.values()),))
@@ -371,6 +428,7 @@ def figures() -> list[Figure]:
         *_benchmarks(),
         *_benchmarks_of_workloads(),
         *_benchmarks_of_others(),
+        *_benchmarks_of_the_runs(),
         *_speed_of_the_engine(),
         *_speed_of_tables(),
         *figures_of_aligned_rows(),

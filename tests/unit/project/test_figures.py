@@ -36,7 +36,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "The last 1,000 events",
                 "the last 2,000 records",
                 "bursts of 5 attempts",
-                "within about ten",
+                "within about ten seconds",
             ),
             *("one every 10 s, and bursts of 200 requests, then 50 a second", "up to 64 KiB"),
         ),
@@ -110,7 +110,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "a condition of the measurement, not a result": {
         "docs/benchmarks.md": (
             *("with 100 ms to each side", "A window for 99 % of the neighbours", "At 5,000 records a second"),
-            *("is 890 ms at 5,000 records a second", "a fifth of a contender's results", "or 99 % of them"),
+            *("of 890 ms at 5,000 records a second", "a fifth of a contender's results", "or 99 % of them"),
             *("Spark is given 10 s more", "up to 5,000 records a second", "At 20,000 records a second"),
             *("the joiner commits every 20 ms", "has batches of 200,000 records"),
         ),
