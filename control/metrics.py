@@ -23,8 +23,8 @@ class Metrics:
 
     def __init__(self, watchers: Mapping[str, Watcher]) -> None:
         self._watchers = watchers
-        self._registry = CollectorRegistry()
-        readings = Readings(self._registry)
+        self.registry = CollectorRegistry()
+        readings = Readings(self.registry)
         readings.gauge(
             "lsb_control_read_timestamp_seconds",
             "When Kafka last answered what was asked about an application, in seconds since the epoch; 0: never.",
@@ -46,7 +46,7 @@ class Metrics:
 
     def exposition(self) -> tuple[bytes, str]:
         """Return the metrics and their media type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def _of_each(self, value: Callable[[Overview], float]) -> Mapping[tuple[str, ...], float]:
         return {(name,): float(value(Overview.of(watcher))) for name, watcher in self._watchers.items()}

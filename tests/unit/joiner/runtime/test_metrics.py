@@ -21,6 +21,7 @@ from connector.metrics import register_metrics as register_connector_metrics
 from connector.progress import Progress as ConnectorProgress
 from connector.session import MqttSession
 from connector.settings import ConnectorSettings
+from control.metrics import Metrics
 from db_connector.metrics import WriteTimes
 from db_connector.metrics import register_metrics as register_db_connector_metrics
 from db_connector.progress import Progress as DbProgress
@@ -39,6 +40,7 @@ from joiner.runtime.task.unit import Unit
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus
 from tests.manual_clock import ManualClock
+from tests.unit.control.served import Served
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, POWER, batch, make_settings, message, record
 from tests.unit.joiner.runtime.runner_parts import idle_loop
 from tests.unit.project.documents import DOCS, rows
@@ -336,7 +338,8 @@ def registries() -> list[CollectorRegistry]:
     WriteTimes(database)
     thread: Any = SimpleNamespace(in_flight=0, writer=SimpleNamespace(failures=0, is_unavailable=False))
     register_db_connector_metrics(database, DbProgress(), thread, lambda: {0: 5})
-    return [runner.telemetry.registry, bridge.registry, database.registry]
+    control = Metrics(Served().watchers)
+    return [runner.telemetry.registry, bridge.registry, database.registry, control.registry]
 
 
 def test_every_metric_is_documented_with_its_type_and_labels_and_no_other() -> None:
