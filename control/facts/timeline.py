@@ -150,11 +150,13 @@ class Timeline:
         if _process(before.checkpoint) == _process(checkpoint) or not _has_owner(checkpoint):
             return
         # A unit that was stopped or moved on purpose may have been without an owner for any time.
-        was_served = _has_owner(before.checkpoint) and not before.checkpoint.stopped
+        had_owner = _has_owner(before.checkpoint)
+        was_served = had_owner and not before.checkpoint.stopped
+        former = f"; before: {before.checkpoint.owner}" if had_owner else ""
         self._add(
             now.appended_ms,
             "owner",
-            f"unit {checkpoint.unit} is served by {checkpoint.owner}; before: {before.checkpoint.owner}",
+            f"unit {checkpoint.unit} is served by {checkpoint.owner}{former}",
             site=checkpoint.site,
             instance=checkpoint.instance,
             unit=checkpoint.unit,

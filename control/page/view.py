@@ -147,7 +147,7 @@ def _table(title: str, names: Sequence[str], key: str) -> ui.table:
 
 def _chart(title: str) -> ui.echart:
     # Colours that can be read on white and on black.
-    axis = {"axisLabel": {"color": "#767b84"}, "splitLine": {"lineStyle": {"color": "#88888844"}}}
+    axis = {"axisLabel": {"color": "#767b84", "hideOverlap": True}, "splitLine": {"lineStyle": {"color": "#88888844"}}}
     with ui.column().classes("w-full sm:w-auto sm:flex-1 gap-0"):
         ui.label(title).classes("text-weight-bold")
         return ui.echart(

@@ -99,7 +99,7 @@ def on_stage(world: World) -> Iterator[None]:
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # Called in the same thread, because no other thread may run now.
         (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
-        (checkpoint_log, "_TAIL", TAIL),
+        (checkpoint_log, "TAIL", TAIL),
         (process_tasks, "_WAIT_S", WAIT_S),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
