@@ -46,22 +46,17 @@ def _unit_row(number: int, unit: UnitSummary | None, standbys: Sequence[str], ra
     held = sum(join.held_left + join.held_right for join in joins) + sum(sum(one.held.values()) for one in aligns)
     frontiers = [span(frontier) for join in joins for frontier in (join.frontier_left, join.frontier_right)]
     frontiers += [f"{stream} {span(frontier)}" for one in aligns for stream, frontier in one.frontiers.items()]
-    return dict(
-        zip(
-            UNIT_COLUMNS,
-            (
-                number,
-                unit.owner,
-                unit.state,
-                ", ".join(standbys),
-                f"{age(unit.committed_s_ago)} ago",
-                unit.lag,
-                round(rate),
-                held,
-                "; ".join(dict.fromkeys(frontiers)),
-            ),
-            strict=True,
-        )
+    return _row(
+        UNIT_COLUMNS,
+        number,
+        unit.owner,
+        unit.state,
+        ", ".join(standbys),
+        f"{age(unit.committed_s_ago)} ago",
+        unit.lag,
+        round(rate),
+        held,
+        "; ".join(dict.fromkeys(frontiers)),
     )
 
 
@@ -77,7 +72,8 @@ def instance_rows(facts: Facts) -> list[Row]:
         warm = [] if assignment is None else assignment.warm
         drained = [] if assignment is None else assignment.drained
         for name in sorted({*serves, *drained, *(one for names in standbys for one in names)}):
-            cells = (
+            row = _row(
+                INSTANCE_COLUMNS,
                 name,
                 site,
                 _numbers(serves.get(name, [])),
@@ -85,7 +81,7 @@ def instance_rows(facts: Facts) -> list[Row]:
                 _numbers(number for number, names in enumerate(warm) if name in names),
                 "yes" if name in drained else "",
             )
-            rows.append({"key": f"{site} {name}"} | dict(zip(INSTANCE_COLUMNS, cells, strict=True)))
+            rows.append({"key": f"{site} {name}"} | row)
     return rows
 
 
@@ -93,13 +89,7 @@ def event_rows(events: Sequence[Event]) -> list[Row]:
     """Return a row for each of the last events, the newest first."""
     return [
         {"key": event.number}
-        | dict(
-            zip(
-                EVENT_COLUMNS,
-                (_moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms)),
-                strict=True,
-            )
-        )
+        | _row(EVENT_COLUMNS, _moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms))
         for event in reversed(events[-EVENTS_SHOWN:])
     ]
 
@@ -142,6 +132,10 @@ def assignments(facts: Facts) -> list[str]:
 def series(samples: Sequence[Sample]) -> tuple[list[list[float]], list[list[float]]]:
     """Return the points of both charts, each with the time in ms: records a second, and lag."""
     return [[one.at_ms, round(one.rate)] for one in samples], [[one.at_ms, one.lag] for one in samples]
+
+
+def _row(columns: Sequence[str], *cells: Any) -> Row:
+    return dict(zip(columns, cells, strict=True))
 
 
 def _numbers(numbers: Any) -> str:

@@ -64,7 +64,7 @@ def current_status(settings: JoinerSettings) -> NotebookStatus | None:
         return None
     with closing(Readers(settings, SystemClock())) as readers:
         status = read_status(admin, readers)
-    return NotebookStatus(**{name: getattr(status, name) for name in status.__struct_fields__})
+    return NotebookStatus(**msgspec.structs.asdict(status))
 
 
 def _print(status: Status, *, as_json: bool, is_watched: bool) -> None:
