@@ -24,7 +24,8 @@ from control.access.login import Login, TokenOfRun
 from control.access.users import Users
 from control.app import make_app
 from control.facts.watcher import Watcher
-from control.page.view import mount_page
+from control.page.frame import mount_pages
+from control.page.pages import PLACES
 from control.settings import split_address
 from joiner.runtime.clock import SystemClock
 
@@ -56,7 +57,7 @@ def serve(applications: Sequence[Settings]) -> int:
         login = Login(directory, settings.session_life / 1e9, f"lsb-session-{port}", clock, is_over_tls=is_over_tls)
         watchers = {one.application.name: Watcher(one, clock) for one in applications}
         app = make_app(watchers, login)
-        mount_page(app, watchers, login)
+        mount_pages(app, PLACES, watchers, login)
         server = _Server(_config(Guard(app, login, frozenset(settings.hosts)), settings))
         server.stop_on_signals()
         at_the_end.callback(_close, watchers.values(), clock)

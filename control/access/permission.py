@@ -1,0 +1,23 @@
+"""Which role a request needs."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from control.access.users import Role, User
+from control.problem import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+
+def user_with_role(connection: HTTPConnection, role: Role) -> User:
+    """Return the user of a request that has passed the `Guard`. Raises `Problem` if the role is not enough."""
+    user: User = connection.state.user
+    if user.role < role:
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"this needs the role {role.name.lower()}, and {user.name} is {user.role.name.lower()}",
+        )
+    return user

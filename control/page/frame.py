@@ -1,0 +1,192 @@
+"""The frame of all pages, made with NiceGUI: who is logged in, which application is shown, and the way to each page.
+
+A page is given the facts once a second, over a WebSocket. NiceGUI was chosen because its assets are in its wheel, so
+that the pages work without the internet, and because they need no front end of our own. It compiles templates in the
+browser, so the pages need ``unsafe-eval``. Texts from Kafka are therefore shown by labels and table cells only, never
+as HTML or Markdown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from nicegui import ui
+
+from control.page import content
+from control.page.form import PATH as LOGIN_PATH
+
+if TYPE_CHECKING:
+    from control.access.login import Login
+    from control.access.users import User
+    from control.facts.watcher import Watcher
+
+MOUNT: Final = "/ui"
+_REFRESH_S: Final = 1.0
+_RECONNECT_S: Final = 10.0
+_TITLE: Final = '<h1 style="font-size: 1.25rem; font-weight: 500; line-height: 1.5; margin: 0">LocalStreamBuffer</h1>'
+
+_SET_UP: Final = """
+for (const table of document.querySelectorAll(".q-table__middle")) {
+  table.tabIndex = 0;
+  table.setAttribute("role", "region");
+  table.setAttribute("aria-label", table.parentElement.querySelector(".q-table__title").textContent);
+}
+window.socket.on("connect_error", () => fetch(location.href).then(() => location.reload()).catch(() => {}));
+"""
+"""Lets tables that are wider than the screen be scrolled by keyboard, which Quasar's tables do not.
+
+Also loads the page again if the service answers but does not know the page any more, as after its restart.
+"""
+
+_LOG_IN: Final = f'location.href = "{LOGIN_PATH}"'
+_TROUBLE: Final = "bg-red-800 text-white rounded px-2 py-1"
+
+
+class Visit(NamedTuple):
+    """A page that a browser has opened. ``path``: of the page. ``request``: the request that opened it."""
+
+    watcher: Watcher
+    user: User
+    path: str
+    request: Request
+
+
+class Section(Protocol):
+    """The content of a page, below its headline."""
+
+    def build(self) -> None:
+        """Make the elements."""
+        ...
+
+    def refresh(self) -> None:
+        """Show what is known now. Called once a second, and only while the user is logged in."""
+        ...
+
+
+class Place(NamedTuple):
+    """A page that the frame leads to. ``path``: below `MOUNT`."""
+
+    path: str
+    title: str
+    make: Callable[[Visit], Section]
+
+
+def mount_pages(app: FastAPI, places: Sequence[Place], watchers: Mapping[str, Watcher], login: Login) -> None:
+    """Add the pages to the service. NiceGUI has one app for each process, so this can be done once only."""
+    for place in places:
+        _add(place, places, watchers, login)
+    ui.run_with(
+        app,
+        mount_path=MOUNT,
+        language="en-US",
+        dark=None,
+        binding_refresh_interval=None,
+        reconnect_timeout=_RECONNECT_S,
+        show_welcome_message=False,
+    )
+
+
+def _add(place: Place, places: Sequence[Place], watchers: Mapping[str, Watcher], login: Login) -> None:
+    @ui.page(place.path, title=f"{place.title} - LocalStreamBuffer")
+    def page(request: Request, application: str = "") -> None:
+        chosen = application if application in watchers else next(iter(watchers))
+        visit = Visit(watchers[chosen], request.state.user, place.path, request)
+        _Page(visit, place, login).build(places, list(watchers))
+
+
+class _Page:
+    """A page of one browser."""
+
+    def __init__(self, visit: Visit, place: Place, login: Login) -> None:
+        self._visit, self._place, self._login = visit, place, login
+        self._name = visit.watcher.settings.application.name
+        self._section = place.make(visit)
+
+    def build(self, places: Sequence[Place], applications: list[str]) -> None:
+        """Make the elements and show the facts in them."""
+        ui.colors(primary="#1d4ed8")
+        with ui.header().classes("items-center"):
+            ui.html(_TITLE, sanitize=False)
+            with ui.element("nav").props('aria-label="Pages"').classes("flex gap-4"):
+                for place in places:
+                    self._link(place)
+            ui.space()
+            if len(applications) > 1:
+                ui.select(
+                    applications,
+                    value=self._name,
+                    label="Application",
+                    # NiceGUI puts the path under which it is mounted before this one.
+                    on_change=lambda event: ui.navigate.to(_target(self._place, event.value)),
+                ).props("dark dense options-dense")
+            ui.button("Log out", on_click=self._log_out).props("flat color=white")
+        ui.label(self._name).classes("text-xl")
+        self._headline = ui.label().classes("text-base")
+        self._troubles = ui.column().props('role="status"')
+        self._section.build()
+        ui.run_javascript(_SET_UP)
+        self._refresh()
+        ui.timer(_REFRESH_S, self._refresh)
+
+    def _link(self, place: Place) -> None:
+        link = ui.link(place.title, _target(place, self._name)).classes("text-white")
+        if place == self._place:
+            link.props('aria-current="page"').classes("text-weight-bold")
+
+    def _refresh(self) -> None:
+        if self._login.user_of(self._visit.request)[0] is None:
+            ui.run_javascript(_LOG_IN)
+            return
+        facts = self._visit.watcher.facts
+        list_in(self._troubles, content.troubles(facts, round(1000 * time.time())), _TROUBLE)
+        self._headline.set_text(content.headline(facts))
+        self._section.refresh()
+
+    def _log_out(self) -> None:
+        self._login.end(self._visit.request.cookies.get(self._login.cookie, ""))
+        ui.run_javascript(_LOG_IN)
+
+
+def _target(place: Place, application: str) -> str:
+    return f"{place.path}?application={quote(application)}"
+
+
+def list_in(column: ui.column, texts: Sequence[str], classes: str) -> None:
+    """Show texts in a column. Only labels whose text differs are changed, so that nothing is read aloud again."""
+    labels = [child for child in column.default_slot.children if isinstance(child, ui.label)]
+    for label, text in zip(labels, texts, strict=False):
+        label.set_text(text)
+    for label in labels[len(texts) :]:
+        label.delete()
+    with column:
+        for text in texts[len(labels) :]:
+            ui.label(text).classes(classes)
+
+
+def table_of(title: str, names: Sequence[str], key: str) -> ui.table:
+    """Make a table without rows. ``key``: the name of the cell that identifies a row."""
+    columns: list[dict[str, Any]] = [{"name": name, "label": name, "field": name, "align": "left"} for name in names]
+    made = ui.table(columns=columns, rows=[], row_key=key, title=title, pagination={"rowsPerPage": 0})
+    return made.props("dense hide-pagination").classes("w-full")
+
+
+def chart_of(title: str) -> ui.echart:
+    """Make a chart of one series over time, without points."""
+    # Colours that can be read on white and on black.
+    axis = {"axisLabel": {"color": "#767b84", "hideOverlap": True}, "splitLine": {"lineStyle": {"color": "#88888844"}}}
+    with ui.column().classes("w-full sm:w-auto sm:flex-1 gap-0"):
+        ui.label(title).classes("text-weight-bold")
+        return ui.echart(
+            {
+                "animation": False,
+                "grid": {"left": 8, "right": 8, "top": 8, "bottom": 8, "containLabel": True},
+                "xAxis": {"type": "time", **axis},
+                "yAxis": {"type": "value", "min": 0, "minInterval": 1, **axis},
+                "series": [{"type": "line", "showSymbol": False, "data": []}],
+                "aria": {"enabled": True, "label": {"description": title}},
+            }
+        ).classes("w-full h-48")
