@@ -12,6 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
+from control.actions.history import Action
+from control.actions.orders import Order
+from control.api.actions import Actions, Plan, action_routes
 from control.api.applications import ApplicationStatus, application_routes
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
@@ -23,13 +26,14 @@ from control.problem import Problem
 
 if TYPE_CHECKING:
     from control.access.login import Login
+    from control.actions.desk import Desk
     from control.facts.watcher import Watcher
 
 _log = logging.getLogger(__name__)
 
 
-def make_app(watchers: Mapping[str, Watcher], login: Login) -> FastAPI:
-    """Return the service, without the `Guard` that must be in front of it. ``watchers``: by application."""
+def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: Login) -> FastAPI:
+    """Return the service, without the `Guard` that must be in front of it. ``watchers``, ``desks``: by application."""
     # The pages that FastAPI has for its description load scripts from other sites.
     app = FastAPI(
         docs_url=None,
@@ -40,9 +44,10 @@ def make_app(watchers: Mapping[str, Watcher], login: Login) -> FastAPI:
     api = APIRouter(prefix="/api/v1")
     api.include_router(session_routes(login))
     api.include_router(application_routes(watchers))
+    api.include_router(action_routes(desks))
     app.include_router(api)
     app.include_router(form_routes(login))
-    describe_with(app, [Overview, ApplicationStatus, Event, Identity], login.cookie)
+    describe_with(app, [Overview, ApplicationStatus, Event, Identity, Order, Plan, Action, Actions], login.cookie)
     metrics = Metrics(watchers)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)

@@ -22,6 +22,7 @@ from broker.settings import SettingsError
 from control.access.guard import Guard
 from control.access.login import Login, TokenOfRun
 from control.access.users import Users
+from control.actions.desk import Desk
 from control.app import make_app
 from control.facts.watcher import Watcher
 from control.page.frame import mount_pages
@@ -56,13 +57,15 @@ def serve(applications: Sequence[Settings]) -> int:
         # Cookies ignore ports, so another service on this host must not use the same name.
         login = Login(directory, settings.session_life / 1e9, f"lsb-session-{port}", clock, is_over_tls=is_over_tls)
         watchers = {one.application.name: Watcher(one, clock) for one in applications}
-        app = make_app(watchers, login)
+        desks = {name: Desk(watcher, clock) for name, watcher in watchers.items()}
+        app = make_app(watchers, desks, login)
         mount_pages(app, PLACES, watchers, login)
         server = _Server(_config(Guard(app, login, frozenset(settings.hosts)), settings))
         server.stop_on_signals()
-        at_the_end.callback(_close, watchers.values(), clock)
-        for watcher in watchers.values():
-            watcher.start()
+        following: list[Watcher | Desk] = [*desks.values(), *watchers.values()]
+        at_the_end.callback(_close, following, clock)
+        for one in following:
+            one.start()
         scheme = "https" if settings.tls_certificate_file is not None else "http"
         if isinstance(directory, TokenOfRun):
             _hand_over(directory.token, at_the_end)
@@ -71,13 +74,13 @@ def serve(applications: Sequence[Settings]) -> int:
     return 0
 
 
-def _close(watchers: Iterable[Watcher], clock: Clock) -> None:
-    """Stop all watchers, and wait for all of them until the same time."""
+def _close(following: Iterable[Watcher | Desk], clock: Clock) -> None:
+    """Stop all watchers and desks, and wait for all of them until the same time."""
     until_s = clock.monotonic_s() + _CLOSE_S
-    for watcher in watchers:
-        watcher.stop()
-    for watcher in watchers:
-        watcher.join(max(0.0, until_s - clock.monotonic_s()))
+    for one in following:
+        one.stop()
+    for one in following:
+        one.join(max(0.0, until_s - clock.monotonic_s()))
 
 
 def _hand_over(token: str, at_the_end: ExitStack) -> None:

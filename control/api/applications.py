@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from control.api.schema import answer, json_response
 from control.facts.overview import Overview
+from control.facts.reading import Supervisor
 from control.facts.timeline import EVENTS_MAX, Event
 from control.problem import Problem
 from joiner.runtime.membership.status.summary import Status
@@ -26,7 +27,7 @@ class ApplicationStatus(msgspec.Struct):
     """What `joiner status` shows of an application, and how current it is.
 
     ``status``: None if the application has never run. ``rates``: the records a second that each unit consumes.
-    ``read_ms``, ``missing``, ``trouble``: see `Facts`.
+    ``supervisors``: the processes that supervise worker processes. ``read_ms``, ``missing``, ``trouble``: see `Facts`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ApplicationStatus(msgspec.Struct):
     read_ms: int | None
     missing: list[str]
     trouble: str
+    supervisors: list[Supervisor]
 
 
 def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
@@ -53,7 +55,15 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
     async def application(name: Name) -> Response:
         facts = _watcher(watchers, name).facts
         return json_response(
-            ApplicationStatus(name, facts.status, facts.rates, facts.read_ms, facts.missing, facts.trouble)
+            ApplicationStatus(
+                name,
+                facts.status,
+                facts.rates,
+                facts.read_ms,
+                facts.missing,
+                facts.trouble,
+                facts.supervisors,
+            )
         )
 
     @routes.get(

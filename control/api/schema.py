@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -26,9 +27,16 @@ def answer(what: str, kind: Any, status: int = 200) -> dict[int | str, dict[str,
     }
 
 
-def json_response(value: Any) -> Response:
-    """Return a response with a value as JSON."""
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def body_of(kind: Any) -> dict[str, Any]:
+    """Return the ``openapi_extra`` of a route whose body is a value of this type."""
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=_TEMPLATE)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def json_response(value: Any, status: HTTPStatus = HTTPStatus.OK, **headers: str) -> Response:
+    """Return a response with a value as JSON. ``headers``: with ``_`` in place of ``-``."""
+    given = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Response(msgspec.json.encode(value), status.value, given, media_type="application/json")
 
 
 def describe_with(app: FastAPI, kinds: Iterable[Any], cookie: str) -> None:

@@ -41,6 +41,16 @@ _Place = tuple[str, int]
 """A topic and a partition."""
 
 
+class Supervisor(msgspec.Struct, frozen=True):
+    """A process that supervises worker processes on its host: how many run, and how many should."""
+
+    site: str
+    instance: str
+    host: str
+    running: int
+    wanted: int
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What is known of an application.
 
@@ -48,6 +58,7 @@ class Facts(msgspec.Struct, frozen=True):
     second that each unit consumes. ``lag``: the records that have not been consumed, or None if that is not known for a
     unit. ``read_ms``: when the facts were renewed last, in ms since the epoch, or None if they never were. ``missing``:
     what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
+    ``supervisors``: those that have reported lately.
     """
 
     number: int = 0
@@ -57,6 +68,7 @@ class Facts(msgspec.Struct, frozen=True):
     read_ms: int | None = None
     missing: list[str] = []
     trouble: str = "Kafka has not answered yet"
+    supervisors: list[Supervisor] = []
 
 
 class Reading:
@@ -136,7 +148,19 @@ class Reading:
         of_units = [lag for lag, one in zip(lags, followed.checkpoints, strict=True) if one is not None]
         lag = None if None in of_units else sum(one or 0 for one in of_units)
         read_ms = round(1000 * self._clock.wall_s())
-        return Facts(status=status, rates=followed.rates(), lag=lag, read_ms=read_ms, missing=missing, trouble="")
+        return Facts(
+            status=status,
+            rates=followed.rates(),
+            lag=lag,
+            read_ms=read_ms,
+            missing=missing,
+            trouble="",
+            supervisors=[
+                Supervisor(site, one.instance, one.host, one.running, one.wanted)
+                for site, state in sorted(sites.items())
+                for one in state.workers.values()
+            ],
+        )
 
     def close(self) -> None:
         """Stop reading."""

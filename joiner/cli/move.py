@@ -75,16 +75,23 @@ def move(settings: JoinerSettings, to: str, requested: list[int] | None, timeout
 
 
 def carry_out(
-    settings: JoinerSettings, to: str, units: list[int], timeout_s: float, clock: Clock, report: Callable[[str], None]
+    settings: JoinerSettings,
+    to: str,
+    units: list[int],
+    timeout_s: float,
+    clock: Clock,
+    report: Callable[[str], None],
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Order:
     """Write an order to move the units to the site ``to``, and wait until the outcome is known for every unit.
 
-    The units must belong to other sites. ``report``: called with a line of text for each step. Raises KafkaException
-    and `broker.kafka.topics.TopicError`.
+    The units must belong to other sites. ``report``: called with a line of text for each step. ``is_cancelled``:
+    whether to withdraw the order for units that have not been released. Raises KafkaException and
+    `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
     with closing(Readers(settings, clock)) as readers:
-        return _Move(readers, to, units, timeout_s, report).run()
+        return _Move(readers, to, units, timeout_s, report, is_cancelled).run()
 
 
 def _is_to_move(unit: int, checkpoint: Checkpoint | None, to: str) -> bool:
@@ -104,13 +111,20 @@ class _Move:
     """Carries out one order to move units, from its first request until the outcome is known for every unit."""
 
     def __init__(
-        self, readers: Readers, to: str, units: list[int], timeout_s: float, report: Callable[[str], None]
+        self,
+        readers: Readers,
+        to: str,
+        units: list[int],
+        timeout_s: float,
+        report: Callable[[str], None],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._readers, self._clock = readers, readers.clock
-        self._report = report
+        self._report, self._is_cancelled = report, is_cancelled
         self._control = ControlLog(readers.settings)
         self._control.begin_now(self._clock)
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
+        self._is_withdrawn = False
         self._next_check_s = 0.0
         # When each unit's checkpoint was first read.
         self._checked_since_s: dict[int, float] = {}
@@ -123,10 +137,16 @@ class _Move:
             try:
                 self._poll()
             except KeyboardInterrupt:
-                self._report("stopped: units that have not been released stay at their current site")
-                self._write(order.cancel("stopped before it was released"))
+                self._withdraw()
+            if self._is_cancelled() and not self._is_withdrawn:
+                self._withdraw()
         self._control.close()
         return order
+
+    def _withdraw(self) -> None:
+        self._is_withdrawn = True
+        self._report("stopped: units that have not been released stay at their current site")
+        self._write(self._order.cancel("stopped before it was released"))
 
     def _poll(self) -> None:
         now_s = self._clock.monotonic_s()

@@ -17,6 +17,7 @@ from control.facts.timeline import Event
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.status.reading import compose_status
 from tests.manual_clock import ManualClock
+from tests.unit.control.audited import Topic, desk_with
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
@@ -64,7 +65,10 @@ class Served:
             ),
             "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts(), events=[]),
         }
-        self.app: FastAPI = make_app(self.watchers, self.login)
+        self.topic = Topic(self.clock)
+        """The audit topic of the application ``lsb``."""
+        self.desks = {name: desk_with(self.topic, watcher) for name, watcher in self.watchers.items()}
+        self.app: FastAPI = make_app(self.watchers, self.desks, self.login)
         self.guarded = Guard(self.app, self.login, frozenset({"Join.Example", "fd00::1"}))
 
     def client(self, token: str | None = None, **headers: str) -> TestClient:

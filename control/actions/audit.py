@@ -1,0 +1,105 @@
+"""The records of the audit topic ``<application>.audit``: who has ordered what and when, and what came of it.
+
+The topic has one partition, so that all services read the records in the same order. This order decides which of two
+requests with the same idempotency key counts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from broker.kafka.topics import TopicSpec
+from control.actions.orders import Order
+from joiner.runtime.settings import JoinerSettings
+
+FORMAT_VERSION: Final = 1
+"""The format version of these records. Readers skip records of a higher version and of unknown kinds."""
+
+DONE: Final = "done"
+FAILED: Final = "failed"
+WITHDRAWN: Final = "withdrawn"
+INTERRUPTED: Final = "interrupted"
+"""The service that carried out the action has ended or was cut off before it could report the outcome."""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):
+    format: int = FORMAT_VERSION
+
+
+class Asked(_Record, frozen=True, kw_only=True):
+    """The user ``by`` has given an order, with an idempotency key. The service ``service`` carries it out.
+
+    ``action``: the id of the action.
+    """
+
+    action: str
+    key: str
+    by: str
+    service: str
+    order: Order
+
+
+class Refused(_Record, frozen=True, kw_only=True):
+    """An order of the user ``by`` was refused, for the reason ``why``. Nothing was done."""
+
+    by: str
+    order: Order
+    why: str
+
+
+class Reported(_Record, frozen=True, kw_only=True):
+    """A step of an action. Without ``text``, it only says that the action is still being carried out."""
+
+    action: str
+    text: str = ""
+
+
+class Ended(_Record, frozen=True, kw_only=True):
+    """An action has ended. ``state``: ``done``, ``failed``, ``withdrawn`` or ``interrupted``."""
+
+    action: str
+    state: str
+    text: str
+
+
+Record = Asked | Refused | Reported | Ended
+
+_decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
+_encoder: Final = msgspec.json.Encoder()
+
+
+class _Format(msgspec.Struct):
+    format: int = 1
+
+
+def encode(record: Record) -> bytes:
+    """Encode a record as JSON."""
+    return _encoder.encode(record)
+
+
+def decode(value: bytes | None) -> Record | None:
+    """Decode a record. Return None for unknown kinds, for newer formats, and for anything unreadable."""
+    try:
+        if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
+            return None
+        return _decoder.decode(value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def audit_topic(settings: JoinerSettings) -> str:
+    """Return the name of an application's audit topic."""
+    return f"{settings.application.name}.audit"
+
+
+def audit_topic_spec(settings: JoinerSettings) -> TopicSpec:
+    """Return the configuration of the audit topic: 90 days, and at most 64 MB."""
+    return TopicSpec(
+        audit_topic(settings),
+        1,
+        settings.topics.replication_factor,
+        {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"},
+        {"retention.ms": "7776000000", "retention.bytes": "67108864", "segment.bytes": "33554432"},
+    )

@@ -1,0 +1,89 @@
+"""What users may order, as it is sent to the service and recorded in the audit topic."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
+
+from broker.wire.records import Name
+from control.access.users import Role
+from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN
+
+UNITS_MAX: Final = 10_000
+
+Unit = Annotated[int, Meta(ge=0, lt=UNITS_MAX, description="The number of a unit.")]
+Site = Annotated[str, Meta(pattern=SITE_PATTERN, description="The name of a site.")]
+Instance = Annotated[str, Meta(min_length=1, max_length=200, description="The name of an instance.")]
+Timeout = Annotated[float, Meta(ge=1, le=600, description="How long to wait for the outcome, in seconds.")]
+Epochs = Annotated[
+    dict[Annotated[str, Meta(max_length=32)], Annotated[int, Meta(ge=0, le=2**53)]],
+    Meta(
+        max_length=64,
+        description=(
+            "By site, the number of the assignment that the user has seen. The order is refused if one of them has "
+            "been replaced since. Sites that are not named may have any assignment."
+        ),
+    ),
+]
+
+
+class _Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower):
+    """An order. ``role``: the least role that may give it."""
+
+    role: ClassVar[Role] = Role.OPERATOR
+
+
+class Move(_Order, frozen=True, kw_only=True):
+    """Move units to another site. ``units``: null means all that are not there yet."""
+
+    to: Site
+    units: Annotated[list[Unit], Meta(min_length=1, max_length=UNITS_MAX)] | None = None
+    epochs: Epochs
+    timeout_s: Timeout = 60.0
+
+
+class Drain(_Order, frozen=True, kw_only=True):
+    """Let an instance have no units any more or, with ``undo``, let it have units again."""
+
+    site: Site
+    instance: Instance
+    undo: bool = False
+    epochs: Epochs
+    timeout_s: Timeout = 60.0
+
+
+class Scale(_Order, frozen=True, kw_only=True):
+    """Let a supervisor run this many worker processes. ``instance``: the supervisor."""
+
+    site: Site
+    instance: Instance
+    processes: Annotated[int, Meta(ge=1, le=PROCESSES_MAX)]
+    epochs: Epochs
+    timeout_s: Timeout = 60.0
+
+
+class ReleaseSilent(_Order, frozen=True, kw_only=True, tag="watermark"):
+    """Write a watermark into an input topic, so that records that wait for a silent stream are joined.
+
+    ``time``: no older record will follow, in the unit of the application's times or as ISO 8601. ``thing`` and
+    ``quantity``: of which records, null means of all. ``topic``: null means ``topics.data``.
+    """
+
+    role: ClassVar[Role] = Role.ADMIN
+
+    time: Annotated[int, Meta(ge=-(2**62), le=2**62)] | Annotated[str, Meta(max_length=40)]
+    thing: Name | None = None
+    quantity: Name | None = None
+    topic: Annotated[str, Meta(max_length=249)] | None = None
+
+
+Order = Move | Drain | Scale | ReleaseSilent
+
+_decoder: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)
+
+
+def decode_order(body: bytes) -> Order:
+    """Decode an order. Raises msgspec.DecodeError or UnicodeDecodeError if it is none."""
+    return _decoder.decode(body)

@@ -1,0 +1,236 @@
+"""What an order would do, whether it can be carried out at present, and how far it is. Depends on facts alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.partitioner import partition_of
+from broker.times import iso_text, parse_time
+from broker.wire.records import Watermark
+from control.actions.orders import Drain, Move, Order, ReleaseSilent, Scale
+from joiner.runtime.membership.presence import NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from control.facts.reading import Facts, Supervisor
+    from joiner.runtime.membership.status.summary import Status
+    from joiner.runtime.settings import JoinerSettings
+
+
+class OrderRefused(Exception):
+    """An order that cannot be carried out at present. The message says why, and what to do."""
+
+
+class Progress(NamedTuple):
+    """How far an action is, in words, and whether it is done."""
+
+    is_done: bool
+    text: str
+
+
+class WatermarkPlan(NamedTuple):
+    """The watermark that an order would write, and to which partitions of which topic."""
+
+    topic: str
+    partitions: list[int]
+    watermark: Watermark
+    time_ns: int
+
+
+def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> list[str]:
+    """Return in sentences what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
+    if isinstance(order, ReleaseSilent):
+        return _watermark_sentences(plan_watermark(order, settings, now_ns), settings)
+    status = _status_of(facts)
+    _check_epochs(order.epochs, status)
+    match order:
+        case Move():
+            units = units_to_move(order, status)
+            return [
+                f"Move {_units(units)} to the site {order.to}, each as soon as its state is built there.",
+                f"A unit for which nobody is ready within {order.timeout_s:g} s stays where it is.",
+            ]
+        case Drain():
+            return _plan_drain(order, status)
+        case Scale():
+            return _plan_scale(order, facts.supervisors, status)
+
+
+def progress(order: Move | Drain | Scale, facts: Facts) -> Progress:
+    """Return how far an order is that has been given."""
+    status = facts.status
+    if status is None:
+        return Progress(is_done=False, text="the application is not known to have run")
+    match order:
+        case Move():
+            wanted = order.units if order.units is not None else range(len(status.units))
+            missing = [unit for unit in wanted if _site_of(status, unit) != order.to]
+            there = f"all units are at {order.to}"
+            return Progress(not missing, f"{_units(missing)} not at {order.to}" if missing else there)
+        case Drain():
+            return _drained(order, status)
+        case Scale():
+            return _scaled(order, facts.supervisors, status)
+
+
+def units_to_move(order: Move, status: Status) -> list[int]:
+    """Return the units that are to be moved. Raises `OrderRefused` if there is none, or if one cannot be moved."""
+    existing = range(len(status.units))
+    wanted = sorted(set(order.units)) if order.units is not None else list(existing)
+    unknown = [unit for unit in wanted if unit not in existing]
+    if unknown:
+        raise OrderRefused(f"there is no unit {_numbers(unknown)}; the units are 0 to {existing[-1]}")
+    if not status.processes.get(order.to):
+        running = ", ".join(sorted(site for site, instances in status.processes.items() if instances)) or "none"
+        raise OrderRefused(
+            f"no instance runs at the site {order.to}: start one there with --standby; sites with instances: {running}"
+        )
+    unowned = [unit for unit in wanted if _has_no_owner(status, unit)]
+    if unowned and order.units is not None:
+        raise OrderRefused(
+            f"{_units(unowned)} has no owner: if it is not being moved, start a joiner with --site {order.to}"
+        )
+    found = [unit for unit in wanted if unit not in unowned and _site_of(status, unit) != order.to]
+    if not found:
+        raise OrderRefused(f"there is nothing to do: all of these units are at {order.to}")
+    return found
+
+
+def plan_watermark(order: ReleaseSilent, settings: JoinerSettings, now_ns: int) -> WatermarkPlan:
+    """Return the watermark to write. Raises `OrderRefused` if no join or align would read it, or would reject it."""
+    topic = settings.topics.data if order.topic is None else order.topic
+    if topic not in settings.input_topics:
+        raise OrderRefused(f"{topic} is no input topic; there is {', '.join(settings.input_topics)}")
+    quantities = _quantities(settings, topic)
+    if order.quantity is not None and not {order.quantity, None} & quantities:
+        known = ", ".join(sorted(filter(None, quantities)))
+        raise OrderRefused(f"nothing reads the quantity {order.quantity} of {topic}; there is {known}")
+    try:
+        time_ns = parse_time(order.time, settings.events.time_unit)
+    except ValueError as error:
+        raise OrderRefused(f"time: {error}") from error
+    skew_ns = settings.application.max_future_skew
+    if time_ns - now_ns > skew_ns:
+        raise OrderRefused(
+            f"time: {iso_text(time_ns)} is more than application.max_future_skew ahead of now, so it would be rejected"
+        )
+    count = settings.topics.partitions
+    partitions = list(range(count)) if order.thing is None else [partition_of(order.thing.encode(), count)]
+    return WatermarkPlan(topic, partitions, Watermark(order.time, order.quantity, order.thing), time_ns)
+
+
+def _watermark_sentences(planned: WatermarkPlan, settings: JoinerSettings) -> list[str]:
+    topic, partitions, watermark, time_ns = planned
+    thing = f"the thing {watermark.thing}" if watermark.thing is not None else "all things"
+    quantity = f"the quantity {watermark.quantity}" if watermark.quantity is not None else "all quantities"
+    where = f"partition {partitions[0]}" if watermark.thing is not None else f"all {len(partitions)} partitions"
+    return [
+        f"Write to {where} of {topic}: for {quantity} of {thing}, no record older than {iso_text(time_ns)} follows.",
+        f"Records that wait for these are joined. Older records that come later are late: see {settings.topics.late}.",
+        "This cannot be undone.",
+    ]
+
+
+def _status_of(facts: Facts) -> Status:
+    if facts.trouble:
+        raise OrderRefused(f"what is known of the application is not current: {facts.trouble}")
+    if facts.status is None:
+        raise OrderRefused("the application has never run: start a joiner first")
+    return facts.status
+
+
+def _check_epochs(epochs: dict[str, int], status: Status) -> None:
+    for site, expected in epochs.items():
+        assignment = status.assignments.get(site)
+        now = 0 if assignment is None else assignment.epoch
+        if now != expected:
+            raise OrderRefused(
+                f"assignment {expected} of {site} has been replaced by {now}: look at the units again, and repeat"
+            )
+
+
+def _plan_drain(order: Drain, status: Status) -> list[str]:
+    serves = status.processes.get(order.site, {})
+    if order.undo:
+        assignment = status.assignments.get(order.site)
+        if assignment is None or order.instance not in assignment.drained:
+            raise OrderRefused(f"{order.instance} is not drained")
+        return [f"Let {order.instance} have units again."]
+    if order.instance not in serves:
+        running = ", ".join(sorted(serves)) or "none"
+        raise OrderRefused(f"there is no instance {order.instance} at site {order.site}; running there: {running}")
+    others = [name for name in serves if name != order.instance and name not in _drained_at(order.site, status)]
+    if not others:
+        raise OrderRefused(f"no other instance at site {order.site} could take over: start one first")
+    units = serves[order.instance]
+    return [
+        f"Hand over {_units(units)} of {order.instance} to {', '.join(sorted(others))}. It keeps running without units."
+    ]
+
+
+def _plan_scale(order: Scale, supervisors: Sequence[Supervisor], status: Status) -> list[str]:
+    known = {one.instance: one for one in supervisors if one.site == order.site}
+    supervisor = known.get(order.instance)
+    if supervisor is None:
+        running = f"running there: {', '.join(sorted(known))}" if known else "start one with `joiner run --processes`"
+        raise OrderRefused(f"there is no supervisor {order.instance} at site {order.site}; {running}")
+    drained = [name for name in _workers(order, status) if name in _drained_at(order.site, status)]
+    more = [f"{', '.join(drained)} is drained, and counts all the same."] if drained else []
+    return [f"Let {order.instance} run {order.processes} worker processes; now {supervisor.running}.", *more]
+
+
+def _drained(order: Drain, status: Status) -> Progress:
+    is_drained = order.instance in _drained_at(order.site, status)
+    if order.undo:
+        return Progress(not is_drained, f"{order.instance} may have units again" if not is_drained else "ordered")
+    instances = status.processes.get(order.site, {})
+    if order.instance not in instances:
+        return Progress(is_drained, f"{order.instance} is not running any more")
+    units = instances[order.instance]
+    return Progress(is_drained and not units, f"{order.instance} serves {_units(units)}")
+
+
+def _scaled(order: Scale, supervisors: Sequence[Supervisor], status: Status) -> Progress:
+    found = [one for one in supervisors if (one.site, one.instance) == (order.site, order.instance)]
+    if not found:
+        return Progress(is_done=False, text=f"{order.instance} is not running")
+    members = len(_workers(order, status))
+    text = f"{members} of {found[0].wanted} worker processes are members"
+    return Progress((members, found[0].wanted) == (order.processes, order.processes), text)
+
+
+def _workers(order: Scale, status: Status) -> list[str]:
+    worker = rf"{re.escape(order.instance)}-\d+"
+    return [name for name in status.processes.get(order.site, {}) if re.fullmatch(worker, name)]
+
+
+def _drained_at(site: str, status: Status) -> Sequence[str]:
+    assignment = status.assignments.get(site)
+    return [] if assignment is None else assignment.drained
+
+
+def _has_no_owner(status: Status, unit: int) -> bool:
+    found = status.units[unit]
+    return found is None or found.state == NOBODY
+
+
+def _site_of(status: Status, unit: int) -> str:
+    """Return the site at which a unit has its owner, or an empty string if it has none."""
+    found = status.units[unit] if unit < len(status.units) else None
+    return "" if found is None or found.state == NOBODY else found.site
+
+
+def _quantities(settings: JoinerSettings, topic: str) -> set[str | None]:
+    """Return the quantities that joins and aligns read from a topic; None: any."""
+    streams = [settings.stream(stream) for operator in settings.operators for stream in operator.streams.values()]
+    return {stream["quantity"] for stream in streams if stream["topic"] == topic}
+
+
+def _units(units: Sequence[int]) -> str:
+    return "no unit" if not units else f"unit{'s' if len(units) > 1 else ''} {_numbers(units)}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,143 @@
+"""``/api/v1/applications/<name>/actions``: orders that change something, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Header, Path, Query, Request
+from starlette.responses import Response
+
+from control.access.permission import user_with_role
+from control.access.users import Role
+from control.actions.desk import Desk, KeyReused, NotTaken
+from control.actions.history import ACTIONS_MAX, Action, Refusal
+from control.actions.orders import Order, decode_order
+from control.actions.plan import OrderRefused
+from control.api.applications import Name
+from control.api.schema import answer, body_of, json_response
+from control.problem import Problem
+
+if TYPE_CHECKING:
+    from control.access.users import User
+
+_TAKEN_AT_ONCE: Final = 8
+
+Id = Annotated[str, Path(max_length=64, description="The id of an action.")]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description=(
+            "Chosen by the caller, anew for each order, and needed unless dry_run is given. If the same user sends the "
+            "same order with the same key again, nothing more happens, and the answer is the action that the first "
+            "request has caused."
+        ),
+    ),
+]
+
+
+class Plan(msgspec.Struct):
+    """What an order would do, in sentences."""
+
+    would: list[str]
+
+
+class Actions(msgspec.Struct):
+    """The last actions and refused orders of an application, the oldest first.
+
+    ``trouble``: why orders cannot be taken at present, or an empty string.
+    """
+
+    actions: list[Action]
+    refusals: list[Refusal]
+    trouble: str
+
+
+def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
+    """Return the routes. ``desks``: by the name of the application."""
+    routes = APIRouter(prefix="/applications/{name}/actions", tags=["actions"])
+    limiter = CapacityLimiter(_TAKEN_AT_ONCE)
+
+    @routes.get("", responses=answer("The actions.", Actions), summary="List what was ordered, and what came of it")
+    async def actions(
+        name: Name, limit: Annotated[int, Query(ge=1, le=ACTIONS_MAX, description="At most this many.")] = ACTIONS_MAX
+    ) -> Response:
+        desk = _desk(desks, name)
+        return json_response(Actions(desk.actions[-limit:], desk.refusals[-limit:], desk.trouble))
+
+    @routes.get("/{action}", responses=answer("The action.", Action), summary="Show an action and its progress")
+    async def action(name: Name, action: Id) -> Response:
+        found = next((one for one in _desk(desks, name).actions if one.id == action), None)
+        if found is None:
+            raise Problem(HTTPStatus.NOT_FOUND, f"no action of this id among the last {ACTIONS_MAX}")
+        return json_response(found)
+
+    @routes.post(
+        "",
+        openapi_extra=body_of(Order),
+        responses={
+            **answer("With dry_run: what the order would do now.", Plan),
+            **answer("The order is being carried out, or was before.", Action, HTTPStatus.ACCEPTED.value),
+        },
+        summary="Order something",
+    )
+    async def order(
+        name: Name,
+        request: Request,
+        key: Key = None,
+        dry_run: Annotated[bool, Query(description="Only check the order, and say what it would do.")] = False,  # noqa: FBT002 - a parameter of the query
+    ) -> Response:
+        # Everybody who is refused learns whether it is for the role before anything about the application.
+        user = user_with_role(request, Role.OPERATOR)
+        desk = _desk(desks, name)
+        given = await _order_in(request)
+        user_with_role(request, given.role)
+        if dry_run:
+            return json_response(Plan(_checked(desk, given)))
+        if key is None:
+            raise Problem(HTTPStatus.BAD_REQUEST, "send a header Idempotency-Key, with a text that you use only once")
+        taken = await to_thread.run_sync(_take, desk, given, key, user, limiter=limiter)
+        return json_response(taken, HTTPStatus.ACCEPTED, Location=f"/api/v1/applications/{name}/actions/{taken.id}")
+
+    return routes
+
+
+async def _order_in(request: Request) -> Order:
+    # Pages of other sites can send forms and texts without asking the browser, but not JSON.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the order as application/json")
+    try:
+        return decode_order(await request.body())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"this is no order: {error}") from error
+
+
+def _checked(desk: Desk, order: Order) -> list[str]:
+    try:
+        return desk.plan(order)
+    except OrderRefused as refused:
+        raise Problem(HTTPStatus.CONFLICT, str(refused)) from refused
+
+
+def _take(desk: Desk, order: Order, key: str, user: User) -> Action:
+    try:
+        return desk.take(order, key, user.name).action
+    except OrderRefused as refused:
+        raise Problem(HTTPStatus.CONFLICT, str(refused)) from refused
+    except KeyReused as error:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    except NotTaken as error:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="5") from error
+
+
+def _desk(desks: Mapping[str, Desk], name: str) -> Desk:
+    if name not in desks:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(desks)}")
+    return desks[name]
