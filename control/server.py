@@ -59,7 +59,7 @@ def serve(applications: Sequence[Settings]) -> int:
         watchers = {one.application.name: Watcher(one, clock) for one in applications}
         desks = {name: Desk(watcher, clock) for name, watcher in watchers.items()}
         app = make_app(watchers, desks, login)
-        mount_pages(app, PLACES, watchers, login)
+        mount_pages(app, PLACES, watchers, desks, login)
         server = _Server(_config(Guard(app, login, frozenset(settings.hosts)), settings))
         server.stop_on_signals()
         following: list[Watcher | Desk] = [*desks.values(), *watchers.values()]

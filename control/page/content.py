@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from control.actions.history import Action, Refusal
 from control.facts.reading import Facts
 from control.facts.timeline import Event
 from control.facts.watcher import Sample
+from control.page.forms import describe
 from joiner.runtime.membership.presence import RUNNING
 from joiner.runtime.membership.status.summary import UnitSummary
 from joiner.runtime.membership.status.tables import age, span
@@ -19,6 +21,7 @@ _OLD_MS: Final = 15_000
 UNIT_COLUMNS: Final = ("unit", "owner", "state", "standbys", "last commit", "lag", "records/s", "held", "frontiers")
 INSTANCE_COLUMNS: Final = ("instance", "site", "serves", "standby of", "warm", "drained")
 EVENT_COLUMNS: Final = ("time (UTC)", "event", "what", "pause")
+ACTION_COLUMNS: Final = ("time (UTC)", "user", "order", "state", "outcome")
 
 Row = dict[str, Any]
 
@@ -94,6 +97,27 @@ def event_rows(events: Sequence[Event]) -> list[Row]:
     ]
 
 
+def action_rows(actions: Sequence[Action], refusals: Sequence[Refusal]) -> list[Row]:
+    """Return a row for each action and each refused order, the newest first."""
+    found = [
+        (
+            one.asked_ms,
+            {"key": one.id}
+            | _row(ACTION_COLUMNS, _moment(one.asked_ms), one.by, describe(one.order), one.state, _last_word(one)),
+        )
+        for one in actions
+    ]
+    found += [
+        (
+            one.at_ms,
+            {"key": f"refused {one.at_ms} {number}"}
+            | _row(ACTION_COLUMNS, _moment(one.at_ms), one.by, describe(one.order), "refused", one.why),
+        )
+        for number, one in enumerate(refusals)
+    ]
+    return [row for _, row in sorted(found, key=lambda pair: pair[0], reverse=True)]
+
+
 def headline(facts: Facts) -> str:
     """Return one sentence about the application."""
     status = facts.status
@@ -132,6 +156,11 @@ def assignments(facts: Facts) -> list[str]:
 def series(samples: Sequence[Sample]) -> tuple[list[list[float]], list[list[float]]]:
     """Return the points of both charts, each with the time in ms: records a second, and lag."""
     return [[one.at_ms, round(one.rate)] for one in samples], [[one.at_ms, one.lag] for one in samples]
+
+
+def _last_word(action: Action) -> str:
+    """Return the outcome of an action or, while it runs, the last step."""
+    return action.text or (action.reports[-1].text if action.reports else "")
 
 
 def _row(columns: Sequence[str], *cells: Any) -> Row:

@@ -21,7 +21,8 @@ from control.page.form import PATH as LOGIN_PATH
 
 if TYPE_CHECKING:
     from control.access.login import Login
-    from control.access.users import User
+    from control.access.users import Role, User
+    from control.actions.desk import Desk
     from control.facts.watcher import Watcher
 
 MOUNT: Final = "/ui"
@@ -43,16 +44,21 @@ Also loads the page again if the service answers but does not know the page any 
 """
 
 _LOG_IN: Final = f'location.href = "{LOGIN_PATH}"'
-_TROUBLE: Final = "bg-red-800 text-white rounded px-2 py-1"
+ALERT: Final = "bg-red-800 text-white rounded px-2 py-1"
 
 
 class Visit(NamedTuple):
-    """A page that a browser has opened. ``path``: of the page. ``request``: the request that opened it."""
+    """A page that a browser has opened. ``role``: of its user at that time. ``request``: that opened it."""
 
     watcher: Watcher
-    user: User
-    path: str
+    desk: Desk
+    role: Role
     request: Request
+    login: Login
+
+    def user(self) -> User | None:
+        """Return the user with the present role, or None if the session has ended."""
+        return self.login.user_of(self.request)[0]
 
 
 class Section(Protocol):
@@ -75,10 +81,23 @@ class Place(NamedTuple):
     make: Callable[[Visit], Section]
 
 
-def mount_pages(app: FastAPI, places: Sequence[Place], watchers: Mapping[str, Watcher], login: Login) -> None:
-    """Add the pages to the service. NiceGUI has one app for each process, so this can be done once only."""
+def mount_pages(
+    app: FastAPI, places: Sequence[Place], watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: Login
+) -> None:
+    """Add the pages to the service. ``watchers``, ``desks``: by application.
+
+    NiceGUI has one app for each process, so this can be done once only.
+    """
+
+    def add(place: Place) -> None:
+        @ui.page(place.path, title=f"{place.title} - LocalStreamBuffer")
+        def page(request: Request, application: str = "") -> None:
+            chosen = application if application in watchers else next(iter(watchers))
+            visit = Visit(watchers[chosen], desks[chosen], request.state.user.role, request, login)
+            _Page(visit, place).build(places, list(watchers))
+
     for place in places:
-        _add(place, places, watchers, login)
+        add(place)
     ui.run_with(
         app,
         mount_path=MOUNT,
@@ -90,19 +109,11 @@ def mount_pages(app: FastAPI, places: Sequence[Place], watchers: Mapping[str, Wa
     )
 
 
-def _add(place: Place, places: Sequence[Place], watchers: Mapping[str, Watcher], login: Login) -> None:
-    @ui.page(place.path, title=f"{place.title} - LocalStreamBuffer")
-    def page(request: Request, application: str = "") -> None:
-        chosen = application if application in watchers else next(iter(watchers))
-        visit = Visit(watchers[chosen], request.state.user, place.path, request)
-        _Page(visit, place, login).build(places, list(watchers))
-
-
 class _Page:
     """A page of one browser."""
 
-    def __init__(self, visit: Visit, place: Place, login: Login) -> None:
-        self._visit, self._place, self._login = visit, place, login
+    def __init__(self, visit: Visit, place: Place) -> None:
+        self._visit, self._place = visit, place
         self._name = visit.watcher.settings.application.name
         self._section = place.make(visit)
 
@@ -138,16 +149,17 @@ class _Page:
             link.props('aria-current="page"').classes("text-weight-bold")
 
     def _refresh(self) -> None:
-        if self._login.user_of(self._visit.request)[0] is None:
+        if self._visit.user() is None:
             ui.run_javascript(_LOG_IN)
             return
         facts = self._visit.watcher.facts
-        list_in(self._troubles, content.troubles(facts, round(1000 * time.time())), _TROUBLE)
+        list_in(self._troubles, content.troubles(facts, round(1000 * time.time())), ALERT)
         self._headline.set_text(content.headline(facts))
         self._section.refresh()
 
     def _log_out(self) -> None:
-        self._login.end(self._visit.request.cookies.get(self._login.cookie, ""))
+        login = self._visit.login
+        login.end(self._visit.request.cookies.get(login.cookie, ""))
         ui.run_javascript(_LOG_IN)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from control.page.actions import ActionsSection
 from control.page.frame import Place
 from control.page.overview import OverviewSection
 
-PLACES: Final = (Place("/", "Overview", OverviewSection),)
+PLACES: Final = (
+    Place("/", "Overview", OverviewSection),
+    Place("/actions", "Actions", ActionsSection),
+)

@@ -6,13 +6,15 @@ import json
 import re
 import subprocess
 import urllib.error
+import urllib.parse
 import urllib.request
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.services import kill, start_service, stop, wait_until
+from tests.integration.services import DEADLINE_S, kill, start_service, stop, wait_until
 
 _STOP_S: Final = 10.0
 """Longer than for the services of the pipeline, because it waits for open requests and for its threads."""
@@ -40,6 +42,33 @@ class ControlService:
         request.add_header("Authorization", f"Bearer {self.token}")
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.load(response)
+
+    def order(self, application: str, order: Any, key: str = "", **query: Any) -> Any:
+        """Order something, with a new idempotency key unless one is given. Return the action, or the plan of a dry run.
+
+        Raises `urllib.error.HTTPError` if it is refused.
+        """
+        path = f"applications/{application}/actions?{urllib.parse.urlencode(query)}"
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/v1/{path}", json.dumps(order).encode())
+        request.add_header("Authorization", f"Bearer {self.token}")
+        request.add_header("Content-Type", "application/json")
+        request.add_header("Idempotency-Key", key or uuid.uuid4().hex)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)
+
+    def actions(self, application: str) -> list[Any]:
+        """Return the last actions, the oldest first."""
+        found: list[Any] = self.get(f"applications/{application}/actions")["actions"]
+        return found
+
+    def outcome(self, application: str, action: str, deadline_s: float = DEADLINE_S) -> Any:
+        """Wait until an action has ended, and return it."""
+
+        def has_ended() -> bool:
+            return bool(self.get(f"applications/{application}/actions/{action}").get("ended_ms"))
+
+        wait_until(has_ended, f"action {action} has ended", deadline_s)
+        return self.get(f"applications/{application}/actions/{action}")
 
     def status(self, application: str) -> Any:
         """Return the status of an application, or None if it has never run."""

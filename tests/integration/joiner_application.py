@@ -36,6 +36,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.integration.services import (
     DEADLINE_S,
     ROOT,
+    STOP_S,
     ends_of,
     kill_with_children,
     read_topic,
@@ -48,6 +49,8 @@ from tests.integration.services import (
 PARTITIONS = 3
 SPARK_STARTS_S = 120.0
 """The deadline for Spark, whose first batch takes twenty seconds, and longer on a busy machine."""
+SPARK_STOPS_S = 14.0
+"""How long a stage may take to stop: it exits by force after 12 s, and its JVM needs a moment to notice."""
 _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
@@ -170,6 +173,8 @@ class Joiner:
     log: Path
     patience_s: float = DEADLINE_S
     """How long to wait for a log line. Spark starts slowly when other tests also run Spark."""
+    stop_s: float = STOP_S
+    """How long it may take to stop."""
 
     def text(self) -> str:
         """Return the log so far."""
@@ -200,7 +205,7 @@ class Joiner:
 
     def stop(self) -> int:
         """Stop the joiner. Return the exit status."""
-        return stop(self.process)
+        return stop(self.process, deadline_s=self.stop_s)
 
     def kill(self) -> None:
         """Kill the joiner and its children, because a Spark driver has a JVM and workers."""
@@ -285,7 +290,8 @@ class Application:
         log = self.folder / f"joiner-{len(self.started)}.log"
         given = ["--config", str(self.config), "--instance", instance, *arguments]
         process = start_service(module, command or self.runner, *given, environment=environment, log=log)
-        joiner = Joiner(process, log, SPARK_STARTS_S if (command or self.runner) == "spark" else DEADLINE_S)
+        is_spark = (command or self.runner) == "spark"
+        joiner = Joiner(process, log, SPARK_STARTS_S, SPARK_STOPS_S) if is_spark else Joiner(process, log)
         self.started.append(joiner)
         return joiner
 

@@ -60,7 +60,8 @@ def facts_of(
         state.apply(Drain(site="process", instance=drained), 2)
     status = compose_status(settings_of(), found, [0, 0], members, {"process": state}, [], 1_000.0)
     supervisors = [Supervisor("process", "host", "a", running, running)]
-    return Facts(**{"number": 5, "status": status, "trouble": "", "supervisors": supervisors} | changes)
+    given: dict[str, Any] = {"number": 5, "status": status, "trouble": "", "supervisors": supervisors}
+    return Facts(**given | changes)
 
 
 class Topic:

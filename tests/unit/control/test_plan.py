@@ -81,7 +81,9 @@ def test_only_units_elsewhere_are_moved() -> None:
 def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
     status = facts_of().status
     assert status is not None
-    units = [msgspec.structs.replace(status.units[0], state="nobody"), status.units[1]]
+    first, second = status.units
+    assert first is not None
+    units = [msgspec.structs.replace(first, state="nobody"), second]
     status = msgspec.structs.replace(status, units=units)
     assert units_to_move(Move(to="spark", epochs={}), status) == [1]
     with pytest.raises(OrderRefused, match="unit 0 has no owner"):
