@@ -1,0 +1,130 @@
+"""The page on which users give orders, and see what came of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from nicegui import run, ui
+
+from control.access.users import Role
+from control.actions.desk import KeyReused, NotTaken
+from control.actions.plan import OrderRefused
+from control.page import content, forms
+from control.page.frame import ALERT, Visit, list_in, table_of
+
+if TYPE_CHECKING:
+    from control.actions.desk import Desk
+    from control.actions.orders import Order
+    from control.facts.reading import Facts
+
+_SHOWN_MAX: Final = 50
+_YES: Final = "yes"
+
+
+class ActionsSection:
+    """See `control.page.frame.Section`."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self._desk: Desk = visit.desk
+        self._kinds = [kind for kind, order in forms.KINDS.items() if order.role <= visit.role]
+        self._inputs: dict[str, Any] = {}
+
+    def build(self) -> None:
+        """See `Section`."""
+        if self._kinds:
+            with ui.row().classes("w-full items-start"):
+                self._kind = ui.select(self._kinds, value=self._kinds[0], label="Order", on_change=self._show_fields)
+                self._kind.classes("w-full sm:w-80")
+                self._fields = ui.row().classes("items-start")
+                ui.button("Check", on_click=self._check).props("unelevated")
+            self._show_fields()
+        else:
+            ui.label(f"Orders need the role {Role.OPERATOR.name.lower()}.")
+        self._alerts = ui.column().props('role="alert"')
+        self._actions = table_of("What was ordered", content.ACTION_COLUMNS, "key").props("wrap-cells")
+
+    def refresh(self) -> None:
+        """See `Section`."""
+        rows = content.action_rows(self._desk.actions, self._desk.refusals)[:_SHOWN_MAX]
+        if self._actions.rows != rows:
+            self._actions.rows = rows
+        self._offer(self._visit.watcher.facts)
+
+    def _show_fields(self) -> None:
+        self._fields.clear()
+        self._inputs = {}
+        kind = self._kind.value
+        with self._fields:
+            if kind == forms.MOVE:
+                self._choose("to", "To site")
+                self._write("units", "Units (all if empty)")
+            elif kind == forms.RELEASE:
+                self._write("time", "Nothing older will come than")
+                self._write("thing", "Thing (all if empty)")
+                self._choose("quantity", "Quantity (all if empty)")
+                self._choose("topic", "Topic (the data topic if empty)")
+            else:
+                self._choose("instance", "Supervisor" if kind == forms.SCALE else "Instance")
+                if kind == forms.SCALE:
+                    self._inputs["processes"] = ui.number("Worker processes", min=1, precision=0, format="%d")
+        self._offer(self._visit.watcher.facts)
+
+    def _choose(self, name: str, label: str) -> None:
+        self._inputs[name] = ui.select([], label=label, clearable=True).classes("w-full sm:w-56")
+
+    def _write(self, name: str, label: str) -> None:
+        self._inputs[name] = ui.input(label).classes("w-full sm:w-56")
+
+    def _offer(self, facts: Facts) -> None:
+        """Offer what there is now to choose from."""
+        if not self._kinds:
+            return
+        for name, options in forms.options(self._kind.value, facts, self._visit.watcher.settings).items():
+            chosen = self._inputs[name]
+            if chosen.options != options:
+                chosen.set_options(options, value=chosen.value if chosen.value in options else None)
+
+    async def _check(self) -> None:
+        fields = {name: given.value for name, given in self._inputs.items()}
+        desk, watcher = self._desk, self._visit.watcher
+        try:
+            order = forms.order_of(self._kind.value, fields, watcher.facts)
+            would = await run.io_bound(desk.plan, order) or []
+        except OrderRefused as refused:
+            self._tell(str(refused))
+            return
+        self._tell("")
+        await self._confirm(order, would)
+
+    async def _confirm(self, order: Order, would: Sequence[str]) -> None:
+        # Clicking twice sends the same key.
+        key = uuid.uuid4().hex
+        with ui.dialog().props('aria-label="Confirm the order"') as dialog, ui.card():
+            ui.label(f"{forms.describe(order)}?").classes("text-lg")
+            for sentence in would:
+                ui.label(sentence)
+            with ui.row():
+                ui.button("Do it", on_click=lambda: dialog.submit(_YES)).props("unelevated")
+                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
+        answer = await dialog
+        dialog.delete()
+        if answer == _YES:
+            await self._order(order, key)
+
+    async def _order(self, order: Order, key: str) -> None:
+        # The role may have changed since the page was opened.
+        user = self._visit.user()
+        if user is None or user.role < order.role:
+            self._tell(f"this needs the role {order.role.name.lower()}: log in again")
+            return
+        try:
+            await run.io_bound(self._desk.take, order, key, user.name)
+        except (OrderRefused, NotTaken, KeyReused) as error:
+            self._tell(str(error))
+        self.refresh()
+
+    def _tell(self, why: str) -> None:
+        list_in(self._alerts, [why] if why else [], ALERT)

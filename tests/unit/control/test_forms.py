@@ -1,0 +1,85 @@
+"""Does a filled form become the order that it says?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from control.actions.orders import Drain, Move, Order, ReleaseSilent, Scale
+from control.actions.plan import OrderRefused
+from control.page.forms import DRAIN, MOVE, RELEASE, SCALE, UNDO, describe, order_of, units_of
+from tests.unit.control.audited import facts_of
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "order", "words"),
+    [
+        (MOVE, {"to": "spark"}, Move(to="spark", epochs={"process": 3}), "move all units to spark"),
+        (
+            MOVE,
+            {"to": "spark", "units": "1, 0"},
+            Move(to="spark", units=[0, 1], epochs={"process": 3}),
+            "move units 0, 1 to spark",
+        ),
+        (
+            DRAIN,
+            {"instance": "process one"},
+            Drain(site="process", instance="one", epochs={"process": 3}),
+            "drain one at process",
+        ),
+        (
+            UNDO,
+            {"instance": "process a name with spaces"},
+            Drain(site="process", instance="a name with spaces", undo=True, epochs={"process": 3}),
+            "end the drain of a name with spaces at process",
+        ),
+        (
+            SCALE,
+            {"instance": "process host", "processes": 3.0},
+            Scale(site="process", instance="host", processes=3, epochs={"process": 3}),
+            "run 3 worker processes under host at process",
+        ),
+        (RELEASE, {"time": "-5", "thing": ""}, ReleaseSilent(time=-5), "watermark -5 for everything"),
+        (
+            RELEASE,
+            {"time": "2019-04-01T00:00:00Z", "thing": "R0815", "quantity": "torque"},
+            ReleaseSilent(time="2019-04-01T00:00:00Z", thing="R0815", quantity="torque"),
+            "watermark 2019-04-01T00:00:00Z for thing R0815 and quantity torque",
+        ),
+    ],
+)
+def test_a_form_becomes_an_order(kind: str, fields: dict[str, Any], order: Order, words: str) -> None:
+    assert order_of(kind, fields, facts_of()) == order
+    assert describe(order) == words
+
+
+def test_a_move_rests_on_the_assignments_of_the_sites_that_its_units_leave() -> None:
+    order = order_of(MOVE, {"to": "spark", "units": "1"}, facts_of(("process", "spark")))
+    assert order == Move(to="spark", units=[1], epochs={})
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "why"),
+    [
+        (MOVE, {}, "to"),
+        (MOVE, {"to": "Spark!"}, "to"),
+        (MOVE, {"to": "spark", "units": "one"}, "units: 'one' is no number"),
+        (MOVE, {"to": "spark", "units": "5-3"}, "units: '5-3' is no range"),
+        (MOVE, {"to": "spark", "units": "0-999999"}, "units: '0-999999' is no range"),
+        (DRAIN, {}, "choose an instance"),
+        (SCALE, {"instance": "process host"}, "processes"),
+        (SCALE, {"instance": "process host", "processes": 0}, "processes"),
+        (SCALE, {"instance": "process host", "processes": 2.5}, "processes"),
+        (RELEASE, {}, "time: say up to when"),
+        (RELEASE, {"time": "5", "thing": "x" * 300}, "thing"),
+    ],
+)
+def test_a_form_that_is_not_filled_says_what_is_missing(kind: str, fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(OrderRefused, match=why.replace("$", ".")):
+        order_of(kind, fields, facts_of())
+
+
+def test_numbers_of_units_are_read_as_people_write_them() -> None:
+    assert units_of("") is None
+    assert units_of(" 3 ,0-2  7") == [0, 1, 2, 3, 7]
