@@ -13,6 +13,7 @@ with imports_of("lsb-control", "control"):
     import control.access.users as access
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
+    from control.roles import Role
     from control.server import serve
     from control.settings import Settings, check_access, check_applications
 
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run the service")
     add = commands.add_parser("add", help="add a user to control.users_file")
     add.add_argument("name", metavar="NAME")
-    roles = [role.name.lower() for role in access.Role]
+    roles = [role.name.lower() for role in Role]
     add.add_argument("--role", choices=roles, required=True, help=", ".join(roles))
     add.add_argument("--token", action="store_true", help="for a program: print a new token, ask for no password")
     for command in (run, add):
@@ -76,7 +77,7 @@ def _add(settings: Settings, given: argparse.Namespace) -> int:
     file = settings.control.users_file
     if file is None:
         raise SettingsError("control.users_file is missing: name the file to which the user is to be added")
-    token = access.add_user(file, given.name, access.Role[given.role.upper()], None if given.token else _password())
+    token = access.add_user(file, given.name, Role[given.role.upper()], None if given.token else _password())
     if token is not None:
         print(token)
     print(f"{given.name} was added to {file}", file=sys.stderr)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from anyio import CapacityLimiter, to_thread
 
 from control.access.sessions import RateLimit, Sessions
-from control.access.users import Role, User, hash_token
+from control.access.users import User, hash_token
 from control.problem import Problem
+from control.roles import Role
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

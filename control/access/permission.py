@@ -5,8 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from control.access.users import Role, User
+from control.access.users import User
 from control.problem import Problem
+from control.roles import Role
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

@@ -21,13 +21,13 @@ import secrets
 import stat
 import threading
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
 import argon2
 
 from broker.settings import SettingsError
+from control.roles import Role
 
 PASSWORD_LENGTH_MIN: Final = 12
 PASSWORD_LENGTH_MAX: Final = 1_000
@@ -39,17 +39,6 @@ _TOKEN_HASH: Final = re.compile(r"sha256\$[0-9a-f]{64}")
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _log = logging.getLogger(__name__)
-
-
-class Role(IntEnum):
-    """What a user may do. Each role may also do what the roles below it may do."""
-
-    VIEWER = 1
-    """See everything except the contents of records."""
-    OPERATOR = 2
-    """Change where units run and how many processes there are, and see the contents of records."""
-    ADMIN = 3
-    """Change what is read and written: put records back, write watermarks, retry failed units."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Takes orders for an application, carries them out, and knows what came of those of all services.
+"""Accepts orders for an application, carries them out, and knows what came of those of all services.
 
 An order counts once it is read back from the audit topic, so all services agree on what was ordered, and a repeated
 request finds the action that it has caused. If a service dies, the others find that its actions are not reported any
@@ -43,15 +43,15 @@ _AGREE_S: Final = 2 * APPEND_S + 5.0
 _log = logging.getLogger(__name__)
 
 
-class NotTaken(Exception):
-    """An order that was not taken for a reason that will pass. The message says why."""
+class NotAccepted(Exception):
+    """An order that was not accepted for a reason that will pass. The message says why."""
 
 
 class KeyReused(Exception):
     """The idempotency key belongs to another order of the same user."""
 
 
-class Taken(NamedTuple):
+class Accepted(NamedTuple):
     """An action. ``is_new``: whether this request has caused it."""
 
     action: Action
@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
 
 class Desk:
-    """Takes the orders for an application. Thread-safe."""
+    """Accepts the orders for an application. Thread-safe."""
 
     def __init__(self, watcher: Watcher, clock: Clock, open_log: type[AuditLog] = AuditLog) -> None:
         self._watcher, self._clock = watcher, clock
@@ -92,7 +92,7 @@ class Desk:
 
     @property
     def trouble(self) -> str:
-        """Why orders cannot be taken at present, or an empty string."""
+        """Why orders cannot be accepted at present, or an empty string."""
         return "" if self._is_current else self._trouble
 
     def start(self) -> None:
@@ -111,18 +111,18 @@ class Desk:
         """Return in sentences what an order would do now. Raises `OrderRefused`."""
         return plan(order, self._watcher.facts, self._watcher.settings, round(self._clock.wall_s() * 1e9))
 
-    def take(self, order: Order, key: str, by: str) -> Taken:
-        """Take an order of the user ``by``, or return the action that the same request has caused before.
+    def accept(self, order: Order, key: str, by: str) -> Accepted:
+        """Accept an order of the user ``by``, or return the action that the same request has caused before.
 
-        Returns once the order is recorded, after 25 s at most. Raises `OrderRefused`, `NotTaken` and `KeyReused`.
+        Returns once the order is recorded, after 25 s at most. Raises `OrderRefused`, `NotAccepted` and `KeyReused`.
         """
         with self._asking:
             if (action := self._with_key(order, by, key)) is not None:
-                return Taken(action, is_new=False)
+                return Accepted(action, is_new=False)
             if not self._is_current or self._stop.is_set():
-                raise NotTaken(f"orders cannot be taken at present: {self._trouble}")
+                raise NotAccepted(f"orders cannot be accepted at present: {self._trouble}")
             if len(self._performing) >= RUNNING_MAX:
-                raise NotTaken(f"{RUNNING_MAX} actions are running already: wait until one has ended")
+                raise NotAccepted(f"{RUNNING_MAX} actions are running already: wait until one has ended")
             try:
                 self.plan(order)
             except OrderRefused as refused:
@@ -133,7 +133,7 @@ class Desk:
             try:
                 self._log.append(asked)
             except (KafkaException, TopicError) as error:
-                raise NotTaken(
+                raise NotAccepted(
                     f"the order may not have been recorded: {describe(error)}; repeat it with the same idempotency key"
                 ) from error
             return self._agreed(order, by, key, name)
@@ -145,18 +145,18 @@ class Desk:
             raise KeyReused("this idempotency key belongs to another order; use a new one")
         return action
 
-    def _agreed(self, order: Order, by: str, key: str, name: str) -> Taken:
+    def _agreed(self, order: Order, by: str, key: str, name: str) -> Accepted:
         """Wait until the order has been read back, and return the action that counts."""
         until_s = self._clock.monotonic_s() + _AGREE_S
         with self._changed:
             while self._history.with_key(by, key) is None:
                 is_over = self._stop.is_set() or self._clock.monotonic_s() > until_s
                 if not self._changed.wait(timeout=0.5) and is_over:
-                    raise NotTaken("the order was recorded, but cannot be read back; repeat it with the same key")
+                    raise NotAccepted("the order was recorded, but cannot be read back; repeat it with the same key")
         action = self._with_key(order, by, key)
         if action is None:
-            raise NotTaken("so many orders were given that this one is forgotten; look at the units")
-        return Taken(action, is_new=action.id == name)
+            raise NotAccepted("so many orders were given that this one is forgotten; look at the units")
+        return Accepted(action, is_new=action.id == name)
 
     def _note_refusal(self, refused: Refused) -> None:
         try:
@@ -172,7 +172,7 @@ class Desk:
                 self.turn()
             except (KafkaException, TopicError) as error:
                 self._fail(describe(error))
-            except Exception:  # noqa: BLE001 - without this thread, no order could be taken any more
+            except Exception:  # noqa: BLE001 - without this thread, no order could be accepted any more
                 _log.exception("the audit topic of %s cannot be read", self._watcher.settings.application.name)
                 self._fail("an error in this program; whoever runs it finds the cause in its log")
         self._log.close(1.0)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.wire.records import Name
-from control.access.users import Role
+from control.roles import Role
 from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN
 
 UNITS_MAX: Final = 10_000

@@ -12,19 +12,19 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from starlette.responses import Response
 
 from control.access.permission import user_with_role
-from control.access.users import Role
-from control.actions.desk import Desk, KeyReused, NotTaken
+from control.actions.desk import Desk, KeyReused, NotAccepted
 from control.actions.history import ACTIONS_MAX, Action, Refusal
 from control.actions.orders import Order, decode_order
 from control.actions.plan import OrderRefused
 from control.api.applications import Name
 from control.api.schema import answer, body_of, json_response
 from control.problem import Problem
+from control.roles import Role
 
 if TYPE_CHECKING:
     from control.access.users import User
 
-_TAKEN_AT_ONCE: Final = 8
+_ACCEPTED_AT_ONCE: Final = 8
 
 Id = Annotated[str, Path(max_length=64, description="The id of an action.")]
 Key = Annotated[
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct):
 class Actions(msgspec.Struct):
     """The last actions and refused orders of an application, the oldest first.
 
-    ``trouble``: why orders cannot be taken at present, or an empty string.
+    ``trouble``: why orders cannot be accepted at present, or an empty string.
     """
 
     actions: list[Action]
@@ -62,7 +62,7 @@ class Actions(msgspec.Struct):
 def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
     """Return the routes. ``desks``: by the name of the application."""
     routes = APIRouter(prefix="/applications/{name}/actions", tags=["actions"])
-    limiter = CapacityLimiter(_TAKEN_AT_ONCE)
+    limiter = CapacityLimiter(_ACCEPTED_AT_ONCE)
 
     @routes.get("", responses=answer("The actions.", Actions), summary="List what was ordered, and what came of it")
     async def actions(
@@ -102,8 +102,10 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
             return json_response(Plan(_checked(desk, given)))
         if key is None:
             raise Problem(HTTPStatus.BAD_REQUEST, "send a header Idempotency-Key, with a text that you use only once")
-        taken = await to_thread.run_sync(_take, desk, given, key, user, limiter=limiter)
-        return json_response(taken, HTTPStatus.ACCEPTED, Location=f"/api/v1/applications/{name}/actions/{taken.id}")
+        accepted = await to_thread.run_sync(_accept, desk, given, key, user, limiter=limiter)
+        return json_response(
+            accepted, HTTPStatus.ACCEPTED, Location=f"/api/v1/applications/{name}/actions/{accepted.id}"
+        )
 
     return routes
 
@@ -126,14 +128,14 @@ def _checked(desk: Desk, order: Order) -> list[str]:
         raise Problem(HTTPStatus.CONFLICT, str(refused)) from refused
 
 
-def _take(desk: Desk, order: Order, key: str, user: User) -> Action:
+def _accept(desk: Desk, order: Order, key: str, user: User) -> Action:
     try:
-        return desk.take(order, key, user.name).action
+        return desk.accept(order, key, user.name).action
     except OrderRefused as refused:
         raise Problem(HTTPStatus.CONFLICT, str(refused)) from refused
     except KeyReused as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-    except NotTaken as error:
+    except NotAccepted as error:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="5") from error
 
 

@@ -128,7 +128,7 @@ class Reading:
         if self._clock.monotonic_s() >= self._ask_s:
             self._ask_s = self._clock.monotonic_s() + _ASK_S
             self._add_control_topic()
-            known = sites_of(settings, followed.checkpoints)
+            known = sites_of(settings, followed.checkpoints, sites)
             self._refused = []
             self._members = read_members(self._admin, settings, known, sites, _TIMEOUT_S, self._refused.append)
         ends, missing = self._stable_ends()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nicegui import run, ui
 
-from control.access.users import Role
-from control.actions.desk import KeyReused, NotTaken
+from control.actions.desk import KeyReused, NotAccepted
 from control.actions.plan import OrderRefused
 from control.page import content, forms
 from control.page.frame import ALERT, Visit, list_in, table_of
+from control.roles import Role
 
 if TYPE_CHECKING:
     from control.actions.desk import Desk
@@ -94,9 +94,9 @@ class ActionsSection:
             order = forms.order_of(self._kind.value, fields, watcher.facts)
             would = await run.io_bound(desk.plan, order) or []
         except OrderRefused as refused:
-            self._tell(str(refused))
+            self._alert(str(refused))
             return
-        self._tell("")
+        self._alert("")
         await self._confirm(order, would)
 
     async def _confirm(self, order: Order, would: Sequence[str]) -> None:
@@ -118,13 +118,13 @@ class ActionsSection:
         # The role may have changed since the page was opened.
         user = self._visit.user()
         if user is None or user.role < order.role:
-            self._tell(f"this needs the role {order.role.name.lower()}: log in again")
+            self._alert(f"this needs the role {order.role.name.lower()}: log in again")
             return
         try:
-            await run.io_bound(self._desk.take, order, key, user.name)
-        except (OrderRefused, NotTaken, KeyReused) as error:
-            self._tell(str(error))
+            await run.io_bound(self._desk.accept, order, key, user.name)
+        except (OrderRefused, NotAccepted, KeyReused) as error:
+            self._alert(str(error))
         self.refresh()
 
-    def _tell(self, why: str) -> None:
+    def _alert(self, why: str) -> None:
         list_in(self._alerts, [why] if why else [], ALERT)

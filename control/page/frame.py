@@ -21,9 +21,10 @@ from control.page.form import PATH as LOGIN_PATH
 
 if TYPE_CHECKING:
     from control.access.login import Login
-    from control.access.users import Role, User
+    from control.access.users import User
     from control.actions.desk import Desk
     from control.facts.watcher import Watcher
+    from control.roles import Role
 
 MOUNT: Final = "/ui"
 _REFRESH_S: Final = 1.0

@@ -13,7 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from control.access.users import Role, add_user
+from control.access.users import add_user
+from control.roles import Role
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import Application
 

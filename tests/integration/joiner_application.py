@@ -172,9 +172,8 @@ class Joiner:
     process: subprocess.Popen[bytes]
     log: Path
     patience_s: float = DEADLINE_S
-    """How long to wait for a log line. Spark starts slowly when other tests also run Spark."""
+    """How long to wait for a log line. Spark starts slowly when other tests also run Spark, and stops slowly."""
     stop_s: float = STOP_S
-    """How long it may take to stop."""
 
     def text(self) -> str:
         """Return the log so far."""
@@ -290,8 +289,8 @@ class Application:
         log = self.folder / f"joiner-{len(self.started)}.log"
         given = ["--config", str(self.config), "--instance", instance, *arguments]
         process = start_service(module, command or self.runner, *given, environment=environment, log=log)
-        is_spark = (command or self.runner) == "spark"
-        joiner = Joiner(process, log, SPARK_STARTS_S, SPARK_STOPS_S) if is_spark else Joiner(process, log)
+        patience_s = (SPARK_STARTS_S, SPARK_STOPS_S) if (command or self.runner) == "spark" else ()
+        joiner = Joiner(process, log, *patience_s)
         self.started.append(joiner)
         return joiner
 
@@ -329,6 +328,12 @@ class Application:
     def unit_of(self, thing: str) -> int:
         """Return the unit of a thing."""
         return partition_of(thing.encode(), self.partitions)
+
+    def outsider(self, unit: int) -> Producer:
+        """Return a new producer that has initialised a unit's transactional id."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": f"{self.name}-{unit}"})
+        producer.init_transactions(DEADLINE_S)
+        return producer
 
     def checkpoints(self) -> dict[int, Checkpoint]:
         """Return the newest checkpoint of each unit that has one."""
@@ -393,10 +398,7 @@ class Application:
             joiner.kill()
         names = [
             *(self.topic(kind) for kind in TOPICS),
-            f"{self.name}.state",
-            f"{self.name}.control",
-            f"{self.name}.other",
-            f"{self.name}.elsewhere",
+            *(f"{self.name}.{kind}" for kind in ("state", "control", "audit", "other", "elsewhere")),
             *(f"{self.name}.elsewhere.{kind}" for kind in TOPICS),
         ]
         for future in self.admin().delete_topics(names, operation_timeout=DEADLINE_S).values():
@@ -425,13 +427,6 @@ def refusal(app: Application, *arguments: str, **environment: str) -> str:
     assert joiner.ends() == 1, joiner.text()
     assert "Traceback" not in joiner.text()
     return joiner.text()
-
-
-def outsider(app: Application, unit: int) -> Producer:
-    """Return a new producer that has initialised a unit's transactional id."""
-    producer = Producer({"bootstrap.servers": app.bootstrap, "transactional.id": f"{app.name}-{unit}"})
-    producer.init_transactions(DEADLINE_S)
-    return producer
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
     application,
-    outsider,
     run_once,
     seeded_entries,
 )
@@ -93,7 +92,7 @@ def test_in_flight_writes_of_an_older_owner_are_refused_once_the_unit_is_claimed
 def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: Application) -> None:
     run_once(app, 65, 300)
     older = BelatedOwner(app.bootstrap, f"{app.name}-0")
-    outsider(app, 0)
+    app.outsider(0)
     assert older.write(app.topic("out"), b"R1", b'{"id":"belated"}') == KafkaError.NO_ERROR
     again = app.start()
     again.wait_for_units()

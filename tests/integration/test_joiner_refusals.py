@@ -16,7 +16,6 @@ from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
     application,
-    outsider,
     refusal,
     run_once,
     seeded_entries,
@@ -31,7 +30,7 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
 
 def claim_as(app: Application, unit: int, **changes: str) -> None:
     """Claim the unit as another runner would, by writing its checkpoint with these changes."""
-    producer = outsider(app, unit)
+    producer = app.outsider(unit)
     found = app.checkpoints()[unit]
     changed = msgspec.structs.replace(found, **changes)
     assert isinstance(changed, Checkpoint)
@@ -116,7 +115,7 @@ def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Appli
     joiner = app.start()
     joiner.wait_for_units()
     for unit in range(PARTITIONS):
-        outsider(app, unit)
+        app.outsider(unit)
     app.produce(seeded_entries(27, 600))
     app.wait_until_through()
     assert joiner.text().count("claiming it again") == PARTITIONS
@@ -170,7 +169,7 @@ def test_a_state_topic_that_cannot_be_understood_is_refused(app: Application, va
     run_once(app, 31, 200)
     found = app.checkpoints()[0]
     newer = json.loads(encode(found)) | {"format": 99}
-    producer = outsider(app, 0)
+    producer = app.outsider(0)
     producer.begin_transaction()
     producer.produce(f"{app.name}.state", value or json.dumps(newer).encode(), checkpoint_key(0).encode(), 0)
     producer.commit_transaction(DEADLINE_S)
@@ -182,7 +181,7 @@ def test_a_state_topic_that_cannot_be_understood_is_refused(app: Application, va
 
 def test_a_damaged_snapshot_is_refused(app: Application) -> None:
     run_once(app, 32)
-    producer = outsider(app, 1)
+    producer = app.outsider(1)
     producer.begin_transaction()
     for slot in (0, 1):
         producer.produce(f"{app.name}.state", b"damaged", f"1/{slot}/0".encode(), 1)

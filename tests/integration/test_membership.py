@@ -21,7 +21,6 @@ from tests.integration.joiner_application import (
     Entry,
     application,
     flowing,
-    outsider,
 )
 from tests.integration.services import DEADLINE_S, topic_reader, wait_until
 
@@ -114,7 +113,7 @@ def test_of_two_supervisors_of_the_same_name_the_one_that_started_first_ends(app
 def test_the_load_is_observed_while_a_unit_has_an_open_transaction(app: Application) -> None:
     app.create_topics()
     app.produce(Entry("thing", b"{}", partition=0) for _ in range(7))
-    producer = outsider(app, 0)
+    producer = app.outsider(0)
     with closing(topic_reader(app.bootstrap, app.name)) as consumer:
         group = consumer.consumer_group_metadata()
     for offset in (3, 5):

@@ -28,7 +28,6 @@ from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
     application,
-    outsider,
     refusal,
     run_once,
     seeded_entries,
@@ -158,7 +157,7 @@ def test_state_of_a_newer_release_is_refused_as_such_whatever_its_structure(app:
             state = read_state(readers, unit)
         newest = state.manifests()[0]
         serial, slot = newest.serial + 1, (newest.serial + 1) % 2
-        producer = outsider(app, unit)
+        producer = app.outsider(unit)
         producer.begin_transaction()
         # A key that is not valid UTF-8 must not break any reader of the topic.
         producer.produce(topic, b"junk", b"\xff\xfe", unit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -93,7 +92,7 @@ class MemoryLog:
 
     def read(self, _wait_s: float) -> list[Audited]:
         """See `AuditLog`."""
-        time.sleep(0.001)
+        threading.Event().wait(0.001)
         new = self._topic.values[self._at :]
         found = [(self._at + number, decode(value), at_ms) for number, (value, at_ms) in enumerate(new)]
         self._at += len(new)

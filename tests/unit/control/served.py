@@ -10,10 +10,11 @@ from starlette.testclient import TestClient
 
 from control.access.guard import Guard
 from control.access.login import Login
-from control.access.users import Role, User
+from control.access.users import User
 from control.app import make_app
 from control.facts.reading import Facts
 from control.facts.timeline import Event
+from control.roles import Role
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.status.reading import compose_status
 from tests.manual_clock import ManualClock

@@ -108,7 +108,7 @@ def test_each_order_needs_its_role(served: Served, user: str, body: Any, status:
         ),
     ],
 )
-def test_what_cannot_be_taken_is_refused_with_a_reason(
+def test_what_cannot_be_accepted_is_refused_with_a_reason(
     served: Served, body: bytes, key: str | None, media_type: str, status: int, reason: str
 ) -> None:
     headers = {"Content-Type": media_type} | ({} if key is None else {"Idempotency-Key": key})

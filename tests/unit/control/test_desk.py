@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from control.actions.audit import Asked, Refused
-from control.actions.desk import ABANDONED_S, RUNNING_MAX, Desk, KeyReused, NotTaken, Taken
+from control.actions.desk import ABANDONED_S, RUNNING_MAX, Accepted, Desk, KeyReused, NotAccepted
 from control.actions.history import Action
 from control.actions.orders import Move, Order
 from control.actions.perform import Outcome
@@ -25,12 +25,12 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     made.let_end.set()
 
 
-def take(desk: Desk, order: Order = MOVE, key: str = "k", by: str = "otto") -> Taken:
-    """Take an order while the desk makes its turns in another thread."""
-    return together(desk, lambda: desk.take(order, key, by))[0]
+def accept(desk: Desk, order: Order = MOVE, key: str = "k", by: str = "otto") -> Accepted:
+    """Accept an order while the desk makes its turns in another thread."""
+    return together(desk, lambda: desk.accept(order, key, by))[0]
 
 
-def together(desk: Desk, *calls: Callable[[], Taken]) -> list[Taken]:
+def together(desk: Desk, *calls: Callable[[], Accepted]) -> list[Accepted]:
     """Make calls at the same time while the desk makes its turns."""
     found: list[Any] = [None] * len(calls)
 
@@ -65,8 +65,8 @@ def ended(desk: Desk, number: int = -1) -> Action:
 
 def test_an_order_is_recorded_carried_out_and_its_outcome_is_recorded(office: Office) -> None:
     desk = office.desk()
-    taken = take(desk)
-    assert (taken.is_new, taken.action.state, taken.action.by) == (True, "running", "otto")
+    accepted = accept(desk)
+    assert (accepted.is_new, accepted.action.state, accepted.action.by) == (True, "running", "otto")
     wait_until(lambda: office.performed == [MOVE], "it is carried out")
     office.means[0].report("unit 0: released")
     office.let_end.set()
@@ -77,18 +77,18 @@ def test_an_order_is_recorded_carried_out_and_its_outcome_is_recorded(office: Of
 
 def test_the_same_request_again_is_the_same_action(office: Office) -> None:
     desk = office.desk()
-    first = take(desk)
-    again = take(desk)
+    first = accept(desk)
+    again = accept(desk)
     assert (again.action.id, again.is_new) == (first.action.id, False)
     office.let_end.set()
     ended(desk)
-    assert take(desk).action.state == "done"
+    assert accept(desk).action.state == "done"
     assert len(office.performed) == 1
 
 
 def test_many_equal_requests_at_once_are_one_action(office: Office) -> None:
     desk = office.desk()
-    found = together(desk, *[lambda: desk.take(MOVE, "k", "otto")] * 8)
+    found = together(desk, *[lambda: desk.accept(MOVE, "k", "otto")] * 8)
     assert len({one.action.id for one in found}) == 1
     assert sum(one.is_new for one in found) == 1
 
@@ -103,7 +103,7 @@ def test_the_same_request_to_two_services_happens_once(office: Office) -> None:
     second.turn()
     wait_until(lambda: len(office.performed) == 1, "one of them carries it out")
     assert [action.id for action in second.actions] == ["a"]
-    assert second.take(MOVE, "k", "otto") == Taken(second.actions[0], is_new=False)
+    assert second.accept(MOVE, "k", "otto") == Accepted(second.actions[0], is_new=False)
     office.let_end.set()
     assert ended(second).state == "done"
     assert len(office.performed) == 1
@@ -111,17 +111,17 @@ def test_the_same_request_to_two_services_happens_once(office: Office) -> None:
 
 def test_a_key_is_not_used_for_two_orders(office: Office) -> None:
     desk = office.desk()
-    take(desk)
+    accept(desk)
     with pytest.raises(KeyReused, match="belongs to another order"):
-        desk.take(Move(to="spark", units=[0], epochs={}), "k", "otto")
-    assert take(desk, by="ada").is_new
+        desk.accept(Move(to="spark", units=[0], epochs={}), "k", "otto")
+    assert accept(desk, by="ada").is_new
 
 
 def test_a_refusal_is_recorded_and_nothing_is_done(office: Office) -> None:
     desk = office.desk()
     order = Move(to="green", epochs={})
     with pytest.raises(OrderRefused, match="no instance runs at the site green"):
-        desk.take(order, "k", "otto")
+        desk.accept(order, "k", "otto")
     (record,) = office.topic.records()
     assert isinstance(record, Refused)
     assert (record.by, record.order) == ("otto", order)
@@ -130,16 +130,16 @@ def test_a_refusal_is_recorded_and_nothing_is_done(office: Office) -> None:
     assert (desk.actions, office.performed) == ([], [])
 
 
-def test_nothing_is_taken_before_the_topic_is_read_or_while_it_takes_nothing(office: Office) -> None:
+def test_nothing_is_accepted_before_the_topic_is_read_or_while_it_takes_nothing(office: Office) -> None:
     unread = desk_with(office.topic, office.watcher)
-    with pytest.raises(NotTaken, match="has not been read yet"):
-        unread.take(MOVE, "k", "otto")
+    with pytest.raises(NotAccepted, match="has not been read yet"):
+        unread.accept(MOVE, "k", "otto")
     desk = office.desk()
     office.topic.is_away = True
-    with pytest.raises(NotTaken, match="repeat it with the same idempotency key"):
-        desk.take(MOVE, "k", "otto")
+    with pytest.raises(NotAccepted, match="repeat it with the same idempotency key"):
+        desk.accept(MOVE, "k", "otto")
     office.topic.is_away = False
-    assert take(desk).is_new
+    assert accept(desk).is_new
     assert len(desk.actions) == 1
 
 
@@ -147,21 +147,21 @@ def test_an_order_that_arrives_after_its_request_has_failed_is_carried_out_once(
     desk = office.desk()
     service = desk._service  # noqa: SLF001 - which service carries it out
     office.topic.append(Asked(action="late", key="k", by="otto", service=service, order=MOVE))
-    assert take(desk).action.id == "late"
+    assert accept(desk).action.id == "late"
     wait_until(lambda: office.performed == [MOVE], "it is carried out")
 
 
 def test_so_many_at_once_and_no_more(office: Office) -> None:
     desk = office.desk()
     for number in range(RUNNING_MAX):
-        take(desk, key=f"k{number}")
-    with pytest.raises(NotTaken, match="are running already"):
-        desk.take(MOVE, "more", "otto")
+        accept(desk, key=f"k{number}")
+    with pytest.raises(NotAccepted, match="are running already"):
+        desk.accept(MOVE, "more", "otto")
     office.let_end.set()
     for number in range(RUNNING_MAX):
         ended(desk, number)
     office.let_end.clear()
-    assert take(desk, key="more").is_new
+    assert accept(desk, key="more").is_new
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_action_of_a_service_that_died_is_given_up_by_another(
     office: Office, sites: tuple[str, str], state: str, text: str
 ) -> None:
     dead, alive = office.desk(), office.desk()
-    take(dead)
+    accept(dead)
     alive.turn()
     office.clock.now_s += ABANDONED_S - 1
     alive.turn()
@@ -189,7 +189,7 @@ def test_the_action_of_a_service_that_died_is_given_up_by_another(
 
 
 def test_a_restarted_service_gives_up_what_it_had_begun(office: Office) -> None:
-    take(office.desk())
+    accept(office.desk())
     again = office.desk()
     assert [action.state for action in again.actions] == ["running"]
     office.clock.now_s += ABANDONED_S + 1
@@ -200,7 +200,7 @@ def test_a_restarted_service_gives_up_what_it_had_begun(office: Office) -> None:
 
 def test_a_service_that_lives_is_not_given_up(office: Office) -> None:
     alive, other = office.desk(), office.desk()
-    take(alive)
+    accept(alive)
     for _ in range(20):
         office.clock.now_s += 6
         alive.turn()
@@ -209,7 +209,7 @@ def test_a_service_that_lives_is_not_given_up(office: Office) -> None:
 
 
 def test_nothing_is_given_up_while_kafka_is_away(office: Office) -> None:
-    take(office.desk())
+    accept(office.desk())
     other = office.desk()
     office.watcher.facts = facts_of(trouble="Kafka is away")
     office.clock.now_s += 10 * ABANDONED_S
@@ -220,7 +220,7 @@ def test_nothing_is_given_up_while_kafka_is_away(office: Office) -> None:
 
 def test_a_service_that_was_suspended_corrects_the_outcome(office: Office) -> None:
     suspended, other = office.desk(), office.desk()
-    take(suspended)
+    accept(suspended)
     other.turn()
     office.clock.now_s += ABANDONED_S + 1
     other.turn()
@@ -241,14 +241,14 @@ def test_an_error_of_the_program_ends_the_action(office: Office) -> None:
     office.outcome = fail
     office.let_end.set()
     desk = office.desk()
-    take(desk)
+    accept(desk)
     action = ended(desk)
     assert (action.state, action.text) == ("interrupted", "an error in this program; see its log")
 
 
 def test_an_outcome_that_cannot_be_recorded_is_found_later(office: Office) -> None:
     desk = office.desk()
-    take(desk)
+    accept(desk)
     wait_until(lambda: bool(office.performed), "it is carried out")
     office.topic.is_away = True
     office.watcher.facts = facts_of(("spark", "spark"))

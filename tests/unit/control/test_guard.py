@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from control.access.guard import BODY_BYTES_MAX, network_of
-from control.access.users import Role
+from control.roles import Role
 from tests.unit.control.served import ORIGIN, PASSWORD, Served
 
 APPLICATIONS = "/api/v1/applications"

@@ -6,7 +6,8 @@ import pytest
 
 from control.access import sessions
 from control.access.sessions import RateLimit, Sessions
-from control.access.users import Role, User
+from control.access.users import User
+from control.roles import Role
 from tests.manual_clock import ManualClock
 
 ADA = User("ada", Role.VIEWER)

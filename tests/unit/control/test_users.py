@@ -10,7 +10,8 @@ import pytest
 
 from broker.settings import SettingsError
 from control.access.login import TokenOfRun
-from control.access.users import Role, User, Users, add_user, hash_token, read_users
+from control.access.users import User, Users, add_user, hash_token, read_users
+from control.roles import Role
 
 PASSWORD = "correct horse battery"  # noqa: S105 - of a test
 

@@ -26,6 +26,7 @@ from broker.wire.arrow import limits as arrow_limits
 from broker.wire.arrow import results as arrow_results
 from connector.events import Parser
 from connector.settings import ConnectorSettings
+from control.actions import audit
 from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
@@ -305,6 +306,22 @@ def test_every_form_has_an_example_that_is_read_and_shows_all_members(form: str)
     assert set(json.loads(text)) == (set(struct.__struct_encode_fields__) | tag) - in_words
     assert json.loads(msgspec.json.encode(message)) == json.loads(text)
     assert [member for member in in_words if f"`{member}`" not in prose(FORMATS)] == []
+
+
+SHORT_FORMS: Final[dict[str, Callable[[bytes], msgspec.Struct | None]]] = {
+    # Records whose members with their default values are left out.
+    **{f"control {kind.__struct_config__.tag}": control.decode_member for kind in get_args(control.MemberRecord)},
+    **{f"audit {kind.__struct_config__.tag}": audit.decode for kind in get_args(audit.Record)},
+}
+
+
+@pytest.mark.parametrize("form", SHORT_FORMS)
+def test_every_short_form_has_an_example_that_is_read_and_written_back(form: str) -> None:
+    text = example(form)
+    message = SHORT_FORMS[form](text)
+    assert message is not None
+    assert message.__struct_config__.tag == form.split()[1]
+    assert json.loads(msgspec.json.encode(message)) == json.loads(text)
 
 
 def test_the_example_event_is_one() -> None:

@@ -39,6 +39,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "within about ten seconds",
             ),
             *("one every 10 s, and bursts of 200 requests, then 50 a second", "up to 64 KiB"),
+            *("an order to move expires after 5 s", "for 20 s, another service"),
         ),
         "docs/db_connector.md": (
             "the 32 MB that",
@@ -59,7 +60,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("has taken 0.5 s, and repeated every 0.5 s", "wait until 5 s have passed without a repetition"),
             "A snapshot over 8 MiB",
             *("a retention of one day and 64 MB", "reads the last 2,000 records", "It is written five times per"),
-            "One is written every 10 s",
+            *("One is written every 10 s", "It keeps 90 days and at most 64 MB", "written every 5 s, says"),
         ),
         "docs/instances.md": (
             *("five times per", "give the unit up within 5 s", "failure_timeout` (0.5 s)", "2.5 times the longest gap"),
@@ -96,7 +97,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("| 1 s | 8 s |", "| 1 s | 30 s |", "| 0.5 s | 2 s, for 10 s in all", "| 2 s | 120 s |"),
             *("twice the previous one", "between 0.5 and 1.5"),
         ),
-        "docs/spark.md": ("wait for up to 30 s", "took Spark about half a second"),
+        "docs/spark.md": ("have not ended after 12 s", "wait for up to 30 s", "took Spark about half a second"),
         "docs/speed.md": ("(20 ms), or since", "batches of up to 30,000 records", "the wait is at most 4 ms"),
         "docs/tutorial.md": ("ends a service within five seconds",),
     },

@@ -37,15 +37,18 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
     found = [read_appended(readers, unit) for unit in range(settings.topics.partitions)]
     has_control = settings.control_topic in topic_facts(admin, [settings.control_topic])
     states = read_sites(settings, clock) if has_control else {}
-    members = read_members(admin, settings, sites_of(settings, found), states)
+    members = read_members(admin, settings, sites_of(settings, found, states), states)
     lags = [0 if one is None else _lag(readers.log, one.checkpoint) for one in found]
     notices = read_notices(settings, clock) if has_control else []
     return compose_status(settings, found, lags, members, states, notices, clock.wall_s())
 
 
-def sites_of(settings: JoinerSettings, found: Iterable[AppendedCheckpoint | None]) -> list[str]:
-    """Return the sites that own units, and the site of the settings."""
-    return sorted({one.checkpoint.site for one in found if one is not None} | {settings.application.site})
+def sites_of(
+    settings: JoinerSettings, found: Iterable[AppendedCheckpoint | None], states: Mapping[str, SiteState]
+) -> list[str]:
+    """Return the sites that own units, those whose instances have been heard, and the site of the settings."""
+    own = {one.checkpoint.site for one in found if one is not None}
+    return sorted({*own, *(site for site, state in states.items() if state.live), settings.application.site})
 
 
 def compose_status(

@@ -1,0 +1,151 @@
+"""Can a person with a browser give orders, and is everybody else told what it takes?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.integration.browser import SEEN_MS, Visitor, launched_browser, needs_browser, service_with_users
+from tests.integration.control_service import ControlService
+from tests.integration.joiner_application import (
+    PARTITIONS,
+    Application,
+    Entry,
+    application,
+    flowing,
+    things_over_all_units,
+)
+
+pytestmark = [pytest.mark.slow, needs_browser]
+
+
+@pytest.fixture
+def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
+    yield from application(kafka, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    yield from launched_browser()
+
+
+@pytest.fixture
+def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
+    yield from service_with_users(app, tmp_path)
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    """Choose an option by keyboard, as soon as it is offered."""
+    field = page.get_by_label(label, exact=True)
+    field.click()
+    page.get_by_role("option", name=option, exact=True).click(timeout=SEEN_MS)
+
+
+def confirm(page: Page, text: str) -> None:
+    """Check the order, read its plan, and confirm it."""
+    page.get_by_role("button", name="Check").click()
+    dialog = page.get_by_role("dialog", name="Confirm the order")
+    expect(dialog).to_contain_text(text, timeout=SEEN_MS)
+    dialog.get_by_role("button", name="Do it").click()
+
+
+def row(page: Page, order: str, state: str) -> None:
+    """Wait until the list of orders has a row with this order in this state."""
+    rows = page.get_by_role("row").filter(has_text=order).filter(has_text=state)
+    expect(rows).to_have_count(1, timeout=SEEN_MS)
+
+
+def test_an_operator_moves_units_and_drains_an_instance(
+    app: Application, control: ControlService, browser: Browser
+) -> None:
+    with flowing(app, 111):
+        app.start(instance="blue")
+        app.start(instance="two")
+        app.start("--standby", "--site", "green", instance="green")
+        visitor = Visitor(browser, control)
+        page = visitor.page
+        visitor.log_in()
+        page.get_by_role("link", name="Actions").click()
+        choose(page, "To site", "green")
+        confirm(page, "Move units 0, 1, 2 to the site green")
+        row(page, "move all units to green", "done")
+        visitor.picture("actions-moved")
+        assert visitor.faults() == []
+        page.get_by_role("link", name="Overview").click()
+        expect(page.get_by_role("row").filter(has_text="green green")).to_have_count(PARTITIONS, timeout=SEEN_MS)
+        expect(page.get_by_role("row").filter(has_text="runs at green, served by green")).to_have_count(
+            PARTITIONS, timeout=SEEN_MS
+        )
+        page.get_by_role("link", name="Actions").click()
+        choose(page, "To site", "process")
+        confirm(page, "to the site process")
+        row(page, "move all units to process", "done")
+        choose(page, "Order", "Drain an instance")
+        choose(page, "Instance", "process two")
+        page.get_by_role("button", name="Check").click()
+        expect(page.get_by_role("dialog")).to_contain_text("It keeps running without units.", timeout=SEEN_MS)
+        assert visitor.faults() == []
+        visitor.picture("actions-dialog")
+        # Whoever thinks better of it changes nothing.
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        confirm(page, "of two to blue")
+        row(page, "drain two at process", "done")
+        assert (visitor.elsewhere, visitor.errors) == ([], [])
+        visitor.context.close()
+    app.wait_until_through()
+    app.verify()
+
+
+def test_an_admin_releases_what_waits_for_a_silent_stream_and_mistakes_are_told(
+    app: Application, control: ControlService, browser: Browser
+) -> None:
+    app.create_topics()
+    (thing,) = things_over_all_units(1)
+    settings = app.settings()
+    left, right = (settings.join[0].streams[side].quantity or "" for side in ("left", "right"))
+
+    def record(quantity: str, time_ms: int) -> Entry:
+        content = {"thing": thing, "quantity": quantity, "phenomenonTime": time_ms, "result": 1.5, "id": f"e{time_ms}"}
+        return Entry(thing, json.dumps(content).encode())
+
+    app.produce([record(right, 1_000), record(left, 1_100), record(right, 1_150), record(left, 1_200)])
+    joiner = app.start()
+    app.wait_until_through()
+    viewport = {"width": 360, "height": 740}
+    visitor = Visitor(browser, control, viewport=viewport, color_scheme="dark")
+    page = visitor.page
+    visitor.log_in(name="ada")
+    page.get_by_role("link", name="Actions").click()
+    choose(page, "Order", "Write a watermark for a silent stream")
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_role("alert")).to_contain_text("time: say up to when", timeout=SEEN_MS)
+    page.get_by_label("Nothing older will come than").fill("2000")
+    page.get_by_label("Thing (all if empty)").fill(thing)
+    choose(page, "Quantity (all if empty)", right)
+    confirm(page, "This cannot be undone.")
+    row(page, f"thing {thing} and quantity {right}", "done")
+    assert visitor.faults() == []
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= viewport["width"], "the page is wider than the screen"
+    visitor.picture("actions-narrow-dark")
+    assert joiner.stop() == 0
+    app.verify()
+    assert (visitor.elsewhere, visitor.errors) == ([], [])
+    visitor.context.close()
+
+
+def test_a_viewer_sees_what_was_ordered_and_which_role_it_takes(control: ControlService, browser: Browser) -> None:
+    visitor = Visitor(browser, control)
+    page = visitor.page
+    visitor.log_in(name="vera")
+    page.get_by_role("link", name="Actions").click()
+    expect(page.get_by_text("Orders need the role operator.")).to_be_visible(timeout=SEEN_MS)
+    expect(page.get_by_role("button", name="Check")).to_have_count(0)
+    expect(page.get_by_text("What was ordered")).to_be_visible()
+    assert visitor.faults() == []
+    visitor.context.close()
