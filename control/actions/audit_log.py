@@ -63,7 +63,7 @@ class AuditLog:
         self._exists = False
         self._look_s = clock.monotonic_s()
         self.is_current = False
-        """Whether everything had been read at the last `read`."""
+        """Whether everything that was there has been read, and reading has not been interrupted since."""
 
     def read(self, wait_s: float) -> list[Audited]:
         """Return the records that have arrived, in order. Wait up to ``wait_s`` seconds. Raises KafkaException."""
@@ -75,7 +75,6 @@ class AuditLog:
             if (error := message.error()) is not None:
                 self._note(error, message.partition(), consumer)
                 continue
-            self.is_current = False
             record = decode(message.value())
             if record is not None:
                 found.append(Audited(record, message.offset() or 0, int(message.timestamp()[1])))

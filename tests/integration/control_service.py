@@ -64,11 +64,12 @@ class ControlService:
     def outcome(self, application: str, action: str, deadline_s: float = DEADLINE_S) -> Any:
         """Wait until an action has ended, and return it."""
 
-        def has_ended() -> bool:
-            return bool(self.get(f"applications/{application}/actions/{action}").get("ended_ms"))
+        def ended() -> list[Any]:
+            # A service that has just started does not know the action yet.
+            return [one for one in self.actions(application) if one["id"] == action and one["ended_ms"]]
 
-        wait_until(has_ended, f"action {action} has ended", deadline_s)
-        return self.get(f"applications/{application}/actions/{action}")
+        wait_until(lambda: bool(ended()), f"action {action} has ended", deadline_s)
+        return ended()[0]
 
     def status(self, application: str) -> Any:
         """Return the status of an application, or None if it has never run."""
