@@ -102,7 +102,7 @@ class ActionsSection:
     async def _confirm(self, order: Order, would: Sequence[str]) -> None:
         # Clicking twice sends the same key.
         key = uuid.uuid4().hex
-        with ui.dialog().props('aria-label="Confirm the order"') as dialog, ui.card():
+        with ui.dialog().props('aria-label="Confirm the order" transition-duration=0') as dialog, ui.card():
             ui.label(f"{forms.describe(order)}?").classes("text-lg")
             for sentence in would:
                 ui.label(sentence)
