@@ -36,7 +36,7 @@ from tests.integration.helm import (
 from tests.unit.project.test_operations import documented_metrics
 
 # Building Helm takes minutes on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SETS: Final = ("default", "everything", "secure", "joiner-only")
 SERVICES: Final[dict[str, type[Any]]] = {

@@ -132,7 +132,9 @@ securityContext:
 {{- $all = append $all (dict "name" "PYTHONPATH" "value" "/opt/lsb:/etc/lsb/functions") }}
 {{- end }}
 {{- range $name, $value := $given }}
-{{- $all = append $all (dict "name" $name "value" (toString $value)) }}
+{{- /* As JSON, because Helm would write a large number as 2e+06. */}}
+{{- $text := ternary $value (toJson $value) (kindIs "string" $value) }}
+{{- $all = append $all (dict "name" $name "value" $text) }}
 {{- end }}
 {{- with $all }}{{ toYaml . }}{{ end }}
 {{- end -}}
