@@ -291,6 +291,9 @@ def test_keda_scales_the_joiner_by_metrics_that_exist(helm: Helm) -> None:
     for one in metadata:
         assert set(re.findall(r"\blsb_\w+", one["query"])) <= documented_metrics()
         assert f'{{namespace="{NAMESPACE}",service="{joiner["spec"]["serviceName"]}"}}' in one["query"]
+    manifests = helm.rendered(*values_of("everything"), "--set", 'joiner.autoscaling.selector=job="mill"')
+    (scaled,) = [one["spec"] for one in manifests if one["kind"] == "ScaledObject"]
+    assert {re.sub(r".*(\{.*\}).*", r"\1", one["metadata"]["query"]) for one in scaled["triggers"]} == {'{job="mill"}'}
 
 
 def test_prometheus_finds_the_pods_under_the_names_that_the_alerts_use(helm: Helm) -> None:

@@ -227,13 +227,14 @@ securityContext:
 
 {{/*
 The probes of a service of the pipeline. /healthz fails when its loop has been stuck for metrics.stalled_after, a minute
-by default. It does not fail while Kafka, MQTT or the database is away, because a restart would not help.
+by default. It does not fail while Kafka, MQTT or the database is away, because a restart would not help. The start may
+take minutes, if the loops have to be compiled for a processor unlike that of the machine that has built the image.
 */}}
 {{- define "lsb.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: metrics}
   periodSeconds: 2
-  failureThreshold: 60
+  failureThreshold: 150
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
   periodSeconds: 10
