@@ -1,5 +1,6 @@
-# Builds two images. The first contains the services of the pipeline: simulator, connector, joiner and db_connector. The
-# second contains the joiner's stage in Spark, and Java, which only Spark needs. `docker compose build` builds both.
+# Builds three images. The first contains the services of the pipeline: simulator, connector, joiner and db_connector.
+# The second contains the control service, whose web packages no other service needs. The third contains the joiner's
+# stage in Spark, and Java, which only Spark needs. `docker compose build` builds all of them.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS packages
@@ -29,6 +30,17 @@ RUN python -m compileall -q /opt/lsb /opt/venv/lib \
  && python -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' && chown -R lsb:lsb /var/cache/lsb
 USER 10001:10001
 CMD ["python", "-m", "joiner", "run", "--config", "/etc/lsb/lsb.toml"]
+
+FROM packages AS control-packages
+RUN /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/control.txt
+
+FROM base AS control
+COPY control control
+COPY --from=control-packages /opt/venv /opt/venv
+RUN python -m compileall -q /opt/lsb /opt/venv/lib \
+ && python -c 'import broker.wire.bulk, joiner; joiner.AlignBuffer({"a": joiner.ColumnRule()})' && chown -R lsb:lsb /var/cache/lsb
+USER 10001:10001
+CMD ["python", "-m", "control", "run", "--config", "/etc/lsb/lsb.toml"]
 
 FROM packages AS spark-packages
 RUN /opt/venv/bin/python -m pip install --no-cache-dir --no-compile --require-hashes -r requirements/spark.txt

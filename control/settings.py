@@ -39,7 +39,13 @@ class ControlSettings(Section):
 
     listen: Address = "127.0.0.1:8090"
     """The address of the service, as a port or as host:port: default port 8090 on the loopback interface. On any other
-    interface, it needs ``users_file``, ``hosts``, and either ``tls_certificate_file`` or ``proxies``."""
+    interface, it needs ``users_file``, ``hosts``, and either ``tls_certificate_file`` or ``proxies``. In a container,
+    see ``published_on_loopback``."""
+
+    published_on_loopback: bool = False
+    """Whether the service runs in a container whose port is published on the loopback interface of its host and
+    nowhere else: default false. Then the service may listen on any interface of the container without ``hosts`` and
+    without TLS. It cannot check this, and if it is not so, passwords are sent unencrypted."""
 
     hosts: list[_HostName] = Field(default_factory=list, max_length=100)
     """The names and addresses under which the service is reached, without ports, besides those of the loopback
@@ -83,12 +89,14 @@ def check_access(settings: ControlSettings) -> None:
         where = "control.listen is not on the loopback interface, and"
         if settings.users_file is None:
             faults.append(f"{where} control.users_file is missing: add users with `lsb-control add`")
-        if settings.tls_certificate_file is None and not settings.proxies:
+        has_tls = settings.tls_certificate_file is not None or bool(settings.proxies)
+        if not has_tls and not settings.published_on_loopback:
             faults.append(
                 f"{where} passwords would be sent in clear: set control.tls_certificate_file or, if a proxy ends TLS, "
-                "control.proxies"
+                "control.proxies; for a container whose port is published on the loopback interface only, set "
+                "control.published_on_loopback"
             )
-        if not settings.hosts:
+        if not settings.hosts and not settings.published_on_loopback:
             faults.append(f"{where} control.hosts is empty: list the names under which browsers reach the service")
     if faults:
         raise SettingsError("\n".join(dict.fromkeys(faults)))

@@ -2,15 +2,18 @@
 
 Each password is random and written to its own file, which is mounted into the containers that need it. Passwords never
 appear on a command line, in the environment or in an image; ``.env`` contains only the path of the folder with these
-files. Passwords that already exist are kept.
+files. Passwords that already exist are kept, and so are users that were added to the control service.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
+import re
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,19 +21,36 @@ FOLDER: Final = Path(".lsb/secrets")
 USER: Final = "lsb"
 """The MQTT broker's only user."""
 
-_SECRETS: Final = ("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password")
-_BYTES: Final = 24
+_SECRETS: Final = (
+    *("mqtt_password", "influxdb_password", "influxdb_token", "grafana_password"),
+    *("control_password", "control_token"),
+)
+_BYTES: Final = 32
+"""The control service requires that many, because it hashes them only once."""
+
+_CONTROL_USERS: Final = {"control_password": "admin:admin", "control_token": "prometheus:viewer"}
+"""The users of the control service that each of these secrets belongs to, with their roles."""
+
+ROLES: Final = ("viewer", "operator", "admin")
+"""The roles of users of the control service."""
+
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
+
 _ENVIRONMENT: Final = """\
 # Read by `docker compose`; written by `make env`. This folder contains the passwords, one file each.
 LSB_SECRETS={folder}
 """
 
 
-def main(root: Path | None = None) -> int:
+def main(root: Path | None = None, arguments: Sequence[str] = ()) -> int:
     """Generate the missing files below ``root`` (default: the current folder). Return the exit status."""
+    given = _parser().parse_args(arguments)
     root = root or Path.cwd()
     folder = root / FOLDER
     try:
+        if given.add is not None:
+            print(add_control_user(folder, given.add, given.role))
+            return 0
         # Only the owner may enter the folder. The files are world-readable, because containers read them as another
         # user.
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,12 +60,45 @@ def main(root: Path | None = None) -> int:
         if "mqtt_password" in generated or not (folder / "mqtt_passwords").exists():
             hashed = mosquitto_hash(password, secrets.token_bytes(12))
             _write(folder / "mqtt_passwords", f"{USER}:{hashed}\n")
+        _write_control_users(folder, generated)
         _write(root / ".env", _ENVIRONMENT.format(folder=f"./{FOLDER}"), mode=0o644)
     except OSError as error:
         print(f"make env: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
+    except ValueError as error:
+        print(f"make env: {error}", file=sys.stderr)
+        return 2
     print(f"Generated {', '.join(generated) or 'no new files'} in {FOLDER}. Next: docker compose up")
     return 0
+
+
+def add_control_user(folder: Path, name: str, role: str) -> str:
+    """Add a user of the control service, and return the new token. A running service knows it at once.
+
+    Raises ValueError if the name cannot be used or is taken, and OSError if ``make env`` has not written the file.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(f"the name {name!r} must be 1 to 64 letters, digits, '.', '_', '-' or '@'")
+    # The file is not replaced, because a container keeps the one that it was started with.
+    with (folder / "control_users").open("r+") as file:
+        text = file.read()
+        if any(line.partition(":")[0] == name for line in text.splitlines()):
+            raise ValueError(
+                f"there is already a user {name!r}: remove that line from {folder / 'control_users'} first"
+            )
+        token = secrets.token_urlsafe(_BYTES)
+        end = "" if text.endswith("\n") else "\n"
+        file.write(f"{end}{name}:{role}:{_token_hash(token)}\n")
+    return token
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make env", description="Generates the missing passwords and tokens for docker-compose.yml."
+    )
+    parser.add_argument("--add", metavar="NAME", help="add a user of the control service instead, and print the token")
+    parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="the user's role (default: %(default)s)")
+    return parser
 
 
 def mosquitto_hash(password: str, salt: bytes) -> str:
@@ -53,6 +106,25 @@ def mosquitto_hash(password: str, salt: bytes) -> str:
     rounds = 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+def _write_control_users(folder: Path, generated: Sequence[str]) -> None:
+    """Write the users file of the control service, if it is missing or if a secret of its users is new."""
+    file = folder / "control_users"
+    lines = file.read_text().splitlines() if file.exists() else []
+    renewed = [name for name in _CONTROL_USERS if name in generated or not lines]
+    if not renewed:
+        return
+    users = {_CONTROL_USERS[name].partition(":")[0] for name in renewed}
+    kept = [line for line in lines if line.partition(":")[0] not in users]
+    made = [f"{_CONTROL_USERS[name]}:{_token_hash((folder / name).read_text().strip())}" for name in renewed]
+    # The owner may add users.
+    _write(file, "".join(f"{line}\n" for line in [*made, *kept]), mode=0o644)
+
+
+def _token_hash(token: str) -> str:
+    """Return the hash of a token in the format of the control service."""
+    return f"sha256${hashlib.sha256(token.encode()).hexdigest()}"
 
 
 def _generate(path: Path) -> bool:
@@ -71,4 +143,4 @@ def _write(path: Path, text: str, *, mode: int = 0o444) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(arguments=sys.argv[1:]))

@@ -5,8 +5,8 @@
     grafana:viewer:sha256$9f86d081884c7d65...
 
 The secret is the Argon2id hash of a password, or the SHA-256 hash of a token. A token has 256 random bits, so it needs
-no slow hash. `lsb-control add` writes such lines. The file is read again when it changes. If it cannot be used then, it
-lets nobody in, so that a removed user stays removed.
+no slow hash. It is also accepted as the password of its user. `lsb-control add` writes such lines. The file is read
+again when it changes. If it cannot be used then, it lets nobody in, so that a removed user stays removed.
 """
 
 from __future__ import annotations
@@ -79,16 +79,18 @@ class Users:
             raise SettingsError(f"the users file {file} contains no user: add one with `lsb-control add`")
 
     def with_password(self, name: str, password: str) -> User | None:
-        """Return the user with this name and password, or None. Takes about a tenth of a second."""
+        """Return the user with this name and password or token, or None. Takes about a tenth of a second."""
         found = self._known().get(name)
+        given = password[:PASSWORD_LENGTH_MAX]
         has_password = found is not None and found.secret.startswith("$argon2id$")
-        # An unknown name takes as long as a wrong password, so that names cannot be found out.
+        # An unknown name and a token take as long as a wrong password, so that names cannot be found out.
         secret = found.secret if found is not None and has_password else self._nobody
         try:
-            self._hasher.verify(secret, password[:PASSWORD_LENGTH_MAX].encode(errors="surrogatepass"))
+            self._hasher.verify(secret, given.encode(errors="surrogatepass"))
+            is_right = has_password
         except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
-            return None
-        return found.user if found is not None and has_password else None
+            is_right = found is not None and hmac.compare_digest(found.secret.encode(), hash_token(given).encode())
+        return found.user if found is not None and is_right else None
 
     def with_token(self, token: str) -> User | None:
         """Return the user with this token, or None."""

@@ -26,7 +26,7 @@ _MARKERS: Final = 30
 """How many transaction markers may follow the last messages. Each takes up an offset and therefore counts as lag."""
 _PROFILES: Final = {"simulator": "demo", "spark": "spark"}
 """The profiles of the services that are not always started."""
-_PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA")
+_PORTS: Final = ("MQTT", "KAFKA", "INFLUXDB", "PROMETHEUS", "GRAFANA", "CONTROL")
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = _DEADLINE_S) -> Any:
@@ -110,7 +110,7 @@ class Stack:
         os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
 
     def url(self, server: str) -> str:
-        """Return the address of Prometheus, Grafana or InfluxDB."""
+        """Return the address of Prometheus, Grafana, InfluxDB or the control service."""
         return f"http://127.0.0.1:{self.ports[server]}"
 
     def prometheus(self, expression: str) -> float:

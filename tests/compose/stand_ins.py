@@ -33,7 +33,8 @@ def names() -> dict[str, str]:
     """Return the image variables of docker-compose.yml, set to the stand-ins."""
     named = {"mosquitto": "MQTT"}
     found = {f"LSB_{named.get(server, server.upper())}_IMAGE": f"{PREFIX}-{server}" for server in SERVERS}
-    return found | {"LSB_IMAGE": f"{PREFIX}-services", "LSB_SPARK_IMAGE": f"{PREFIX}-spark"}
+    ours = {"LSB_IMAGE": "services", "LSB_CONTROL_IMAGE": "control", "LSB_SPARK_IMAGE": "spark"}
+    return found | {variable: f"{PREFIX}-{target}" for variable, target in ours.items()}
 
 
 def compose() -> list[str]:
@@ -52,7 +53,7 @@ def build(*, spark: bool = False) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 _gather(Path(folder))
                 _docker("build", "--target", target, "--build-arg", f"BASE={BASE}", "-t", f"{PREFIX}-{target}", folder)
-    for target in ("services", "spark") if spark else ("services",):
+    for target in ("services", "control", *(("spark",) if spark else ())):
         # Always rebuilt, because the project's code may have changed. The other layers are cached.
         python = ("--build-arg", f"PYTHON_IMAGE={PREFIX}-python", "--network", "host")
         _docker("build", *python, "--target", target, "-t", f"{PREFIX}-{target}", str(ROOT))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
+import urllib.request
 from typing import Final
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from tests.compose.panels import Panel, ask_influxdb, ask_prometheus, panels
 from tests.compose.stack import Stack, wait_until
 
-_OURS: Final = ("connector", "joiner", "db_connector", "simulator")
+_OURS: Final = ("connector", "joiner", "db_connector", "control", "simulator")
 
 
 def test_the_file_is_valid_and_says_what_is_missing(stack: Stack) -> None:
@@ -42,7 +44,7 @@ def test_no_port_is_open_beyond_the_loopback(stack: Stack) -> None:
 
 def test_no_secret_is_in_what_docker_shows_of_a_container(stack: Stack) -> None:
     made = [path.read_text().strip() for path in stack.secrets.iterdir()]
-    assert len(made) == 5
+    assert len(made) == 8
     for service in stack.services():
         shown = json.dumps(stack.inspect(service))
         assert [secret for secret in made if secret in shown] == [], service
@@ -59,6 +61,28 @@ def test_every_container_has_no_rights_and_a_root_that_is_read_only(stack: Stack
     assert {stack.inspect(service)["Config"]["User"] for service in _OURS} == {"10001:10001"}
 
 
+def test_the_control_service_shows_the_application_to_its_users_alone(stack: Stack) -> None:
+    address = f"{stack.url('CONTROL')}/api/v1"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{address}/applications", timeout=5)
+    assert refused.value.code == 401
+    login = {"name": "admin", "password": (stack.secrets / "control_password").read_text().strip()}
+    asked = urllib.request.Request(f"{address}/session", json.dumps(login).encode())
+    asked.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(asked, timeout=5) as answer:
+        assert json.load(answer) == {"name": "admin", "role": "admin"}
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+
+    def running() -> int:
+        asking = urllib.request.Request(f"{address}/applications", headers={"Cookie": cookie})
+        with urllib.request.urlopen(asking, timeout=5) as shown:
+            (application,) = json.load(shown)
+        return int(application["running"])
+
+    wait_until(lambda: running() == 5, "all units are shown as running")
+    wait_until(lambda: stack.prometheus("lsb_control_units_running") == 5, "Prometheus may read the same")
+
+
 @pytest.mark.parametrize("panel", panels(), ids=str)
 def test_every_query_of_a_panel_has_data(stack: Stack, panel: Panel) -> None:
     prometheus, influxdb = stack.url("PROMETHEUS"), stack.url("INFLUXDB")
@@ -69,7 +93,7 @@ def test_every_query_of_a_panel_has_data(stack: Stack, panel: Panel) -> None:
             wait_until(lambda query=query: ask_influxdb(influxdb, query), f"data for {query}", 60)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("service", ["joiner", "kafka", "connector", "db_connector", "mqtt"])
+@pytest.mark.parametrize("service", ["joiner", "kafka", "connector", "db_connector", "control", "mqtt"])
 def test_a_service_that_is_killed_comes_back(stack: Stack, service: str) -> None:
     before = stack.inspect(service)["RestartCount"]
     pairs = stack.prometheus("sum(lsb_db_connector_points_total)")

@@ -38,7 +38,7 @@ def wanted(*extras: str) -> list[Requirement]:
 
 def test_the_version_is_the_same_wherever_it_is_written() -> None:
     images = re.findall(r"localstreambuffer[\w-]*:([\w.]+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    assert len(images) == 2
+    assert len(images) == 3
     assert {joiner.__version__, VERSION, *images} == {PROJECT["version"]}
 
 

@@ -34,6 +34,8 @@ def test_on_the_loopback_nothing_else_is_needed(listen: str) -> None:
         ({"listen": "join.example:1", "hosts": ["h"], "proxies": ["::1"]}, "users_file is missing"),
         ({"proxies": ["127.0.0.1"]}, "control.hosts is empty"),
         ({"tls_key_file": "k"}, "control.tls_certificate_file is not"),
+        (OPEN | {"published_on_loopback": True}, "users_file is missing"),
+        (OPEN | {"published_on_loopback": True, "users_file": "u", "proxies": ["::1"]}, "control.hosts is empty"),
     ],
 )
 def test_a_service_that_is_open_to_a_network_needs_users_tls_and_its_names(given: Any, fault: str) -> None:
@@ -45,6 +47,10 @@ def test_with_all_of_these_it_may_be_open_to_a_network() -> None:
     given = OPEN | {"users_file": "u", "hosts": ["h"]}
     check_access(ControlSettings.model_validate(given | {"proxies": ["10.1.2.3/8"]}))
     check_access(ControlSettings.model_validate(given | {"tls_certificate_file": Path("c")}))
+
+
+def test_in_a_container_that_only_its_host_can_reach_it_needs_no_tls_but_users() -> None:
+    check_access(ControlSettings.model_validate(OPEN | {"users_file": "u", "published_on_loopback": True}))
 
 
 def test_two_applications_need_two_names() -> None:

@@ -48,8 +48,21 @@ def test_a_program_is_known_by_its_token_alone(tmp_path: Path) -> None:
     # Whoever reads the file does not know the token.
     for given in ("", token[:-1], hash_token(token), "\ud800", "é"):
         assert known.with_token(given) is None
-    assert known.with_password("grafana", token) is None
     assert token not in file.read_text()
+
+
+def test_a_person_may_log_in_with_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    token = add_user(file, "admin", Role.ADMIN, None)
+    assert token is not None
+    add_user(file, "ada", Role.VIEWER, PASSWORD)
+    known = Users(file)
+    admin = known.with_password("admin", token)
+    assert admin is not None
+    assert (admin.name, admin.role) == ("admin", Role.ADMIN)
+    assert admin == known.with_token(token)
+    for name, password in (("ada", token), ("", token), ("admin", hash_token(token)), ("admin", token[:-1])):
+        assert known.with_password(name, password) is None
 
 
 def test_a_file_that_has_changed_counts_at_once(tmp_path: Path) -> None:

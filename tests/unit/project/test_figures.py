@@ -69,6 +69,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("reads the last 2,000 records", "Every 5 s, it compares", "behind for 30 s", "within 5 minutes"),
             *("of the last 5 minutes", "at the latest after 5 s"),
         ),
+        "docs/kubernetes.md": ("exits within 5 s of SIGTERM", "after 5 minutes", "a login takes 64 MB"),
         "docs/guarantees.md": (
             *("a stop ends within five seconds", "saves it every 2 s", "first 64 KiB and hash", "checks every 5 s"),
             "a snapshot of up to 8 MiB",
@@ -163,7 +164,8 @@ MEASUREMENT: Final = re.compile(
 _GAP: Final = r"[\\s>]+"
 """What may separate words: also the beginning of a line in a quote."""
 _VERSION: Final = re.compile(
-    r"\b(?:Kafka|MQTT|InfluxDB|Python|Go|Java|Spark|pyspark|mosquitto|numpy|pandas|docker-compose|librdkafka|TLS)"
+    r"\b(?:Kafka|MQTT|InfluxDB|Python|Go|Java|Spark|pyspark|mosquitto|numpy|pandas|docker-compose|librdkafka|TLS"
+    r"|Kubernetes|Helm)"
     r"(?: \d[\d.x]*(?: and| or|,))* \d[\d.]*",
     re.IGNORECASE,
 )
