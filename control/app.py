@@ -17,6 +17,7 @@ from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
 from control.facts.overview import Overview
 from control.facts.timeline import Event
+from control.facts.topology import Topology
 from control.metrics import Metrics
 from control.page.form import form_routes
 from control.problem import Problem
@@ -42,7 +43,7 @@ def make_app(watchers: Mapping[str, Watcher], login: Login) -> FastAPI:
     api.include_router(application_routes(watchers))
     app.include_router(api)
     app.include_router(form_routes(login))
-    describe_with(app, [Overview, ApplicationStatus, Event, Identity], login.cookie)
+    describe_with(app, [Overview, ApplicationStatus, Topology, Event, Identity], login.cookie)
     metrics = Metrics(watchers)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
