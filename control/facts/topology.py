@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from control.facts.flow.meters import RESULTS
-from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, numbers, topic_id
+from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
 from control.facts.graph.sites import Output, add_sites, offset_unit
 from joiner.runtime.membership.status.tables import age
 
@@ -43,7 +43,7 @@ class Topology(msgspec.Struct, frozen=True):
     """The graph of an application.
 
     ``read_ms``, ``trouble``: see `Facts`. While the facts cannot be renewed, the levels are ``unknown`` and there are
-    no rates. ``troubles``: what an operator should look at, in sentences.
+    no rates. ``troubles``: what an operator should look at.
     """
 
     application: str
@@ -51,7 +51,7 @@ class Topology(msgspec.Struct, frozen=True):
     trouble: str
     nodes: list[Node]
     edges: list[Edge]
-    troubles: list[str]
+    troubles: list[Trouble]
 
 
 def topology_of(settings: JoinerSettings, endpoints: Endpoints, facts: Facts) -> Topology:
@@ -93,10 +93,9 @@ def _add_source(graph: Graph, source: Source, settings: JoinerSettings, facts: F
     flow = facts.flow.topics.get(data)
     state, level = _connector_state(flow)
     if level == WARNING and flow is not None:
-        graph.troubles.append(
-            f"The connector is not seen: nothing was appended to {data} for {age(flow.quiet_s)} or longer. "
-            "Either it does not run, or no events arrive."
-        )
+        why = f"nothing was appended to {data} for {age(flow.quiet_s)} or longer"
+        text = f"The connector is not seen: {why}. Either it does not run, or no events arrive."
+        graph.troubles.append(Trouble(level, text))
     graph.nodes += [
         Node(
             "mqtt_broker",
@@ -135,7 +134,7 @@ def _connector_state(flow: TopicFlow | None) -> tuple[str, str]:
 def _add_topic(graph: Graph, kind: str, topic: str, facts: Facts, details: dict[str, str]) -> None:
     flow, fault = facts.flow.topics.get(topic), facts.flow.missing.get(topic)
     if fault is not None:
-        graph.troubles.append(f"Topic {topic} cannot be read: {fault}")
+        graph.troubles.append(Trouble(WARNING, f"Topic {topic} cannot be read: {fault}"))
         graph.nodes.append(Node(topic_id(topic), kind, topic, "cannot be read", WARNING, details=details))
         return
     state, level = NOT_OBSERVED, UNKNOWN
@@ -192,7 +191,8 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
     if flow is None:
         return NOT_OBSERVED, UNKNOWN
     if flow.fault:
-        graph.troubles.append(f"The lag of the db_connector is not known: consumer group {sink.group}: {flow.fault}")
+        text = f"The lag of the db_connector is not known: consumer group {sink.group}: {flow.fault}"
+        graph.troubles.append(Trouble(WARNING, text))
         return "not known", UNKNOWN
     waiting = f"{flow.lag:,} offsets of {settings.topics.out} wait" if flow.lag else ""
     unread = set(range(settings.topics.partitions)) - {one for member in flow.members for one in member.partitions}
@@ -213,5 +213,5 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
             f"database than {sink.measurement} in {sink.database}"
         )
     if why:
-        graph.troubles.append(f"{why}; {waiting}" if waiting else why)
+        graph.troubles.append(Trouble(level, f"{why}; {waiting}" if waiting else why))
     return state, level

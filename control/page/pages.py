@@ -6,5 +6,9 @@ from typing import Final
 
 from control.page.frame import Place
 from control.page.overview import OverviewSection
+from control.page.topology import TopologySection
 
-PLACES: Final = (Place("/", "Overview", OverviewSection),)
+PLACES: Final = (
+    Place("/", "Overview", OverviewSection),
+    Place("/topology", "Topology", TopologySection),
+)

@@ -58,13 +58,20 @@ class Edge(msgspec.Struct, frozen=True):
     level: str = OK
 
 
+class Trouble(msgspec.Struct, frozen=True):
+    """A sentence about something that an operator should look at. ``level``: ``warning`` or ``trouble``."""
+
+    level: str
+    text: str
+
+
 @dataclass
 class Graph:
-    """A graph that is being built. ``troubles``: sentences about what an operator should look at."""
+    """A graph that is being built."""
 
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
 
     def as_last_known(self) -> Graph:
         """Return the graph without what may have changed since, because the facts cannot be renewed."""

@@ -13,6 +13,7 @@ from control.facts.graph.parts import (
     Edge,
     Graph,
     Node,
+    Trouble,
     numbers,
     topic_id,
     units_text,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 NEVER_RUN: Final = "never run"
+
+ALL_WARM: Final = "all warm"
+"""Said of a standby that keeps all units of an instance warm."""
 
 UNITS_DRAWN_MAX: Final = 64
 """Of applications with more units, the units are no nodes of their own."""
@@ -131,7 +135,8 @@ class _Site:
     def add(self, graph: Graph) -> None:
         """Add the site and what is in it."""
         nodes = [*self._instances(), *self._owned_by_none(graph)]
-        level = worst(node.level for node in nodes)
+        # The units are served even if their standbys are not warm.
+        level = worst(node.level for node in nodes if node.kind != "standbys")
         served = sum(map(len, self._served.values()))
         details = _operators(self._settings)
         if (one := self._assignment) is not None:
@@ -231,8 +236,9 @@ class _Site:
         causes: dict[tuple[str, str], list[int]] = {}
         for number, why in self._unowned.items():
             causes.setdefault(why, []).append(number)
-        for (cause, _), units in causes.items():
-            graph.troubles.append(f"{units_text(units).capitalize()} of {self._name}: {cause}")
+        for (cause, level), units in causes.items():
+            have = f"{'has' if len(units) == 1 else 'have'} no owner"
+            graph.troubles.append(Trouble(level, f"{units_text(units).capitalize()} of {self._name} {have}: {cause}"))
         node = Node(
             f"unowned:{self._name}",
             "unowned",
@@ -287,6 +293,8 @@ class _Site:
             cold = sorted(set(units) - set(warm))
             is_cold = is_cold or bool(cold)
             details[name] = [f"{numbers(warm)} warm"] * bool(warm) + [f"{numbers(cold)} not warm"] * bool(cold)
+            if set(warm) == set(group.units):
+                details[name] = [ALL_WARM]
         if not followed:
             return []
         return [
@@ -323,11 +331,11 @@ def _cause(unit: UnitSummary | None, move: Move | None) -> tuple[str, str]:
     if unit is None:
         return NEVER_RUN, WARNING
     if unit.state == NOBODY and move is not None:
-        return f"no owner, on the way from {move.source}", WARNING
+        return f"on the way from {move.source}", WARNING
     known = {
-        STOPPED: (f"no owner, stopped by {unit.instance}", TROUBLE),
-        GONE: (f"no owner, {unit.instance} is gone", TROUBLE),
-        NOBODY: ("no owner since a reset", TROUBLE),
+        STOPPED: (f"stopped by {unit.instance}", TROUBLE),
+        GONE: (f"{unit.instance} is gone", TROUBLE),
+        NOBODY: ("reset", TROUBLE),
         REBALANCING: (f"{unit.instance} does not serve it yet", WARNING),
     }
     # It is given to another instance, which has not claimed it yet.

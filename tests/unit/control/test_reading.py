@@ -109,8 +109,8 @@ def message(topic: str, partition: int, offset: int, key: Any = None, value: Any
     )
 
 
-def checkpoint(unit: int = 0, consumed: int = 0, instance: str = "one", **counts: int) -> tuple[bytes, bytes]:
-    made = make_checkpoint(unit=unit, offsets={DATA: consumed}, instance=instance, run=instance, counts=counts)
+def checkpoint(unit: int = 0, consumed: int = 0, instance: str = "one", **changes: Any) -> tuple[bytes, bytes]:
+    made = make_checkpoint(unit=unit, offsets={DATA: consumed}, instance=instance, run=instance, **changes)
     return checkpoint_key(unit).encode(), encode_state(made)
 
 
@@ -243,10 +243,10 @@ def test_what_a_unit_reads_and_writes_is_that_of_the_last_seconds(case: Case) ->
     case.kafka.create(STATE, CONTROL)
     case.kafka.logs[DATA, 0] = [MARKER] * 30
     counts = {"records": 4, "pairs": 2, "failed": 0, "rejected": 1}
-    case.kafka.logs[STATE, 0] = [checkpoint(0, consumed=4, **counts)]
+    case.kafka.logs[STATE, 0] = [checkpoint(0, consumed=4, counts=counts)]
     case.shown()
     more = {"records": 24, "pairs": 12, "failed": 2, "rejected": 2, "rows": 7, "failed_rows": 1, "late": 5}
-    case.kafka.logs[STATE, 0].append(checkpoint(0, consumed=24, **more))
+    case.kafka.logs[STATE, 0].append(checkpoint(0, consumed=24, counts=more))
     facts = case.shown(after_s=2.0)
     assert facts.rates == [10.0, 0.0]
     first, second = facts.flow.units

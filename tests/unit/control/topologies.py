@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -156,3 +156,17 @@ def several_inputs() -> tuple[JoinerSettings, Facts]:
 def drawn(shape: tuple[JoinerSettings, Facts], endpoints: Endpoints = ENDPOINTS) -> Topology:
     """Return the topology of an application."""
     return topology_of(shape[0], endpoints, shape[1])
+
+
+SHAPES: Final[Mapping[str, Callable[[], tuple[JoinerSettings, Facts]]]] = {
+    "never run": never_run,
+    "one instance": lambda: running(instances=1),
+    "with standbys": lambda: running(standbys=1),
+    "moving": moving,
+    "with trouble": with_trouble,
+    "several inputs": several_inputs,
+    "huge": lambda: running(units=64, instances=16),
+    "huge with standbys": lambda: running(units=64, instances=16, standbys=2),
+    "beyond": lambda: running(units=200, instances=16),
+}
+"""The shapes, by name."""
