@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from control.facts.flow.meters import RESULTS
+from control.facts.flow.meters import NOT_THERE, RESULTS
 from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
 from control.facts.graph.sites import Output, add_sites, offset_unit
 from joiner.runtime.membership.status.tables import age
@@ -133,6 +133,10 @@ def _connector_state(flow: TopicFlow | None) -> tuple[str, str]:
 
 def _add_topic(graph: Graph, kind: str, topic: str, facts: Facts, details: dict[str, str]) -> None:
     flow, fault = facts.flow.topics.get(topic), facts.flow.missing.get(topic)
+    if fault == NOT_THERE and facts.status is None:
+        # The joiner creates its topics when it starts, and the connector those that it writes to.
+        graph.nodes.append(Node(topic_id(topic), kind, topic, "does not exist yet", UNKNOWN, details=details))
+        return
     if fault is not None:
         graph.troubles.append(Trouble(WARNING, f"Topic {topic} cannot be read: {fault}"))
         graph.nodes.append(Node(topic_id(topic), kind, topic, "cannot be read", WARNING, details=details))

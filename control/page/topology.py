@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 _EVENT: Final = "topology-room"
 _REPORT_ROOM: Final = """
-const chart = getHtmlElement(%d);
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const report = () => emitEvent("%s", {width: chart.clientWidth, dark: dark.matches});
-new ResizeObserver(report).observe(chart);
-dark.addEventListener("change", report);
-report();
+const begin = () => {
+  if (!getElement(%(id)d)?.chart) return setTimeout(begin, 20);
+  const place = getHtmlElement(%(id)d);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const report = () => emitEvent("%(event)s", {width: place.clientWidth, dark: dark.matches});
+  new ResizeObserver(report).observe(place);
+  dark.addEventListener("change", report);
+};
+begin();
 """
-"""Tells the service how wide the drawing may be, and whether it is to be dark."""
+"""Tells the service how wide the drawing may be, and whether it is to be dark: once the chart can draw, and whenever
+that changes."""
 
 _LEGEND: Final = (
     "Dashed: standbys. Dotted: not observed, drawn as configured. The broader a flow, the more records. "
@@ -58,7 +62,7 @@ class TopologySection:
         self._flows = table_of("Flows", FLOW_COLUMNS, "key")
         self._parts = table_of("Parts", PART_COLUMNS, "key").props("wrap-cells")
         ui.on(_EVENT, self._give_room)
-        ui.run_javascript(_REPORT_ROOM % (self._chart.id, _EVENT))
+        ui.run_javascript(_REPORT_ROOM % {"id": self._chart.id, "event": _EVENT})
 
     def refresh(self) -> None:
         """See `Section`."""

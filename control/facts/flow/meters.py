@@ -21,6 +21,10 @@ RESULTS: Final = "out"
 """The name of the setting of the result topic, as in `JoinerSettings.output_topics`."""
 
 
+NOT_THERE: Final = "it does not exist"
+"""Why the ends of a topic cannot be read before it has been created."""
+
+
 class TopicFlow(msgspec.Struct, frozen=True):
     """What is appended to a topic, in offsets: markers of transactions count.
 

@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka.admin import OffsetSpec
 
 from control.facts.flow.endpoints import Sink, target_of
-from control.facts.flow.meters import Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 ASK_S: Final = 2.0
 """How often Kafka is asked."""
 
+_UNKNOWN_TOPIC: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its only name
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - its only name
+}
 _RATE_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
 
@@ -78,7 +83,8 @@ class FlowReading:
             try:
                 ends[asked.topic][asked.partition] = future.result().offset
             except KafkaException as error:
-                missing.setdefault(asked.topic, describe(error))
+                is_unknown = error.args[0].code() in _UNKNOWN_TOPIC
+                missing.setdefault(asked.topic, NOT_THERE if is_unknown else describe(error))
         flows = {}
         for topic in self._topics:
             if topic not in missing:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from control.facts.flow.endpoints import Sink, target_of
-from control.facts.flow.meters import Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
 from control.facts.flow.reading import ASK_S, FlowReading
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
@@ -72,6 +72,7 @@ class Kafka:
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, int], int] = {}
+        self.unknown = set[str]()
         self.members: Any = []
         self.committed: Any = {}
         self.is_slow = False
@@ -90,8 +91,13 @@ class Kafka:
     def list_offsets(self, wanted: dict[Any, Any], **options: Any) -> dict[Any, Future[Any]]:
         self.asked.append("ends" if "isolation_level" in options else "starts")
         base = None if "isolation_level" in options else 1
+        no_topic = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         return {
-            place: self._future(SimpleNamespace(offset=base or self.ends.get((place.topic, place.partition), 0)))
+            place: self._future(
+                no_topic
+                if place.topic in self.unknown
+                else SimpleNamespace(offset=base or self.ends.get((place.topic, place.partition), 0))
+            )
             for place in wanted
         }
 
@@ -191,6 +197,15 @@ def test_the_group_of_the_sink_is_what_kafka_says_of_it() -> None:
     assert "starts" in case.kafka.asked
     assert found.lag == (6 - 4) + (8 - 1)
     assert found.others == []
+
+
+def test_a_topic_that_does_not_exist_is_named_as_such() -> None:
+    case = Case()
+    case.kafka.unknown = {"machine.late"}
+    case.later()
+    found = case.later()
+    assert found.missing == {"machine.late": NOT_THERE}
+    assert set(found.topics) == {DATA, OUT, "machine.rejected"}
 
 
 def test_a_group_that_does_not_exist_has_no_members() -> None:

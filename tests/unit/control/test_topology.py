@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from control.facts.flow.endpoints import Endpoints
-from control.facts.flow.meters import GroupMember, SinkFlow, TopicFlow
+from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, SinkFlow, TopicFlow
 from control.facts.graph.parts import LEVELS, Edge, Node, Trouble, numbers
 from control.facts.reading import Facts
 from control.facts.topology import Topology
@@ -279,6 +279,17 @@ def test_a_topic_that_cannot_be_read_is_named_with_the_cause() -> None:
         "warning",
     )
     assert found.troubles == [Trouble("warning", "Topic machine.late cannot be read: unknown topic")]
+
+
+def test_topics_that_do_not_exist_before_the_first_run_are_no_trouble() -> None:
+    settings, facts = topologies.never_run()
+    flow = Flow(missing=dict.fromkeys(topics_of(settings), NOT_THERE))
+    found = drawn((settings, msgspec.structs.replace(facts, flow=flow)))
+    assert node(found, f"topic:{DATA}").state == "does not exist yet"
+    assert found.troubles == []
+    settings, facts = running()
+    found = drawn((settings, msgspec.structs.replace(facts, flow=flow)))
+    assert Trouble("warning", f"Topic {DATA} cannot be read: it does not exist") in found.troubles
 
 
 def test_while_the_facts_cannot_be_renewed_nothing_is_shown_as_current() -> None:
