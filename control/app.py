@@ -20,6 +20,7 @@ from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
 from control.facts.overview import Overview
 from control.facts.timeline import Event
+from control.facts.topology import Topology
 from control.metrics import Metrics
 from control.page.form import form_routes
 from control.problem import Problem
@@ -47,7 +48,9 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
     api.include_router(action_routes(desks))
     app.include_router(api)
     app.include_router(form_routes(login))
-    describe_with(app, [Overview, ApplicationStatus, Event, Identity, Order, Plan, Action, Actions], login.cookie)
+    describe_with(
+        app, [Overview, ApplicationStatus, Topology, Event, Identity, Order, Plan, Action, Actions], login.cookie
+    )
     metrics = Metrics(watchers)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)

@@ -56,7 +56,7 @@ def serve(applications: Sequence[Settings]) -> int:
         host, port = listening.getsockname()[:2]
         # Cookies ignore ports, so another service on this host must not use the same name.
         login = Login(directory, settings.session_life / 1e9, f"lsb-session-{port}", clock, is_over_tls=is_over_tls)
-        watchers = {one.application.name: Watcher(one, clock) for one in applications}
+        watchers = {one.application.name: Watcher(one, clock, one.endpoints()) for one in applications}
         desks = {name: Desk(watcher, clock) for name, watcher in watchers.items()}
         app = make_app(watchers, desks, login)
         mount_pages(app, PLACES, watchers, desks, login)

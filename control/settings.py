@@ -7,11 +7,24 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from broker.settings import Address, CertificateFile, Duration, Section, SettingsError, duration_between
+from broker.settings import (
+    Address,
+    CertificateFile,
+    Duration,
+    InfluxdbSettings,
+    MqttSettings,
+    Section,
+    SettingsError,
+    duration_between,
+)
 from broker.times import parse_duration
+from connector.settings import ConnectorSettings
+from control.facts.flow.endpoints import Endpoints, Sink, Source
+from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.runtime.settings import JoinerSettings
 
 
@@ -73,9 +86,38 @@ class ControlSettings(Section):
 
 
 class Settings(JoinerSettings):
-    """All settings of the control service: those of the application, and its own."""
+    """All settings of the control service: those of the application, and its own.
+
+    The sections of the connectors are None if neither the file nor the environment has them. They are only shown, so
+    the files with secrets that they name are not read.
+    """
 
     control: ControlSettings = ControlSettings()
+    mqtt: MqttSettings | None = None
+    connector: ConnectorSettings | None = None
+    influxdb: InfluxdbSettings | None = None
+    db_connector: DbConnectorSettings | None = None
+
+    def endpoints(self) -> Endpoints:
+        """Return what may be shown of the connectors. Either of a connector's two sections is enough."""
+        mqtt, connector = self.mqtt or MqttSettings(), self.connector or ConnectorSettings()
+        influxdb, db_connector = self.influxdb or InfluxdbSettings(), self.db_connector or DbConnectorSettings()
+        source = Source(f"{_bracketed(mqtt.host)}:{mqtt.port}", mqtt.topic, connector.client_id)
+        url = urlsplit(influxdb.url)
+        sink = Sink(
+            db_connector.group,
+            # A path may contain a secret.
+            f"{url.scheme}://{url.netloc}",
+            f"{influxdb.org}/{influxdb.bucket}",
+            db_connector.measurement,
+        )
+        has_source = self.mqtt is not None or self.connector is not None
+        has_sink = self.influxdb is not None or self.db_connector is not None
+        return Endpoints(source if has_source else None, sink if has_sink else None)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def check_access(settings: ControlSettings) -> None:

@@ -14,6 +14,7 @@ from control.api.schema import answer, json_response
 from control.facts.overview import Overview
 from control.facts.reading import Supervisor
 from control.facts.timeline import EVENTS_MAX, Event
+from control.facts.topology import Topology, topology_of
 from control.problem import Problem
 from joiner.runtime.membership.status.summary import Status
 
@@ -65,6 +66,15 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
                 facts.supervisors,
             )
         )
+
+    @routes.get(
+        "/{name}/topology",
+        responses=answer("The nodes and the edges between them.", Topology),
+        summary="Show what flows from where to where, at which rate, and what waits",
+    )
+    async def topology(name: Name) -> Response:
+        watcher = _watcher(watchers, name)
+        return json_response(topology_of(watcher.settings, watcher.endpoints, watcher.facts))
 
     @routes.get(
         "/{name}/events",

@@ -6,25 +6,34 @@ A fold over the messages of the state topic and of the control topic. It neither
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from control.facts.flow.meters import Move, UnitFlow, UnitMeter
 from control.facts.timeline import Timeline
-from joiner.runtime.control import Assignment, Heartbeat, Left, MemberRecord, decode, decode_member
+from joiner.runtime.control import (
+    Assignment,
+    Back,
+    Cancelled,
+    Heartbeat,
+    Left,
+    MemberRecord,
+    Record,
+    Refused,
+    Request,
+    Resumed,
+    decode,
+    decode_member,
+)
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.observer import SINCE_S
 from joiner.runtime.membership.state import Member, SiteState
+from joiner.runtime.migration.protocol import LEASE_S
 from joiner.runtime.model import UnitStopped, checkpoint_key, decode_checked, decode_checkpoint
 from joiner.runtime.ownership.unit_reports import LASTS_S, describe
 from joiner.runtime.ownership.unit_reports import decode as decode_notice
 
 _NOTICES_MAX: Final = 10_000
-
-
-class _Committed(NamedTuple):
-    """How many records a unit had consumed at a commit, which was read at a time of a monotonic clock."""
-
-    at_s: float
-    records: int
 
 
 class Followed:
@@ -41,11 +50,12 @@ class Followed:
         self.is_live = False
         """Whether what was there at the start has been read. Until then, nothing is known to have just happened."""
         self._timeline = timeline
-        self._rate_s = rate_s
         self._offsets = [-1] * units
         self._sites: dict[str, SiteState] = {}
         self._heard_ms: dict[str, int] = {}
-        self._commits: list[deque[_Committed]] = [deque() for _ in range(units)]
+        self._meters = [UnitMeter(rate_s) for _ in range(units)]
+        self._ordered: dict[int, tuple[str, int]] = {}
+        """The units of which a move was ordered: the target, and when the order was last repeated."""
         self._notices: deque[tuple[bytes | None, int]] = deque(maxlen=_NOTICES_MAX)
 
     def apply_control(self, value: bytes | None, offset: int, at_ms: int) -> None:
@@ -54,6 +64,7 @@ class Followed:
         if (member := decode_member(value)) is not None:
             self._apply_member(member, offset, at_ms, is_new=is_new)
         elif (record := decode(value)) is not None:
+            self._apply_order(record, at_ms)
             if is_new:
                 self._timeline.apply_move(record, at_ms)
         elif decode_notice(value) is not None:
@@ -77,17 +88,30 @@ class Followed:
 
     def sample(self, now_s: float) -> None:
         """Note how far each unit is. ``now_s``: of a monotonic clock."""
-        for found, commits in zip(self.checkpoints, self._commits, strict=True):
-            if found is None:
-                continue
-            commits.append(_Committed(now_s, found.checkpoint.counts.get("records", 0)))
-            # Keep one from before the time that counts.
-            while len(commits) > 1 and commits[1].at_s <= now_s - self._rate_s:
-                commits.popleft()
+        for found, meter in zip(self.checkpoints, self._meters, strict=True):
+            if found is not None:
+                meter.note(found.checkpoint, now_s)
 
     def rates(self) -> list[float]:
         """Return how many records a second each unit has lately consumed, according to the samples."""
-        return [_rate(commits) for commits in self._commits]
+        return [meter.rate() for meter in self._meters]
+
+    def flows(self, lags: Sequence[Mapping[str, int | None]]) -> list[UnitFlow | None]:
+        """Return what each unit reads and writes, according to the samples. ``lags``: by unit, as in `UnitFlow`."""
+        return [meter.flow(lag) for meter, lag in zip(self._meters, lags, strict=True)]
+
+    def moves(self, now_ms: int) -> dict[int, Move]:
+        """Return the units that are being moved: those that are released, and those whose move is ordered."""
+        found = {}
+        for unit, one in enumerate(self.checkpoints):
+            if one is None:
+                continue
+            target, at_ms = self._ordered.get(unit, ("", 0))
+            if (way := one.checkpoint.on_the_way) is not None:
+                found[unit] = Move(way.source, one.checkpoint.site, is_released=True)
+            elif at_ms >= now_ms - round(1000 * LEASE_S) and target not in {"", one.checkpoint.site}:
+                found[unit] = Move(one.checkpoint.site, target, is_released=False)
+        return found
 
     def sites(self, now_ms: int) -> dict[str, SiteState]:
         """Return the state of each site of which something was heard lately, as `observer.read_sites` does."""
@@ -99,6 +123,19 @@ class Followed:
         while self._notices and self._notices[0][1] < now_ms - round(1000 * LASTS_S):
             self._notices.popleft()
         return describe(self._notices)
+
+    def _apply_order(self, record: Record, at_ms: int) -> None:
+        match record:
+            case Request(units=units, to=to):
+                known = range(len(self.checkpoints))
+                self._ordered |= {unit: (to, at_ms) for unit in units if unit in known}
+            case Cancelled(units=units):
+                for unit in units:
+                    self._ordered.pop(unit, None)
+            case Resumed(unit=unit) | Refused(unit=unit) | Back(unit=unit):
+                self._ordered.pop(unit, None)
+            case _:
+                pass
 
     def _apply_member(self, record: MemberRecord, offset: int, at_ms: int, *, is_new: bool) -> None:
         state = self._sites.setdefault(record.site, SiteState(record.site))
@@ -115,11 +152,3 @@ class Followed:
 
 def _member(state: SiteState, record: MemberRecord) -> Member | None:
     return state.members.get(record.instance) if isinstance(record, Heartbeat | Left) else None
-
-
-def _rate(commits: deque[_Committed]) -> float:
-    if len(commits) < 2:  # noqa: PLR2004 - a rate needs two
-        return 0.0
-    first, last = commits[0], commits[-1]
-    # The counts start again if the unit is reset.
-    return max(0, last.records - first.records) / (last.at_s - first.at_s)

@@ -11,6 +11,9 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, T
 from confluent_kafka.admin import OffsetSpec
 
 from broker.kafka.topics import topic_facts
+from control.facts.flow.endpoints import Sink
+from control.facts.flow.meters import Flow
+from control.facts.flow.reading import FlowReading
 from control.facts.follow import Followed
 from control.facts.timeline import Timeline
 from joiner.runtime.control import TAIL
@@ -58,7 +61,7 @@ class Facts(msgspec.Struct, frozen=True):
     second that each unit consumes. ``lag``: the records that have not been consumed, or None if that is not known for a
     unit. ``read_ms``: when the facts were renewed last, in ms since the epoch, or None if they never were. ``missing``:
     what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
-    ``supervisors``: those that have reported lately.
+    ``supervisors``: those that have reported lately. ``flow``: what flows through the topics.
     """
 
     number: int = 0
@@ -69,19 +72,21 @@ class Facts(msgspec.Struct, frozen=True):
     missing: list[str] = []
     trouble: str = "Kafka has not answered yet"
     supervisors: list[Supervisor] = []
+    flow: Flow = Flow()
 
 
 class Reading:
     """Reads from the ends of the topics on, until an error. Not thread-safe. All methods raise KafkaException."""
 
-    def __init__(self, settings: JoinerSettings, clock: Clock, timeline: Timeline) -> None:
-        """Events are added to ``timeline``."""
+    def __init__(self, settings: JoinerSettings, clock: Clock, timeline: Timeline, sink: Sink | None = None) -> None:
+        """Events are added to ``timeline``. ``sink``: the database connector, if one is configured."""
         self._settings, self._clock = settings, clock
         self._admin = make_admin(settings.kafka)
         self._consumer: Consumer | None = None
         # A unit that commits less often than that must not seem to be idle in between.
         rate_s = max(_RATE_S, 3 * settings.application.commit_interval / 1e9)
         self._followed = Followed(settings.topics.partitions, timeline, rate_s)
+        self._flow = FlowReading(self._admin, settings, sink, clock)
         self._positions: dict[_Place, int] = {}
         self._unread: dict[_Place, int] = {}
         """The partitions that have not been read up to the end that they had at the start, with that end."""
@@ -117,7 +122,7 @@ class Reading:
         now_s = self._clock.wall_s()
         now_ms = round(1000 * now_s)
         if self._consumer is None:
-            return Facts(read_ms=now_ms, trouble="")
+            return Facts(read_ms=now_ms, trouble="", flow=self._flow.renewed())
         if not self._followed.is_live:
             if self._clock.monotonic_s() - self._read_s > 2 * _TIMEOUT_S:
                 places = ", ".join(f"{topic} [{one}]" for topic, one in sorted(self._unread))
@@ -135,24 +140,23 @@ class Reading:
         missing += self._late(ends) + self._refused
         missing += [followed.unreadable[unit] for unit in sorted(followed.unreadable)]
         lags = self._lags(ends)
+        of_units = [_total(by_topic.values()) for by_topic in lags]
         followed.sample(self._clock.monotonic_s())
         status = compose_status(
             settings,
             followed.checkpoints,
-            [lag or 0 for lag in lags],
+            [lag or 0 for lag in of_units],
             self._members,
             sites,
             followed.notices(now_ms),
             now_s,
         )
-        of_units = [lag for lag, one in zip(lags, followed.checkpoints, strict=True) if one is not None]
-        lag = None if None in of_units else sum(one or 0 for one in of_units)
-        read_ms = round(1000 * self._clock.wall_s())
+        flow = self._flow.renewed()
         return Facts(
             status=status,
             rates=followed.rates(),
-            lag=lag,
-            read_ms=read_ms,
+            lag=_total(of_units),
+            read_ms=round(1000 * self._clock.wall_s()),
             missing=missing,
             trouble="",
             supervisors=[
@@ -160,6 +164,7 @@ class Reading:
                 for site, state in sorted(sites.items())
                 for one in state.workers.values()
             ],
+            flow=msgspec.structs.replace(flow, units=followed.flows(lags), moves=followed.moves(now_ms)),
         )
 
     def close(self) -> None:
@@ -283,14 +288,25 @@ class Reading:
     def _cause(self) -> str:
         return f": {self._passing}" if self._passing else ""
 
-    def _lags(self, ends: dict[_Place, int]) -> list[int | None]:
-        """Return the number of records that each unit has not consumed yet, or None if an end is not known."""
-        return [None if one is None else _lag(one.checkpoint, ends) for one in self._followed.checkpoints]
+    def _lags(self, ends: dict[_Place, int]) -> list[dict[str, int | None]]:
+        """Return how many records each unit has not consumed yet, by input topic; None if an end is not known."""
+        return [{} if one is None else _lags(one.checkpoint, ends) for one in self._followed.checkpoints]
 
 
-def _lag(checkpoint: Checkpoint, ends: dict[_Place, int]) -> int | None:
-    places = {(topic, checkpoint.unit): offset for topic, offset in checkpoint.offsets.items()}
-    if not places.keys() <= ends.keys():
-        return None
-    # The checkpoint may be newer than the ends.
-    return sum(max(0, ends[place] - offset) for place, offset in places.items())
+def _lags(checkpoint: Checkpoint, ends: dict[_Place, int]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for topic, offset in checkpoint.offsets.items():
+        end = ends.get((topic, checkpoint.unit))
+        # The checkpoint may be newer than the ends.
+        found[topic] = None if end is None else max(0, end - offset)
+    return found
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Return the sum, or None if one of the counts is not known."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total

@@ -16,6 +16,7 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from broker.settings import SettingsError
+from control.facts.flow.endpoints import Endpoints
 from control.facts.reading import Facts, Reading
 from control.facts.timeline import Event, Timeline
 from joiner.runtime.kafka.clients import describe
@@ -49,8 +50,10 @@ class Sample(NamedTuple):
 class Watcher:
     """Keeps the `Facts` of an application. Thread-safe."""
 
-    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+    def __init__(self, settings: JoinerSettings, clock: Clock, endpoints: Endpoints | None = None) -> None:
+        """``endpoints``: what is before and behind the application (default: nothing is configured)."""
         self.settings = settings
+        self.endpoints = Endpoints() if endpoints is None else endpoints
         self._clock = clock
         self._stop = threading.Event()
         self._facts = Facts()
@@ -93,7 +96,7 @@ class Watcher:
         wait_s = _RETRY_S
         while not self._stop.is_set():
             try:
-                with closing(Reading(self.settings, self._clock, self._timeline)) as reading:
+                with closing(Reading(self.settings, self._clock, self._timeline, self.endpoints.sink)) as reading:
                     while not self._stop.is_set():
                         reading.read_until(self._clock.monotonic_s() + PUBLISH_S, self._stop)
                         if not self._stop.is_set() and (facts := reading.facts()) is not None:

@@ -7,8 +7,10 @@ from typing import Final
 from control.page.actions import ActionsSection
 from control.page.frame import Place
 from control.page.overview import OverviewSection
+from control.page.topology import TopologySection
 
 PLACES: Final = (
     Place("/", "Overview", OverviewSection),
+    Place("/topology", "Topology", TopologySection),
     Place("/actions", "Actions", ActionsSection),
 )

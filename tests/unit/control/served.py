@@ -12,6 +12,7 @@ from control.access.guard import Guard
 from control.access.login import Login
 from control.access.users import User
 from control.app import make_app
+from control.facts.flow.endpoints import Endpoints
 from control.facts.reading import Facts
 from control.facts.timeline import Event
 from control.roles import Role
@@ -19,6 +20,7 @@ from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.status.reading import compose_status
 from tests.manual_clock import ManualClock
 from tests.unit.control.audited import Topic, desk_with
+from tests.unit.control.topologies import ENDPOINTS
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
 
@@ -61,10 +63,13 @@ class Served:
         self.watchers: dict[str, Any] = {
             "lsb": SimpleNamespace(
                 settings=settings,
+                endpoints=ENDPOINTS,
                 facts=Facts(number=5, status=status, rates=[120.0, 0.0], lag=8, read_ms=1_000_000, trouble=""),
                 events=events,
             ),
-            "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts(), events=[]),
+            "idle": SimpleNamespace(
+                settings=make_settings(application={"name": "idle"}), endpoints=Endpoints(), facts=Facts(), events=[]
+            ),
         }
         self.topic = Topic(self.clock)
         """The audit topic of the application ``lsb``."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from control.facts.flow.meters import Move
 from control.facts.follow import Followed
 from control.facts.timeline import EVENTS_MAX, Timeline
 from joiner.runtime.control import (
@@ -238,6 +239,26 @@ def test_a_move_is_reported_step_by_step_with_its_pause() -> None:
     assert case.kinds() == ["ordered", "released", "moved", "refused", "refused", "cancelled"]
     moved = case.timeline.events[2]
     assert (moved.pause_ms, moved.unit, moved.site, moved.instance, moved.move) == (100, 2, "spark", "s", "m")
+
+
+def test_units_are_being_moved_from_the_order_until_they_run_at_the_target() -> None:
+    case = Case(units=3)
+    for unit in range(3):
+        case.commit(unit)
+    case.control(Request(move="m", units=[0, 1, 9], to="edge"), at_ms=1_000)
+    ordered = Move("process", "edge", is_released=False)
+    assert case.followed.moves(2_000) == {0: ordered, 1: ordered}
+    assert case.followed.moves(6_001) == {}, "an order that is not repeated has expired"
+    case.control(Refused(move="m", unit=1, to="edge", instance="two", why="no"), at_ms=2_000)
+    assert case.followed.moves(2_000) == {0: ordered}
+    case.commit(0, site="edge", run=OnTheWay("m", "process").run())
+    assert case.followed.moves(9_000) == {0: Move("process", "edge", is_released=True)}
+    case.commit(0, site="edge", instance="two")
+    # The order is repeated until all its units have moved.
+    case.control(Request(move="m", units=[0, 1], to="edge"), at_ms=9_000)
+    assert case.followed.moves(9_000) == {1: ordered}
+    case.control(Cancelled(move="m", units=[1]), at_ms=9_000)
+    assert case.followed.moves(9_000) == {}
 
 
 def test_a_move_whose_release_was_not_read_has_no_known_pause() -> None:

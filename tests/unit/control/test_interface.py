@@ -10,6 +10,7 @@ import pytest
 from control.api.applications import ApplicationStatus
 from control.facts.overview import Overview
 from control.facts.timeline import Event
+from control.facts.topology import Topology, topology_of
 from tests.unit.control.served import Served
 
 BASE = "/api/v1/applications"
@@ -37,6 +38,16 @@ def test_an_application_is_shown_as_joiner_status_shows_it(served: Served) -> No
     assert served.client("vera-token").get(f"{BASE}/idle").json()["status"] is None
 
 
+def test_the_topology_is_that_of_the_facts(served: Served) -> None:
+    lsb = served.watchers["lsb"]
+    response = served.client("vera-token").get(f"{BASE}/lsb/topology")
+    found = msgspec.json.decode(response.content, type=Topology)
+    assert found == topology_of(lsb.settings, lsb.endpoints, lsb.facts)
+    assert {"from", "to", "rate", "lag", "unit", "note", "level"} == set(response.json()["edges"][0])
+    idle = msgspec.json.decode(served.client("vera-token").get(f"{BASE}/idle/topology").content, type=Topology)
+    assert idle.trouble == "Kafka has not answered yet"
+
+
 @pytest.mark.parametrize(
     ("query", "numbers"),
     [({}, [1, 2, 3]), ({"after": 1}, [2, 3]), ({"limit": 1}, [3]), ({"after": 3}, []), ({"after": 9}, [])],
@@ -52,6 +63,7 @@ def test_events_are_told_from_a_number_on(served: Served, query: dict[str, int],
     [
         ("GET", f"{BASE}/none", 404, "no application of this name; there is lsb, idle"),
         ("GET", f"{BASE}/none/events", 404, "no application of this name"),
+        ("GET", f"{BASE}/none/topology", 404, "no application of this name"),
         ("GET", f"{BASE}/lsb/events?after=x", 422, "query.after"),
         ("GET", f"{BASE}/lsb/events?after=-1", 422, "query.after"),
         ("GET", f"{BASE}/lsb/events?limit=0", 422, "query.limit"),
@@ -108,14 +120,8 @@ def test_metrics_are_those_of_each_application(served: Served) -> None:
 
 def test_the_description_names_every_route_and_every_type(served: Served) -> None:
     found = served.client("vera-token").get("/api/v1/openapi.json").json()
-    assert set(found["paths"]) == {
-        "/api/v1/session",
-        BASE,
-        f"{BASE}/{{name}}",
-        f"{BASE}/{{name}}/events",
-        f"{BASE}/{{name}}/actions",
-        f"{BASE}/{{name}}/actions/{{action}}",
-    }
+    of_one = {f"{BASE}/{{name}}{rest}" for rest in ("", "/events", "/topology", "/actions", "/actions/{action}")}
+    assert set(found["paths"]) == {"/api/v1/session", BASE, *of_one}
     references = set(_references(found))
     assert references <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
     assert "#/components/schemas/UnitSummary" in references

@@ -92,7 +92,8 @@ class Kafka:
             if (place.topic, place.partition) in self.no_ends:
                 found[place].set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "no leader")))  # noqa: SLF001 - its only name
             else:
-                found[place].set_result(SimpleNamespace(offset=len(self.logs[place.topic, place.partition])))
+                log = self.logs.get((place.topic, place.partition), [])
+                found[place].set_result(SimpleNamespace(offset=len(log)))
         return found
 
 
@@ -108,8 +109,8 @@ def message(topic: str, partition: int, offset: int, key: Any = None, value: Any
     )
 
 
-def checkpoint(unit: int = 0, consumed: int = 0, instance: str = "one") -> tuple[bytes, bytes]:
-    made = make_checkpoint(unit=unit, offsets={DATA: consumed}, instance=instance, run=instance)
+def checkpoint(unit: int = 0, consumed: int = 0, instance: str = "one", **changes: Any) -> tuple[bytes, bytes]:
+    made = make_checkpoint(unit=unit, offsets={DATA: consumed}, instance=instance, run=instance, **changes)
     return checkpoint_key(unit).encode(), encode_state(made)
 
 
@@ -156,7 +157,12 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
 
 def test_an_application_that_has_never_run_has_no_status_until_it_runs(case: Case) -> None:
     case.reading.read_until(case.clock.now_s, threading.Event())
-    assert case.reading.facts() == Facts(read_ms=1_000_000, trouble="")
+    facts = case.reading.facts()
+    assert facts == Facts(read_ms=1_000_000, trouble="")
+    # What is appended to the topics is known all the same.
+    case.kafka.logs[DATA, 1] = [MARKER] * 7
+    assert case.shown(after_s=3.0).flow.topics[DATA].end == 0
+    assert case.shown(after_s=3.0).flow.topics[DATA].end == 7
     case.kafka.create(STATE)
     facts = case.shown()
     assert facts.status is not None
@@ -231,6 +237,33 @@ def test_the_lag_is_counted_up_to_the_stable_ends(case: Case) -> None:
     case.kafka.no_ends.clear()
     case.kafka.logs[STATE, 0].append(checkpoint(0, consumed=12))
     assert case.shown().lag == 0
+
+
+def test_what_a_unit_reads_and_writes_is_that_of_the_last_seconds(case: Case) -> None:
+    case.kafka.create(STATE, CONTROL)
+    case.kafka.logs[DATA, 0] = [MARKER] * 30
+    counts = {"records": 4, "pairs": 2, "failed": 0, "rejected": 1}
+    case.kafka.logs[STATE, 0] = [checkpoint(0, consumed=4, counts=counts)]
+    case.shown()
+    more = {"records": 24, "pairs": 12, "failed": 2, "rejected": 2, "rows": 7, "failed_rows": 1, "late": 5}
+    case.kafka.logs[STATE, 0].append(checkpoint(0, consumed=24, counts=more))
+    facts = case.shown(after_s=2.0)
+    assert facts.rates == [10.0, 0.0]
+    first, second = facts.flow.units
+    assert second is None
+    assert first is not None
+    assert (first.consumed, first.lags) == ({DATA: 10.0}, {DATA: 6})
+    # Of 10 pairs, 2 have failed, and of 7 rows 1; with one record that was unusable, those are 4 dead letters.
+    assert first.written == {"out": 7.0, "late": 2.5, "unmatched": 0.0, "rejected": 2.0}
+
+
+def test_topics_that_cannot_be_asked_delay_and_hide_nothing(case: Case) -> None:
+    case.kafka.create(STATE, CONTROL)
+    case.kafka.no_ends = {("machine.late", 1)}
+    for _ in range(2):
+        facts = case.shown(after_s=3.0)
+    assert (facts.missing, facts.flow.missing) == ([], {"machine.late": "no leader"})
+    assert DATA in facts.flow.topics
 
 
 def test_if_no_end_is_known_that_is_an_error_with_its_cause(case: Case) -> None:

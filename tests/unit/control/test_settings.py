@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.settings import SettingsError
+from broker.settings import SettingsError, load_settings
 from control.__main__ import main
+from control.facts.flow.endpoints import Endpoints, Sink, Source, target_of
 from control.settings import ControlSettings, Settings, check_access, check_applications
+from db_connector.kafka.target import target_of as db_connector_target
+from db_connector.settings import DbConnectorSettings
 
 TOML = '[[join]]\nname = "p"\nleft = "a"\nright = "b"\nfunction = "product"\noutput = "c"\n'
 OPEN: dict[str, Any] = {"listen": "0.0.0.0:8090"}
@@ -57,6 +60,57 @@ def test_two_applications_need_two_names() -> None:
     one = Settings.model_validate({"join": [], "application": {"name": "a"}} | _join())
     with pytest.raises(SettingsError, match="application a"):
         check_applications([one, one])
+
+
+def loaded(tmp_path: Path, more: str = "") -> Settings:
+    config = tmp_path / "lsb.toml"
+    config.write_text(f"{TOML}{more}")
+    return load_settings(Settings, config)
+
+
+def test_only_connectors_that_the_file_or_the_environment_names_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loaded(tmp_path).endpoints() == Endpoints()
+    assert loaded(tmp_path, "[mqtt]\n").endpoints() == Endpoints(
+        Source("127.0.0.1:1883", "machine/states", "lsb-connector")
+    )
+    assert loaded(tmp_path, "[connector]\nclient_id = 'c'\n").endpoints().sink is None
+    sink = Sink("db_connector", "http://127.0.0.1:8086", "-/lsb/autogen", "joined")
+    assert loaded(tmp_path, "[influxdb]\n").endpoints() == Endpoints(None, sink)
+    assert loaded(tmp_path, "[db_connector]\n").endpoints() == Endpoints(None, sink)
+    monkeypatch.setenv("LSB_MQTT__HOST", "::1")
+    monkeypatch.setenv("LSB_DB_CONNECTOR__GROUP", "other")
+    found = loaded(tmp_path).endpoints()
+    assert (found.source, found.sink) == (
+        Source("[::1]:1883", "machine/states", "lsb-connector"),
+        Sink("other", "http://127.0.0.1:8086", "-/lsb/autogen", "joined"),
+    )
+
+
+def test_of_the_connectors_no_secret_is_shown_and_no_file_with_one_is_read(tmp_path: Path) -> None:
+    more = (
+        "[mqtt]\nusername = 'mqtt-user'\npassword = 's3cret'\npassword_file = 'none'\n"
+        "[influxdb]\nurl = 'https://db.example:8086/s3cret'\ntoken = 's3cret'\ntoken_file = 'none'\n"
+        "tls_ca_file = 'none'\n"
+    )
+    shown = repr(loaded(tmp_path, more).endpoints())
+    assert "https://db.example:8086" in shown
+    assert "s3cret" not in shown
+    assert "mqtt-user" not in shown
+
+
+def test_the_database_is_named_as_in_the_offsets_that_its_connector_commits() -> None:
+    for given in ({}, {"influxdb": {"org": "plant", "bucket": "b"}, "db_connector": {"measurement": "m"}}):
+        sink = Settings.model_validate(_join() | {"influxdb": {}} | given).endpoints().sink
+        assert sink is not None
+        committed = db_connector_target(DbConnectorSettings.model_validate(given))
+        assert committed.startswith(target_of(sink))
+
+
+def test_a_fault_in_the_section_of_a_connector_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"mqtt\.port"):
+        loaded(tmp_path, "[mqtt]\nport = 0\n")
 
 
 def _join() -> dict[str, Any]:

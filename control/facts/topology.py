@@ -1,0 +1,221 @@
+"""The topology of an application, as a graph: from the MQTT broker through the units to the database.
+
+It is computed from the settings and the facts. What the service does not observe is in the graph as it is configured,
+with the level ``unknown``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from control.facts.flow.meters import NOT_THERE, RESULTS
+from control.facts.graph.parts import OK, TROUBLE, UNKNOWN, WARNING, Edge, Graph, Node, Trouble, numbers, topic_id
+from control.facts.graph.sites import Output, add_sites, offset_unit
+from joiner.runtime.membership.status.tables import age
+
+if TYPE_CHECKING:
+    from control.facts.flow.endpoints import Endpoints, Sink, Source
+    from control.facts.flow.meters import SinkFlow, TopicFlow
+    from control.facts.reading import Facts
+    from joiner.runtime.settings import JoinerSettings
+
+NOT_OBSERVED: Final = "not observed"
+
+_SEEN_S: Final = 60.0
+"""A connector that has appended nothing for so long is not seen any more."""
+
+_STALLED_S: Final = 30.0
+"""A database connector that has acknowledged nothing for so long does not follow. After an outage of the database, it
+may take ``db_connector.backoff_max`` until it writes again, 10 s by default."""
+
+_OUTPUTS: Final = {
+    # By the setting that names the topic: the kind of the node, and what is written to it. In the order of the drawing.
+    RESULTS: ("result_topic", "results"),
+    "late": ("late_topic", "late records"),
+    "unmatched": ("unmatched_topic", "unmatched records"),
+    "rejected": ("dead_letter_topic", "dead letters"),
+}
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """The graph of an application.
+
+    ``read_ms``, ``trouble``: see `Facts`. While the facts cannot be renewed, the levels are ``unknown`` and there are
+    no rates. ``troubles``: what an operator should look at.
+    """
+
+    application: str
+    read_ms: int | None
+    trouble: str
+    nodes: list[Node]
+    edges: list[Edge]
+    troubles: list[Trouble]
+
+
+def topology_of(settings: JoinerSettings, endpoints: Endpoints, facts: Facts) -> Topology:
+    """Return the topology as it is known now."""
+    graph = Graph()
+    if endpoints.source is not None and settings.topics.data in settings.input_topics:
+        _add_source(graph, endpoints.source, settings, facts)
+    for topic in settings.input_topics:
+        readers = {f"{name} ({stream})": None for name, stream in _readers(settings, topic)}
+        _add_topic(graph, "input_topic", topic, facts, {"read by": ", ".join(readers)})
+    outputs = _outputs(settings)
+    add_sites(graph, settings, facts, outputs)
+    for one in outputs:
+        _add_topic(graph, _OUTPUTS[one.kind][0], one.topic, facts, {"holds": one.content})
+    if endpoints.sink is not None:
+        _add_sink(graph, endpoints.sink, settings, facts.flow.sink)
+    if facts.trouble:
+        graph = graph.as_last_known()
+    return Topology(settings.application.name, facts.read_ms, facts.trouble, graph.nodes, graph.edges, graph.troubles)
+
+
+def _outputs(settings: JoinerSettings) -> list[Output]:
+    topics = settings.output_topics
+    return [Output(kind, topics[kind], content) for kind, (_, content) in _OUTPUTS.items() if kind in topics]
+
+
+def _readers(settings: JoinerSettings, topic: str) -> list[tuple[str, str]]:
+    """Return the joins and aligns that read a topic, and the quantities that they select, or their streams."""
+    return [
+        (operator.name, stream.quantity or name)
+        for operator in settings.operators
+        for name, stream in operator.streams.items()
+        if settings.stream(stream)["topic"] == topic
+    ]
+
+
+def _add_source(graph: Graph, source: Source, settings: JoinerSettings, facts: Facts) -> None:
+    data, rejected = settings.topics.data, settings.topics.rejected
+    flow = facts.flow.topics.get(data)
+    state, level = _connector_state(flow)
+    if level == WARNING and flow is not None:
+        why = f"nothing was appended to {data} for {age(flow.quiet_s)} or longer"
+        text = f"The connector is not seen: {why}. Either it does not run, or no events arrive."
+        graph.troubles.append(Trouble(level, text))
+    graph.nodes += [
+        Node(
+            "mqtt_broker",
+            "mqtt_broker",
+            "MQTT broker",
+            NOT_OBSERVED,
+            UNKNOWN,
+            details={"address": source.broker, "topic": source.topic},
+        ),
+        Node("connector", "connector", "connector", state, level, details={"client id": source.client}),
+    ]
+    graph.edges += [
+        Edge("mqtt_broker", "connector", level=UNKNOWN, note=f"{source.topic}; {NOT_OBSERVED}"),
+        Edge(
+            "connector",
+            topic_id(data),
+            rate=None if flow is None else flow.rate,
+            unit=offset_unit(settings, data),
+            level=UNKNOWN if flow is None else level,
+            note="all that is appended to the topic",
+        ),
+        Edge("connector", topic_id(rejected), level=UNKNOWN, note=f"dead letters; {NOT_OBSERVED}"),
+    ]
+
+
+def _connector_state(flow: TopicFlow | None) -> tuple[str, str]:
+    if flow is None or flow.rate is None:
+        return NOT_OBSERVED, UNKNOWN
+    if flow.rate > 0:
+        return "records arrive", OK
+    if flow.quiet_s < _SEEN_S:
+        return f"no records for {age(flow.quiet_s)}", UNKNOWN
+    return f"not seen for {age(flow.quiet_s)}", WARNING
+
+
+def _add_topic(graph: Graph, kind: str, topic: str, facts: Facts, details: dict[str, str]) -> None:
+    flow, fault = facts.flow.topics.get(topic), facts.flow.missing.get(topic)
+    if fault == NOT_THERE and facts.status is None:
+        # The joiner creates its topics when it starts, and the connector those that it writes to.
+        graph.nodes.append(Node(topic_id(topic), kind, topic, "does not exist yet", UNKNOWN, details=details))
+        return
+    if fault is not None:
+        graph.troubles.append(Trouble(WARNING, f"Topic {topic} cannot be read: {fault}"))
+        graph.nodes.append(Node(topic_id(topic), kind, topic, "cannot be read", WARNING, details=details))
+        return
+    state, level = NOT_OBSERVED, UNKNOWN
+    if flow is not None:
+        level = OK
+        state = "grows" if flow.rate else f"nothing new for {age(flow.quiet_s)}"
+        details = details | {"ends": f"{flow.end:,} offsets"}
+        details |= {} if flow.rate is None else {"appended": f"{flow.rate:,.1f} offsets/s"}
+    graph.nodes.append(Node(topic_id(topic), kind, topic, state, level, details=details))
+
+
+def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow | None) -> None:
+    out, rejected = settings.topics.out, settings.topics.rejected
+    state, level = _sink_state(graph, sink, settings, flow)
+    members = [] if flow is None else flow.members
+    graph.nodes += [
+        Node(
+            "db_connector",
+            "db_connector",
+            "db_connector",
+            state,
+            level,
+            lag=None if flow is None else flow.lag,
+            rate=None if flow is None else flow.rate,
+            details={"consumer group": sink.group}
+            | ({"members": ", ".join(f"{one.name} ({numbers(one.partitions) or 'no partitions'})" for one in members)}),
+        ),
+        Node(
+            "database",
+            "database",
+            "InfluxDB",
+            NOT_OBSERVED,
+            UNKNOWN,
+            details={"address": sink.url, "database": sink.database, "measurement": sink.measurement},
+        ),
+    ]
+    graph.edges += [
+        Edge(
+            topic_id(out),
+            "db_connector",
+            rate=None if flow is None else flow.rate,
+            lag=None if flow is None else flow.lag,
+            unit="offsets",
+            level=level,
+            note="acknowledged by the database",
+        ),
+        Edge("db_connector", "database", level=UNKNOWN, note=NOT_OBSERVED),
+        Edge("db_connector", topic_id(rejected), level=UNKNOWN, note=f"dead letters; {NOT_OBSERVED}"),
+    ]
+
+
+def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow | None) -> tuple[str, str]:
+    """Return the state and the level of the database connector, and note its troubles."""
+    if flow is None:
+        return NOT_OBSERVED, UNKNOWN
+    if flow.fault:
+        text = f"The lag of the db_connector is not known: consumer group {sink.group}: {flow.fault}"
+        graph.troubles.append(Trouble(WARNING, text))
+        return "not known", UNKNOWN
+    waiting = f"{flow.lag:,} offsets of {settings.topics.out} wait" if flow.lag else ""
+    unread = set(range(settings.topics.partitions)) - {one for member in flow.members for one in member.partitions}
+    state, level, why = f"{len(flow.members)} running", OK, ""
+    if not flow.members:
+        state, level = "not running", TROUBLE if waiting else WARNING
+        why = f"The db_connector does not run: consumer group {sink.group} has no members"
+    elif waiting and flow.stalled_s >= _STALLED_S:
+        state, level = "does not follow", TROUBLE
+        why = f"The db_connector does not follow: it has acknowledged nothing for {age(flow.stalled_s)}"
+    elif unread:
+        state, level = f"nobody reads {numbers(unread)}", WARNING
+        why = f"Partitions {numbers(unread)} of {settings.topics.out} are assigned to no db_connector"
+    elif flow.others:
+        state, level = "other database", WARNING
+        why = (
+            f"Offsets of consumer group {sink.group} in partitions {numbers(flow.others)} were committed for another "
+            f"database than {sink.measurement} in {sink.database}"
+        )
+    if why:
+        graph.troubles.append(Trouble(level, f"{why}; {waiting}" if waiting else why))
+    return state, level

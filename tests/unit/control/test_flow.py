@@ -1,0 +1,226 @@
+"""Do counts become rates, and do Kafka's answers about topics and the sink's group become what is true of them?"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from control.facts.flow.endpoints import Sink, target_of
+from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
+from control.facts.flow.reading import ASK_S, FlowReading
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
+
+SINK = Sink("points", "http://db.example", "-/lsb/autogen", "joined")
+TARGET = f"{target_of(SINK)}points of form 2"
+OUT = "machine.out"
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    meter = Meter(10.0)
+    assert (meter.rate(), meter.quiet_s()) == (None, 0.0)
+    meter.note(0.0, 5)
+    assert (meter.rate(), meter.quiet_s()) == (None, 0.0)
+    meter.note(2.0, 25)
+    assert meter.rate() == 10.0
+    for at_s in range(4, 41, 2):
+        meter.note(float(at_s), 25)
+    assert (meter.rate(), meter.quiet_s()) == (0.0, 38.0)
+    # A topic that was created anew begins with small offsets.
+    meter.note(42.0, 3)
+    assert (meter.rate(), meter.quiet_s()) == (0.0, 0.0)
+
+
+def test_the_lag_of_a_sink_is_counted_from_what_it_has_acknowledged_or_from_the_beginning() -> None:
+    meter = SinkMeter(10.0, range(3), target_of(SINK))
+    members = [GroupMember("a", [0, 1, 2])]
+    found = meter.note(0.0, members, {0: (10, TARGET), 1: (5, TARGET)}, {}, {0: 12, 1: 5, 2: 9})
+    assert (found.lag, meter.uncommitted, found.members) == (None, [2], members)
+    found = meter.note(2.0, [], {0: (12, TARGET), 1: (5, TARGET)}, {2: 4}, {0: 12, 1: 5, 2: 9})
+    assert (found.lag, found.rate) == (5, 1.0)
+    # It was committed after the ends were read.
+    found = meter.note(4.0, [], {0: (13, TARGET), 1: (5, TARGET), 2: (9, TARGET)}, {}, {0: 12, 1: 5, 2: 9})
+    assert found.lag == 0
+    assert meter.note(6.0, [], {0: (13, TARGET), 1: (5, TARGET), 2: (9, TARGET)}, {}, {0: 12, 1: 5}).lag is None
+
+
+def test_a_sink_is_stalled_while_results_wait_and_none_is_acknowledged() -> None:
+    meter = SinkMeter(10.0, range(1), target_of(SINK))
+
+    def stalled_s(now_s: float, acknowledged: int, end: int) -> float:
+        return meter.note(now_s, [], {0: (acknowledged, TARGET)}, {}, {0: end}).stalled_s
+
+    assert [stalled_s(0.0, 5, 5), stalled_s(90.0, 5, 5)] == [0.0, 0.0]
+    assert [stalled_s(92.0, 5, 9), stalled_s(94.0, 5, 20)] == [2.0, 4.0]
+    assert [stalled_s(96.0, 6, 20), stalled_s(98.0, 6, 20), stalled_s(100.0, 20, 20)] == [0.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "metadata", ["", "set by hand", target_of(Sink("points", "http://db.example", "-/b", "joined"))]
+)
+def test_offsets_that_were_committed_for_another_database_are_named(metadata: str) -> None:
+    meter = SinkMeter(10.0, range(2), target_of(SINK))
+    assert meter.note(0.0, [], {0: (1, TARGET), 1: (1, metadata)}, {}, {}).others == [1]
+
+
+class Kafka:
+    """Answers requests about offsets and a group, with a delay if there is one. ``asked``: the requests, by kind."""
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[str, int], int] = {}
+        self.unknown = set[str]()
+        self.members: Any = []
+        self.committed: Any = {}
+        self.is_slow = False
+        self.asked: list[str] = []
+        self._waiting: list[tuple[Future[Any], Any]] = []
+
+    def answer(self) -> None:
+        """Answer what was asked."""
+        for future, outcome in self._waiting:
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        self._waiting.clear()
+
+    def list_offsets(self, wanted: dict[Any, Any], **options: Any) -> dict[Any, Future[Any]]:
+        self.asked.append("ends" if "isolation_level" in options else "starts")
+        base = None if "isolation_level" in options else 1
+        no_topic = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return {
+            place: self._future(
+                no_topic
+                if place.topic in self.unknown
+                else SimpleNamespace(offset=base or self.ends.get((place.topic, place.partition), 0))
+            )
+            for place in wanted
+        }
+
+    def describe_consumer_groups(self, groups: list[str], **_options: Any) -> dict[str, Future[Any]]:
+        self.asked.append("members")
+        outcome = self.members if isinstance(self.members, Exception) else SimpleNamespace(members=self.members)
+        return {groups[0]: self._future(outcome)}
+
+    def list_consumer_group_offsets(self, wanted: list[Any], **_options: Any) -> dict[str, Future[Any]]:
+        self.asked.append("committed")
+        places = [
+            SimpleNamespace(partition=place.partition, error=None, offset=offset, metadata=metadata)
+            for place in wanted[0].topic_partitions
+            for offset, metadata in [self.committed.get(place.partition, (-1001, None))]
+        ]
+        return {wanted[0].group_id: self._future(SimpleNamespace(topic_partitions=places))}
+
+    def _future(self, outcome: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, outcome))
+        if not self.is_slow:
+            self.answer()
+        return future
+
+
+class Case:
+    """A reading of what Kafka answers, with a clock that is set."""
+
+    def __init__(self, sink: Sink | None = SINK) -> None:
+        self.kafka, self.clock = Kafka(), ManualClock()
+        admin: Any = self.kafka
+        self.reading = FlowReading(admin, make_settings(partitions=2), sink, self.clock)
+
+    def later(self, after_s: float = ASK_S) -> Flow:
+        """Return the flow some time later."""
+        self.clock.now_s += after_s
+        return self.reading.renewed()
+
+
+def member(name: str, *partitions: int, instance: str = "") -> Any:
+    places = [SimpleNamespace(topic=topic, partition=one) for topic in (OUT, "else") for one in partitions]
+    assignment = SimpleNamespace(topic_partitions=places)
+    return SimpleNamespace(client_id=name, group_instance_id=instance or None, assignment=assignment)
+
+
+def test_kafka_is_asked_at_intervals_and_with_few_requests() -> None:
+    case = Case()
+    case.kafka.committed = {0: (0, TARGET), 1: (0, TARGET)}
+    for _ in range(9):
+        case.later(0.5)
+    # The first request is sent at once, and the next ones 2 s and 4 s later.
+    assert case.kafka.asked == ["ends", "members", "committed"] * 3
+    case = Case(sink=None)
+    for _ in range(9):
+        case.later(0.5)
+    assert case.kafka.asked == ["ends"] * 3
+
+
+def test_while_kafka_does_not_answer_nothing_waits_and_it_is_not_asked_again() -> None:
+    case = Case()
+    case.kafka.is_slow = True
+    for _ in range(9):
+        assert case.later() == Flow()
+    assert case.kafka.asked == ["ends", "members", "committed"]
+    case.kafka.ends[DATA, 1] = 8
+    case.kafka.answer()
+    # What was asked then is what is known now.
+    assert case.later().topics[DATA] == TopicFlow(0, None, 0.0)
+    case.kafka.answer()
+    assert case.later().topics[DATA].end == 8
+
+
+def test_the_topics_grow_by_what_is_appended_to_all_partitions() -> None:
+    case = Case()
+    case.later()
+    case.kafka.ends = {(DATA, 0): 6, (DATA, 1): 4, (OUT, 0): 3}
+    case.later()
+    found = case.later()
+    assert found.topics[DATA] == TopicFlow(10, 5.0, 0.0)
+    assert found.topics[OUT] == TopicFlow(3, 1.5, 0.0)
+    assert set(found.topics) == {DATA, OUT, "machine.late", "machine.rejected"}
+
+
+def test_the_group_of_the_sink_is_what_kafka_says_of_it() -> None:
+    case = Case()
+    case.kafka.members = [member("db_connector", 1, 0), member("db_connector", instance="named")]
+    case.kafka.committed = {0: (4, TARGET)}
+    case.kafka.ends = {(OUT, 0): 6, (OUT, 1): 8}
+    case.later()
+    found = case.later().sink
+    assert found is not None
+    # Partition 1 has no committed offset, and where it begins has not been asked yet.
+    assert (found.members, found.lag) == ([GroupMember("db_connector", [0, 1]), GroupMember("named", [])], None)
+    case.later()
+    found = case.later().sink
+    assert found is not None
+    assert "starts" in case.kafka.asked
+    assert found.lag == (6 - 4) + (8 - 1)
+    assert found.others == []
+
+
+def test_a_topic_that_does_not_exist_is_named_as_such() -> None:
+    case = Case()
+    case.kafka.unknown = {"machine.late"}
+    case.later()
+    found = case.later()
+    assert found.missing == {"machine.late": NOT_THERE}
+    assert set(found.topics) == {DATA, OUT, "machine.rejected"}
+
+
+def test_a_group_that_does_not_exist_has_no_members() -> None:
+    case = Case()
+    case.kafka.members = KafkaException(KafkaError(KafkaError.GROUP_ID_NOT_FOUND))
+    case.later()
+    found = case.later().sink
+    assert found is not None
+    assert (found.members, found.fault) == ([], "")
+
+
+def test_a_group_that_may_not_be_described_hides_no_topic() -> None:
+    case = Case()
+    case.kafka.members = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "not authorized"))
+    case.later()
+    found = case.later()
+    assert found.sink == SinkFlow(fault="not authorized")
+    assert DATA in found.topics
