@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from broker.settings import SettingsError
 from control.facts.reading import Facts, Reading
 from control.facts.timeline import Event, Timeline
+from control.lookup.lookup import Lookup
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ class Sample(NamedTuple):
 
 
 class Watcher:
-    """Keeps the `Facts` of an application. Thread-safe."""
+    """Keeps the `Facts` of an application. Thread-safe. ``lookup``: what is read only when somebody asks."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self.settings = settings
+        self.lookup = Lookup(settings, clock)
         self._clock = clock
         self._stop = threading.Event()
         self._facts = Facts()
@@ -84,6 +86,7 @@ class Watcher:
     def stop(self) -> None:
         """Stop reading soon."""
         self._stop.set()
+        self.lookup.stop()
 
     def join(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until reading has stopped."""
