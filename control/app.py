@@ -16,12 +16,15 @@ from control.actions.history import Action
 from control.actions.orders import Order
 from control.api.actions import Actions, Plan, action_routes
 from control.api.applications import ApplicationStatus, application_routes
+from control.api.lookup import lookup_routes
+from control.api.metrics import Metrics
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.facts.topology import Topology
-from control.metrics import Metrics
+from control.lookup.keys import Keys
+from control.lookup.records import ThingRecords
 from control.page.form import form_routes
 from control.problem import Problem
 
@@ -46,11 +49,11 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
     api.include_router(session_routes(login))
     api.include_router(application_routes(watchers))
     api.include_router(action_routes(desks))
+    api.include_router(lookup_routes(watchers))
     app.include_router(api)
     app.include_router(form_routes(login))
-    describe_with(
-        app, [Overview, ApplicationStatus, Topology, Event, Identity, Order, Plan, Action, Actions], login.cookie
-    )
+    kinds = [Overview, ApplicationStatus, Topology, Event, Identity, Keys, ThingRecords, Order, Plan, Action, Actions]
+    describe_with(app, kinds, login.cookie)
     metrics = Metrics(watchers)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)

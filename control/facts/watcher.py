@@ -19,6 +19,7 @@ from broker.settings import SettingsError
 from control.facts.flow.endpoints import Endpoints
 from control.facts.reading import Facts, Reading
 from control.facts.timeline import Event, Timeline
+from control.lookup.lookup import Lookup
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
@@ -48,12 +49,13 @@ class Sample(NamedTuple):
 
 
 class Watcher:
-    """Keeps the `Facts` of an application. Thread-safe."""
+    """Keeps the `Facts` of an application. Thread-safe. ``lookup``: what is read only when somebody asks."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock, endpoints: Endpoints | None = None) -> None:
         """``endpoints``: what is before and behind the application (default: nothing is configured)."""
         self.settings = settings
         self.endpoints = Endpoints() if endpoints is None else endpoints
+        self.lookup = Lookup(settings, clock)
         self._clock = clock
         self._stop = threading.Event()
         self._facts = Facts()
@@ -87,6 +89,7 @@ class Watcher:
     def stop(self) -> None:
         """Stop reading soon."""
         self._stop.set()
+        self.lookup.stop()
 
     def join(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until reading has stopped."""

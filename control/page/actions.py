@@ -11,7 +11,7 @@ from nicegui import run, ui
 from control.actions.desk import KeyReused, NotAccepted
 from control.actions.plan import OrderRefused
 from control.page import content, forms
-from control.page.frame import ALERT, Visit, list_in, table_of
+from control.page.frame import TROUBLE, Visit, list_in, table_of
 from control.roles import Role
 
 if TYPE_CHECKING:
@@ -127,4 +127,4 @@ class ActionsSection:
         self.refresh()
 
     def _alert(self, why: str) -> None:
-        list_in(self._alerts, [why] if why else [], ALERT)
+        list_in(self._alerts, [why] if why else [], TROUBLE)

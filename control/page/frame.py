@@ -16,8 +16,10 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from nicegui import ui
 
+from control.access.permission import user_with_role
 from control.page import content
 from control.page.form import PATH as LOGIN_PATH
+from control.problem import Problem
 
 if TYPE_CHECKING:
     from control.access.login import Login
@@ -45,7 +47,7 @@ Also loads the page again if the service answers but does not know the page any 
 """
 
 _LOG_IN: Final = f'location.href = "{LOGIN_PATH}"'
-ALERT: Final = "bg-red-800 text-white rounded px-2 py-1"
+TROUBLE: Final = "bg-red-800 text-white rounded px-2 py-1"
 
 
 class Visit(NamedTuple):
@@ -60,6 +62,19 @@ class Visit(NamedTuple):
     def user(self) -> User | None:
         """Return the user with the present role, or None if the session has ended."""
         return self.login.user_of(self.request)[0]
+
+    def refusal(self, role: Role) -> str:
+        """Return why the user may not do now what needs a role, or an empty string."""
+        # The user may have been removed or given another role since the page was opened.
+        user = self.user()
+        if user is None:
+            return "log in again"
+        self.request.state.user = user
+        try:
+            user_with_role(self.request, role)
+        except Problem as problem:
+            return problem.detail
+        return ""
 
 
 class Section(Protocol):
@@ -154,7 +169,7 @@ class _Page:
             ui.run_javascript(_LOG_IN)
             return
         facts = self._visit.watcher.facts
-        list_in(self._troubles, content.troubles(facts, round(1000 * time.time())), ALERT)
+        list_in(self._troubles, content.troubles(facts, round(1000 * time.time())), TROUBLE)
         self._headline.set_text(content.headline(facts))
         self._section.refresh()
 

@@ -6,11 +6,13 @@ from typing import Final
 
 from control.page.actions import ActionsSection
 from control.page.frame import Place
+from control.page.join import JoinSection
 from control.page.overview import OverviewSection
 from control.page.topology import TopologySection
 
 PLACES: Final = (
     Place("/", "Overview", OverviewSection),
     Place("/topology", "Topology", TopologySection),
+    Place("/join", "Join", JoinSection),
     Place("/actions", "Actions", ActionsSection),
 )

@@ -95,23 +95,22 @@ class DriverRows:
         ]
         return np.concatenate(parts).view(np.float64)
 
-    def held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys with held records, ascending, and how many records of each are held, shape (k,) each.
+    def held_records(self) -> dict[str, Ints]:
+        """Return the keys and the times in ns of the held records, by stream, shape (2, n) each.
 
-        As in `held_by_stream`, each record counts once, although several relations may hold it.
+        Each record occurs once, although several relations may hold it.
         """
-        records: dict[str, list[Ints]] = {}
+        parts: dict[str, list[Ints]] = {}
         for name, relation in self._relations:
             of_driver, of_column = relation.held_records()
-            records.setdefault(DRIVER, []).append(of_driver)
-            records.setdefault(name, []).append(of_column)
-        keys = []
-        for parts in records.values():
-            key, seq = np.concatenate(parts, axis=1)
+            parts.setdefault(DRIVER, []).append(of_driver)
+            parts.setdefault(name, []).append(of_column)
+        found = {}
+        for stream, of_stream in parts.items():
+            key, ts, seq = np.concatenate(of_stream, axis=1)
             _, first = np.unique(seq, return_index=True)
-            keys.append(key[first])
-        found, counts = np.unique(np.concatenate(keys), return_counts=True)
-        return found, counts
+            found[stream] = np.stack((key[first], ts[first]))
+        return found
 
     def known_keys(self) -> Ints:
         """Return the keys with records or a frontier of their own, ascending; see `LocalStreamBuffer.known_keys`."""

@@ -68,13 +68,9 @@ class GridRows:
         times: Ints = ts
         return times
 
-    def held_by_key(self) -> Ints:
-        """Return how many records of each key are held, shape (keys,)."""
-        counts: Ints = np.zeros(len(self._ticks.last), dtype=np.int64)
-        for column in range(len(self._rules)):
-            key, _, _, _ = self._lists.rows(column)
-            counts += np.bincount(key, minlength=len(counts))
-        return counts
+    def held_records(self) -> dict[str, Ints]:
+        """Return the keys and the times in ns of the held records, by column, shape (2, n) each."""
+        return {name: self._lists.rows(column)[:2] for column, name in enumerate(self._rules)}
 
     def waiting_by_key(self) -> Ints:
         """Return, for each key, how many ticks up to its last record have no row yet, shape (keys,)."""

@@ -28,7 +28,7 @@ from joiner.core.compiled import distinct
 from joiner.core.errors import ArgumentError
 from joiner.core.evaluate import evaluate, find_bounds
 from joiner.core.frontier import NEVER, Frontiers
-from joiner.core.record_store import COLUMNS, KEY, SEQ, Side
+from joiner.core.record_store import COLUMNS, KEY, SEQ, TS, Side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,8 +238,8 @@ class LocalStreamBuffer:
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_records(self) -> tuple[Ints, Ints]:
-        """Return the keys and log positions of the records held on the left and on the right, shape (2, n) each."""
-        return self._held.rows(_LEFT)[[KEY, SEQ]], self._held.rows(_RIGHT)[[KEY, SEQ]]
+        """Return the keys, times (ns) and positions of the records held on the left and on the right, shape (3, n)."""
+        return self._held.rows(_LEFT)[[KEY, TS, SEQ]], self._held.rows(_RIGHT)[[KEY, TS, SEQ]]
 
     def held_by_key(self) -> tuple[Ints, Ints]:
         """Return the keys for which records are held, ascending, and how many are held for each, both of shape (k,)."""

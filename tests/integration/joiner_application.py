@@ -54,8 +54,7 @@ SPARK_STOPS_S = 14.0
 _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
-"""For `flowing`: the number of entries (more than any test needs), entries per batch, and the time between batches.
-"""
+"""For `flowing`: the number of entries (more than any test needs), entries in a batch, and time between batches."""
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
 QUANTITIES = ("speed", "torque", "command")

@@ -16,7 +16,8 @@ import yaml
 
 from broker.settings import SettingsError, load_settings
 from connector.settings import Settings as ConnectorService
-from control.access.users import Role, Users, add_user
+from control.access.users import Users, add_user
+from control.roles import Role
 from control.settings import Settings as ControlService
 from control.settings import check_access
 from db_connector.settings import DbConnectorSettings
@@ -311,7 +312,7 @@ def test_prometheus_finds_the_pods_under_the_names_that_the_alerts_use(helm: Hel
         *values_of("secure"),
         *(
             "--set",
-            "metrics.serviceMonitor.enabled=true,control.metricsToken.name=token,control.tls.authorityKey=ca.crt",
+            "metrics.serviceMonitor.enabled=true,control.api.metricsToken.name=token,control.tls.authorityKey=ca.crt",
         ),
     )
     (control,) = [

@@ -264,8 +264,8 @@ def test_the_ticks_that_wait_are_those_that_have_rows_once_the_streams_end(seed:
         waiting = wanted_of(whole, end, closed=True).keys() - wanted_of(whole, end).keys()
         by_key = buffer.grid_rows.waiting_by_key()
         assert {int(key): int(by_key[key]) for key in by_key.nonzero()[0]} == Counter(key for key, _ in waiting)
-        held = buffer.grid_rows.held_by_stream()
-        assert sum(held.values()) == buffer.held() == int(buffer.grid_rows.held_by_key().sum())
+        held, records = buffer.grid_rows.held_by_stream(), buffer.grid_rows.held_records()
+        assert sum(held.values()) == buffer.held() == sum(rows.shape[1] for rows in records.values())
         assert {name: len(buffer.grid_rows.held_ts(name)) for name in held} == held
         begin = end
     assert begin == [len(one.entries) for one in case.columns]

@@ -29,6 +29,7 @@ from joiner.runtime.task.unit_snapshot import VERSION, UnitSnapshot, decode, enc
 if TYPE_CHECKING:
     from joiner.operators import AlignSettings
     from joiner.runtime.settings import JoinerSettings
+    from joiner.runtime.task.operators.held_by_key import HeldByKey
 
 _KEYS_MIN: Final = 10_000
 """A unit with at most this many things looks for idle ones only when it takes a snapshot."""
@@ -117,6 +118,10 @@ class Unit:
     def held(self) -> int:
         """Return the number of records held by all operators."""
         return sum(operator.held() for operator in self._operators)
+
+    def held_by_key(self) -> dict[str, HeldByKey]:
+        """Return what each operator holds for each thing, by the operator's name."""
+        return {operator.name: operator.held_by_key() for operator in self._operators}
 
     def leads(self) -> list[Lead]:
         """Return, for buffers that are filling up, how far streams are ahead of streams from other topics."""

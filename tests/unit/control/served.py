@@ -15,7 +15,13 @@ from control.app import make_app
 from control.facts.flow.endpoints import Endpoints
 from control.facts.reading import Facts
 from control.facts.timeline import Event
+from control.lookup.keys import Awaited, Key, Keys, Selection, StreamOfKey, UnitRead
+from control.lookup.one_at_a_time import Unavailable
+from control.lookup.pairs import Pair
+from control.lookup.records import Searched, ShownRecord, StreamRecords, ThingRecords
+from control.lookup.unit_state import AsOf
 from control.roles import Role
+from joiner.operators import JoinSettings
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.status.reading import compose_status
 from tests.manual_clock import ManualClock
@@ -48,11 +54,41 @@ class FewUsers:
         return User(user.name, self.roles[user.name]) if user.name in self.roles else None
 
 
+class KnownLookup:
+    """Stands in for `Lookup`. ``asked``: what for. ``trouble``: why nothing can be read, if so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.trouble: Unavailable | None = None
+
+    async def keys(self, wanted: Selection, limit: int) -> Keys:
+        """See `Lookup`."""
+        self._note(*wanted, limit)
+        streams = {"left": StreamOfKey("speed", 7, 3), "right": StreamOfKey("torque", 0, None)}
+        key = Key(1, "power", "join", "R1", 7, streams, [Awaited("right", "torque", None)])
+        return Keys([key], 1, [UnitRead(1, AsOf("checkpoint", {"machine.data": 9}, 999_000))])
+
+    async def records(self, join: JoinSettings, thing: str, limit: int) -> ThingRecords:
+        """See `Lookup`."""
+        self._note(join.name, thing, limit)
+        searched = Searched(0, 9, is_cut=False)
+        record = ShownRecord("3", 5_000_000, 1.5, 999_000, is_consumed=True)
+        left = StreamRecords("speed", "machine.data", [record], searched)
+        right = StreamRecords("torque", "machine.data", [], searched)
+        return ThingRecords(join.name, thing, 1, None, left, right, [Pair("3", "4", 1.5)], searched)
+
+    def _note(self, *asked: Any) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.asked.append(asked)
+
+
 class Served:
     """The service and what it depends on. Its application ``lsb`` has run, and ``idle`` has not."""
 
     def __init__(self, *, is_over_tls: bool = False) -> None:
         self.clock = ManualClock()
+        self.lookup = KnownLookup()
         self.users = FewUsers()
         self.login = Login(self.users, 3_600.0, "lsb-session", self.clock, is_over_tls=is_over_tls)
         settings = make_settings(partitions=2)
@@ -66,6 +102,7 @@ class Served:
                 endpoints=ENDPOINTS,
                 facts=Facts(number=5, status=status, rates=[120.0, 0.0], lag=8, read_ms=1_000_000, trouble=""),
                 events=events,
+                lookup=self.lookup,
             ),
             "idle": SimpleNamespace(
                 settings=make_settings(application={"name": "idle"}), endpoints=Endpoints(), facts=Facts(), events=[]

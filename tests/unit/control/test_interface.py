@@ -11,6 +11,9 @@ from control.api.applications import ApplicationStatus
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.facts.topology import Topology, topology_of
+from control.lookup.keys import Keys
+from control.lookup.one_at_a_time import Unavailable
+from control.lookup.records import ThingRecords
 from tests.unit.control.served import Served
 
 BASE = "/api/v1/applications"
@@ -68,6 +71,17 @@ def test_events_are_told_from_a_number_on(served: Served, query: dict[str, int],
         ("GET", f"{BASE}/lsb/events?after=-1", 422, "query.after"),
         ("GET", f"{BASE}/lsb/events?limit=0", 422, "query.limit"),
         ("GET", f"{BASE}/{'x' * 300}", 422, "path.name"),
+        ("GET", f"{BASE}/none/keys", 404, "no application of this name"),
+        ("GET", f"{BASE}/lsb/keys?unit=2", 404, "no unit of this number; there are 0 to 1"),
+        ("GET", f"{BASE}/lsb/keys?unit=-1", 422, "query.unit"),
+        ("GET", f"{BASE}/lsb/keys?operator=none", 404, "no join or align of this name; there is power"),
+        ("GET", f"{BASE}/lsb/keys?limit=1001", 422, "query.limit"),
+        ("GET", f"{BASE}/lsb/keys?thing={'x' * 257}", 422, "query.thing"),
+        ("GET", f"{BASE}/none/joins/power/records?thing=R1", 404, "no application of this name"),
+        ("GET", f"{BASE}/lsb/joins/none/records?thing=R1", 404, "no join of this name; there is power"),
+        ("GET", f"{BASE}/lsb/joins/power/records", 422, "query.thing"),
+        ("GET", f"{BASE}/lsb/joins/power/records?thing=", 422, "query.thing"),
+        ("GET", f"{BASE}/lsb/joins/power/records?thing=R1&limit=501", 422, "query.limit"),
         ("GET", "/api/v1/none", 404, "Not Found"),
         ("GET", f"{BASE}/", 404, "Not Found"),
         ("DELETE", f"{BASE}/lsb", 405, "Method Not Allowed"),
@@ -82,6 +96,37 @@ def test_what_cannot_be_answered_is_refused_with_a_reason(
     problem = response.json()
     assert problem["status"] == status
     assert reason in problem["detail"]
+
+
+def test_keys_are_shown_to_viewers(served: Served) -> None:
+    client = served.client("vera-token")
+    found = msgspec.json.decode(client.get(f"{BASE}/lsb/keys").content, type=Keys)
+    assert [(key.thing, key.held, key.waits_for[0].name) for key in found.keys] == [("R1", 7, "torque")]
+    asked: dict[str, Any] = {"unit": 1, "operator": "power", "thing": "R&=1", "limit": 7}
+    assert client.get(f"{BASE}/lsb/keys", params=asked).status_code == 200
+    assert served.lookup.asked == [(None, "", "", 50), (1, "power", "R&=1", 7)]
+
+
+def test_the_contents_of_records_are_shown_to_operators_only(served: Served) -> None:
+    path = f"{BASE}/lsb/joins/power/records"
+    refused = served.client("vera-token").get(path, params={"thing": "R1"})
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == "this needs the role operator, and vera is viewer"
+    # Nobody without the role learns which names there are.
+    assert served.client("vera-token").get(f"{BASE}/none/joins/none/records?thing=R1").status_code == 403
+    assert served.lookup.asked == []
+    response = served.client("otto-token").get(path, params={"thing": "R1", "limit": "5"})
+    found = msgspec.json.decode(response.content, type=ThingRecords)
+    assert (found.join, found.thing, found.left.records[0].value) == ("power", "R1", 1.5)
+    assert served.lookup.asked == [("power", "R1", 5)]
+
+
+def test_what_cannot_be_read_now_is_refused_with_the_time_to_try_again(served: Served) -> None:
+    served.lookup.trouble = Unavailable("too many other readings are waiting", 7)
+    for path in ("keys", "joins/power/records?thing=R1"):
+        response = served.client("ada-token").get(f"{BASE}/lsb/{path}")
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "7")
+        assert "too many other readings are waiting; try again in 7 s" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +165,8 @@ def test_metrics_are_those_of_each_application(served: Served) -> None:
 
 def test_the_description_names_every_route_and_every_type(served: Served) -> None:
     found = served.client("vera-token").get("/api/v1/openapi.json").json()
-    of_one = {f"{BASE}/{{name}}{rest}" for rest in ("", "/events", "/topology", "/actions", "/actions/{action}")}
-    assert set(found["paths"]) == {"/api/v1/session", BASE, *of_one}
+    below = ("", "/events", "/topology", "/keys", "/joins/{join}/records", "/actions", "/actions/{action}")
+    assert set(found["paths"]) == {"/api/v1/session", BASE, *(f"{BASE}/{{name}}{path}" for path in below)}
     references = set(_references(found))
     assert references <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
     assert "#/components/schemas/UnitSummary" in references

@@ -39,7 +39,10 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "within about ten seconds",
             ),
             *("one every 10 s, and bursts of 200 requests, then 50 a second", "up to 64 KiB"),
-            *("an order to move expires after 5 s", "for 20 s, another service"),
+            *("an order to move expires after 5 s", "for 20 s, another service", "the last 100 records of a thing"),
+            *("every three seconds while it is visible", "acknowledged for 30 s", "the last 5 to 10 seconds"),
+            *("more than 200,000 messages follow it", "more than 256 MB", "the last 20,000 offsets, or 8 MB"),
+            *("it may take 20 s", "kept for 3 s; if the reading took long, for four times as long as that, up to 30 s"),
         ),
         "docs/db_connector.md": (
             "the 32 MB that",

@@ -16,6 +16,7 @@ from broker.wire.records import ROW_BITS, Late, Unmatched, position_text
 from joiner.core.frontier import NEVER
 from joiner.runtime.task.emit import Things, record_of, sides_of
 from joiner.runtime.task.flow_control import RESUME_BELOW, Lead
+from joiner.runtime.task.operators.held_by_key import HeldByKey
 from joiner.runtime.task.payloads import Rows, with_json
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class UnitOperator(ABC):
         """
 
     @abstractmethod
-    def _held_by_key(self) -> tuple[Ints, Ints]:
-        """Return the keys that have held records, and how many records each key has."""
+    def _held_keys_and_times(self) -> dict[str, Ints]:
+        """Return the keys and the times in ns of the held records, by stream, shape (2, n) each."""
 
     @abstractmethod
     def _frontiers_ns(self) -> list[Ints]:
@@ -133,10 +134,18 @@ class UnitOperator(ABC):
             "buffer_bytes_max": (sum(self.held_bytes().values()), limits.buffer_bytes_max),
         }
 
+    def held_by_key(self) -> HeldByKey:
+        """Return what is held for each thing."""
+        keys, streams = self._keys.numbers_in_use(), self._streams
+        frontiers = dict(zip(streams, self._frontiers_ns(), strict=True))
+        waits = [(streams[one], streams[other]) for one, other in self._leading_pairs()]
+        return HeldByKey.of(self._keys.things, keys, self._held_keys_and_times(), frontiers, waits)
+
     def fullest_keys(self, count: int) -> list[tuple[str, int]]:
         """Return the ``count`` things with the most held records, each with its number of records."""
-        keys, held = self._held_by_key()
-        return [(self._keys.things[keys[at]], int(held[at])) for at in np.argsort(-held)[:count].tolist()]
+        found = self.held_by_key()
+        held = found.totals()
+        return [(found.things[at], int(held[at])) for at in np.argsort(-held)[:count].tolist() if held[at]]
 
     def leads(self) -> list[Lead]:
         """Return how far streams lead each other, if their topics differ and the buffer is filling up."""

@@ -108,8 +108,8 @@ class UnitAlign(AlignOperator):
         self._ordinals.forget_all(self._driver_frontier_ns)
         return self._buffer.driver_rows.known_keys()
 
-    def _held_by_key(self) -> tuple[Ints, Ints]:
-        return self._buffer.driver_rows.held_by_key()
+    def _held_keys_and_times(self) -> dict[str, Ints]:
+        return self._buffer.driver_rows.held_records()
 
     def _frontiers_ns(self) -> list[Ints]:
         frontiers = self._buffer.driver_rows.frontier_ns(self._keys.numbers_in_use())

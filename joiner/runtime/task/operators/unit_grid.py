@@ -17,6 +17,7 @@ from joiner.alignment.grid import GRID
 from joiner.core.errors import ArgumentError
 from joiner.runtime.task.emit import Things
 from joiner.runtime.task.operators.align_operator import AlignOperator
+from joiner.runtime.task.operators.held_by_key import HeldByKey
 from joiner.runtime.task.unit_snapshot import SavedAlign, UnitSnapshot
 
 if TYPE_CHECKING:
@@ -94,10 +95,16 @@ class UnitGrid(AlignOperator):
         """See `UnitOperator`. A thing that has had a record stays known: its next record adds the ticks since then."""
         return self._buffer.grid_rows.known_keys()
 
-    def _held_by_key(self) -> tuple[Ints, Ints]:
-        held = self._buffer.grid_rows.held_by_key() + self._buffer.grid_rows.waiting_by_key()
-        keys = held.nonzero()[0]
-        return keys, held[keys]
+    def held_by_key(self) -> HeldByKey:
+        """See `UnitOperator`. The waiting ticks are counted in ``held`` as those of ``"grid"``."""
+        found, keys = super().held_by_key(), self._keys.numbers_in_use()
+        waiting = np.zeros(len(self._keys.things), dtype=np.int64)
+        of_known = self._buffer.grid_rows.waiting_by_key()[: len(waiting)]
+        waiting[: len(of_known)] = of_known
+        return found._replace(held={GRID: waiting.take(keys), **found.held})
+
+    def _held_keys_and_times(self) -> dict[str, Ints]:
+        return self._buffer.grid_rows.held_records()
 
     def _held_records(self) -> int:
         return self._buffer.held()

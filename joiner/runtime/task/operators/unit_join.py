@@ -117,8 +117,9 @@ class UnitJoin(UnitOperator):
         self._bounds = known
         return known[2], of_unused
 
-    def _held_by_key(self) -> tuple[Ints, Ints]:
-        return self._buffer.held_by_key()
+    def _held_keys_and_times(self) -> dict[str, Ints]:
+        records = self._buffer.held_records()
+        return {stream: rows[:2] for stream, rows in zip(self._streams, records, strict=True)}
 
     def _frontiers_ns(self) -> list[Ints]:
         return list(self._buffer.frontier_ns(self._keys.numbers_in_use()))

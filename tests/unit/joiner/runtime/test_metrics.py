@@ -21,7 +21,7 @@ from connector.metrics import register_metrics as register_connector_metrics
 from connector.progress import Progress as ConnectorProgress
 from connector.session import MqttSession
 from connector.settings import ConnectorSettings
-from control.metrics import Metrics
+from control.api.metrics import Metrics
 from db_connector.metrics import WriteTimes
 from db_connector.metrics import register_metrics as register_db_connector_metrics
 from db_connector.progress import Progress as DbProgress

@@ -1,0 +1,95 @@
+"""``/api/v1/applications/<name>/keys`` and ``.../joins/<join>/records``: what is read when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from broker.wire.records import NAME_LENGTH_MAX
+from control.access.permission import user_with_role
+from control.api.applications import Name, watcher_of
+from control.api.schema import answer, json_response
+from control.lookup.keys import KEYS_MAX, Keys, Selection
+from control.lookup.one_at_a_time import Unavailable
+from control.lookup.records import LIMIT_MAX, ThingRecords
+from control.problem import Problem
+from control.roles import Role
+
+if TYPE_CHECKING:
+    from control.facts.watcher import Watcher
+    from joiner.operators import JoinSettings
+
+_Result = TypeVar("_Result")
+
+_Join = Annotated[str, Path(max_length=200, description="The name of a join.")]
+_Thing = Annotated[str, Query(min_length=1, max_length=NAME_LENGTH_MAX, description="The name of a thing.")]
+
+
+def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
+    """Return the routes. ``watchers``: by the name of the application."""
+    routes = APIRouter(prefix="/applications", tags=["applications"])
+
+    @routes.get(
+        "/{name}/keys",
+        responses=_answer("The keys, the one that holds most first.", Keys),
+        summary="List the things for which joins and aligns hold most records, and which streams these wait for",
+    )
+    async def keys(
+        name: Name,
+        unit: Annotated[int | None, Query(ge=0, description="Only this unit.")] = None,
+        operator: Annotated[str, Query(max_length=200, description="Only this join or align.")] = "",
+        thing: Annotated[str, Query(max_length=NAME_LENGTH_MAX, description="Only names that contain this text.")] = "",
+        limit: Annotated[int, Query(ge=1, le=KEYS_MAX, description="At most this many.")] = 50,
+    ) -> Response:
+        watcher = watcher_of(watchers, name)
+        units = watcher.settings.topics.partitions
+        if unit is not None and unit >= units:
+            raise Problem(HTTPStatus.NOT_FOUND, f"no unit of this number; there are 0 to {units - 1}")
+        names = [one.name for one in watcher.settings.operators]
+        if operator and operator not in names:
+            raise Problem(HTTPStatus.NOT_FOUND, f"no join or align of this name; there is {', '.join(names)}")
+        return json_response(await _read(watcher.lookup.keys(Selection(unit, operator, thing), limit)))
+
+    @routes.get(
+        "/{name}/joins/{join}/records",
+        responses=_answer("The records, and the pairs between them.", ThingRecords),
+        summary="Show the last records of a thing in both streams of a join, and their pairs (role: operator)",
+    )
+    async def records(
+        request: Request,
+        name: Name,
+        join: _Join,
+        thing: _Thing,
+        limit: Annotated[int, Query(ge=1, le=LIMIT_MAX, description="At most this many of each stream.")] = 100,
+    ) -> Response:
+        user_with_role(request, Role.OPERATOR)
+        watcher = watcher_of(watchers, name)
+        found = _join_of(watcher.settings.join, join)
+        return json_response(await _read(watcher.lookup.records(found, thing, limit)))
+
+    return routes
+
+
+def _join_of(joins: list[JoinSettings], name: str) -> JoinSettings:
+    for join in joins:
+        if join.name == name:
+            return join
+    names = ", ".join(join.name for join in joins)
+    raise Problem(HTTPStatus.NOT_FOUND, f"no join of this name; there is {names or 'none'}")
+
+
+async def _read(reading: Awaitable[_Result]) -> _Result:
+    try:
+        return await reading
+    except Unavailable as why:
+        detail = f"this cannot be read now: {why}; try again in {why.retry_s} s"
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, Retry_After=str(why.retry_s)) from why
+
+
+def _answer(what: str, kind: Any) -> dict[int | str, dict[str, Any]]:
+    found = answer(what, kind)
+    return found | {503: {**found["4XX"], "description": "It cannot be read now."}}

@@ -1,0 +1,98 @@
+"""Reads the end of a partition backwards, in parts, so that reading can stop as soon as enough was found."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from joiner.runtime.kafka.clients import make_reader, read_to_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Consumer, Message
+
+    from joiner.runtime.clock import Clock
+    from joiner.runtime.settings import JoinerSettings
+
+MESSAGES_MAX: Final = 20_000
+"""How many offsets are read of a partition at most."""
+
+BYTES_MAX: Final = 8 * 1024 * 1024
+"""The maximum size of the messages that are read of a partition. The last one may exceed it."""
+
+_FIRST: Final = 500
+_FIRST_OF_MANY: Final = 4
+"""How many offsets the first part has; with messages that hold many records, it has fewer."""
+
+_GROWTH: Final = 4
+
+
+def make_tail_reader(settings: JoinerSettings) -> Consumer:
+    """Create a consumer for `Tail`, which fetches about as much in advance as is read at most."""
+    return make_reader(settings.kafka, settings.application.name, queued_max_messages_kbytes=BYTES_MAX // 1024)
+
+
+class Tail:
+    """The end of a partition, from the newest messages backwards. Use one object for one pass."""
+
+    def __init__(
+        self, consumer: Consumer, clock: Clock, place: tuple[str, int], span: tuple[int, int], *, has_many: bool
+    ) -> None:
+        """``place``: the topic and the partition. ``span``: the offsets to be read at most, the end excluded.
+
+        ``has_many``: whether a message holds many records.
+        """
+        self._consumer, self._clock, self._place = consumer, clock, place
+        self._low, self.end = span
+        self.begin = self.end
+        """The offset down to which the partition has been read."""
+        self._step = _FIRST_OF_MANY if has_many else _FIRST
+        self._bytes = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything has been read."""
+        return self.begin <= self._low
+
+    def parts(self, check: Callable[[], None]) -> Iterator[list[Message]]:
+        """Yield the messages in parts, the newest part first, each in the order of the offsets.
+
+        Stops at the limits, and calls ``check`` before each part and each message. Raises KafkaException.
+        """
+        while not self.is_whole and (room := self._room()) > 0:
+            check()
+            before = self._bytes
+            start = max(self._low, self.begin - room)
+            part = self._read(start, check)
+            yield part
+            if part and self.begin > start:
+                return  # the limit for bytes was reached within the part
+            read = max(1, (self._bytes - before) // max(1, len(part)))
+            # The messages before are probably as large as these.
+            self._step = max(1, min(self._step * _GROWTH, (BYTES_MAX - self._bytes) // read))
+
+    def _room(self) -> int:
+        """Return how many offsets to read next."""
+        return min(self._step, MESSAGES_MAX - (self.end - self.begin)) if self._bytes < BYTES_MAX else 0
+
+    def _read(self, start: int, check: Callable[[], None]) -> list[Message]:
+        """Read the messages from ``start`` up to where reading has begun, without the oldest if they are too large."""
+        found: deque[Message] = deque()
+        size, topic, partition = 0, *self._place
+        first = start
+        for message in read_to_end(self._consumer, self._clock, topic, partition, start, self.begin):
+            check()
+            found.append(message)
+            size += _size(message)
+            while size > BYTES_MAX - self._bytes and len(found) > 1:
+                size -= _size(found.popleft())
+                first = found[0].offset() or 0
+        self._bytes += size
+        self.begin = first
+        return list(found)
+
+
+def _size(message: Message) -> int:
+    return len(message.value() or b"") + len(message.key() or b"")

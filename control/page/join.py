@@ -1,0 +1,166 @@
+"""The page *Join*: what is held for each thing and waits for which stream, and the last pairs of one thing.
+
+What it shows is read from Kafka every few seconds while the page is visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from nicegui import background_tasks, ui
+
+from broker.wire.records import NAME_LENGTH_MAX
+from control.lookup.keys import Selection
+from control.lookup.one_at_a_time import Unavailable
+from control.page import join_content
+from control.page.frame import TROUBLE, Visit, list_in, table_of
+from control.roles import Role
+from joiner.operators import JoinSettings
+
+if TYPE_CHECKING:
+    from nicegui.events import ValueChangeEventArguments
+
+_PERIOD_S: Final = 3.0
+_KEYS_SHOWN: Final = 50
+_RECORDS_SHOWN: Final = 100
+_THINGS: Final = "lsb-things"
+_VISIBILITY: Final = "lsb_visibility"
+
+_WATCH_VISIBILITY: Final = f"""
+document.addEventListener("visibilitychange", () => emitEvent("{_VISIBILITY}", document.visibilityState === "visible"));
+"""
+
+_CHOOSE: Final = """
+<q-td :props="props">
+  <q-btn flat dense no-caps :label="props.value" :aria-label="'Show ' + props.value"
+    @click="() => $parent.$emit('choose', props.value)" />
+</q-td>
+"""
+"""The cell with the name of a thing, as a button. Vue shows the name as text."""
+
+
+class JoinSection:
+    """See `control.page.frame.Section`."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit, self._lookup = visit, visit.watcher.lookup
+        self._operators = {one.name: one for one in visit.watcher.settings.operators}
+        asked = visit.request.query_params
+        self._operator = asked.get("join", "")
+        if self._operator not in self._operators:
+            self._operator = next(iter(self._operators))
+        self._chosen = _clean(asked.get("thing", ""))
+        """The thing that is shown. Until one has been chosen, an empty string; then the one that holds most is."""
+        self._offered: list[str] = []
+        self._is_visible = True
+        self._due_s = 0.0
+        self._reading: asyncio.Task[Any] | None = None
+
+    def build(self) -> None:
+        """See `Section`."""
+        with ui.row().classes("w-full items-end"):
+            ui.select(
+                [*self._operators], value=self._operator, label="Join or align", on_change=self._choose_operator
+            ).classes("min-w-40")
+            # Any name can be entered, also of a thing for which nothing is held.
+            self._thing = ui.input("Thing", value=self._chosen, on_change=self._choose_thing).props(
+                f"debounce=500 list={_THINGS} autocomplete=off maxlength={NAME_LENGTH_MAX}"
+            )
+            self._things = ui.element("datalist").props(f"id={_THINGS}")
+        self._troubles = ui.column().props('role="status"')
+        self._notes = ui.column()
+        self._contents = ui.column().classes("w-full")
+        with self._contents:
+            self._chart = ui.echart(join_content.plot(None)).classes("w-full h-96")
+            self._summary = ui.label()
+            self._pairs = table_of("The last pairs", join_content.PAIR_COLUMNS, "key")
+        self._keys = table_of("Held records", join_content.KEY_COLUMNS, "key")
+        self._keys.add_slot("body-cell-thing", _CHOOSE)
+        self._keys.on("choose", lambda event: self._thing.set_value(str(event.args)))
+        self._as_of = ui.column()
+        ui.on(_VISIBILITY, lambda event: self._note_visibility(is_visible=bool(event.args)))
+        ui.run_javascript(_WATCH_VISIBILITY)
+
+    def refresh(self) -> None:
+        """See `Section`."""
+        is_reading = self._reading is not None and not self._reading.done()
+        if is_reading or not self._is_visible or time.monotonic() < self._due_s:
+            return
+        self._due_s = time.monotonic() + _PERIOD_S
+        self._reading = background_tasks.create(self._read(), name="read keys and records")
+
+    # What the user chooses
+
+    def _choose_operator(self, event: ValueChangeEventArguments[str]) -> None:
+        self._operator, self._chosen, self._due_s = event.value, "", 0.0
+
+    def _choose_thing(self, event: ValueChangeEventArguments[str | None]) -> None:
+        # Whoever empties the field is about to enter another name.
+        if event.value:
+            self._chosen, self._due_s = _clean(event.value), 0.0
+
+    def _note_visibility(self, *, is_visible: bool) -> None:
+        self._is_visible, self._due_s = is_visible, 0.0
+
+    # What is read
+
+    async def _read(self) -> None:
+        troubles: list[str] = []
+        try:
+            await self._show_keys(self._operator)
+            await self._show_records(self._operator)
+        except Unavailable as why:
+            troubles = [f"What is shown is not current: {why}"]
+        if not self._troubles.is_deleted:
+            list_in(self._troubles, troubles, TROUBLE)
+
+    async def _show_keys(self, operator: str) -> None:
+        found = await self._lookup.keys(Selection(operator=operator), _KEYS_SHOWN)
+        if self._is_outdated(operator):
+            return
+        rows = join_content.key_rows(found)
+        if self._keys.rows != rows:
+            self._keys.rows = rows
+        list_in(self._as_of, join_content.as_of_lines(found), "")
+        names = [key.thing for key in found.keys]
+        if names != self._offered:
+            self._offered = names
+            self._things.clear()
+            with self._things:
+                for name in names:
+                    ui.element("option").props["value"] = name
+        if names and not self._chosen:
+            self._chosen = names[0]
+            self._thing.set_value(self._chosen)
+
+    async def _show_records(self, operator: str) -> None:
+        """Show the records of the chosen thing, if the user may see contents."""
+        chosen, join = self._chosen, self._operators[operator]
+        found, note = None, self._visit.refusal(Role.OPERATOR)
+        if note:
+            note = f"The last records of a thing and the pairs between them are not shown: {note}."
+        elif not isinstance(join, JoinSettings):
+            note = "The last records of a thing are shown for joins only."
+        elif not chosen:
+            note = "Nothing is held for any thing. Enter the name of a thing to see its last records."
+        else:
+            found = await self._lookup.records(join, chosen, _RECORDS_SHOWN)
+        if self._is_outdated(operator) or chosen != self._chosen:
+            return
+        list_in(self._notes, [note] if note else [], "")
+        self._contents.set_visibility(found is not None)
+        self._summary.set_text("" if found is None else join_content.summary(found))
+        self._pairs.rows = [] if found is None else join_content.pair_rows(found)
+        self._chart.options.update(join_content.plot(found))
+        self._chart.update()
+
+    def _is_outdated(self, operator: str) -> bool:
+        """Return whether something else has been chosen since a reading began, or the page has been closed."""
+        return operator != self._operator or self._keys.is_deleted
+
+
+def _clean(name: str) -> str:
+    """Return a name without what UTF-8 cannot represent."""
+    return name[:NAME_LENGTH_MAX].encode(errors="replace").decode()
