@@ -16,6 +16,7 @@ with imports_of("lsb-control", "control"):
     from control.roles import Role
     from control.server import serve
     from control.settings import Settings, check_access, check_applications
+    from joiner.runtime.shutdown import leave
 
 _EXAMPLES = """\
 examples:
@@ -38,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _add(applications[0], given)
         check_applications(applications)
         check_access(applications[0].control)
-        return serve(applications)
+        # Requests that are still inside calls to Kafka must not delay the end.
+        leave(serve(applications))
     except SettingsError as error:
         print(f"lsb-control: invalid settings\n{error}", file=sys.stderr)
         return 2

@@ -20,11 +20,11 @@ from control.api.lookup import lookup_routes
 from control.api.metrics import Metrics
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
+from control.facts.lookup.keys import Keys
+from control.facts.lookup.records import ThingRecords
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.facts.topology import Topology
-from control.lookup.keys import Keys
-from control.lookup.records import ThingRecords
 from control.page.form import form_routes
 from control.problem import Problem
 

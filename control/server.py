@@ -61,7 +61,7 @@ def serve(applications: Sequence[Settings]) -> int:
         app = make_app(watchers, desks, login)
         mount_pages(app, PLACES, watchers, desks, login)
         server = _Server(_config(Guard(app, login, frozenset(settings.hosts)), settings))
-        server.stop_on_signals()
+        server.stop_on_signals(desks.values())
         following: list[Watcher | Desk] = [*desks.values(), *watchers.values()]
         at_the_end.callback(_close, following, clock)
         for one in following:
@@ -96,11 +96,16 @@ def _hand_over(token: str, at_the_end: ExitStack) -> None:
 
 
 class _Server(uvicorn.Server):
-    def stop_on_signals(self) -> None:
-        """Stop cleanly on SIGTERM or SIGINT; if the same signal arrives again, exit immediately."""
+    def stop_on_signals(self, desks: Iterable[Desk]) -> None:
+        """Stop cleanly on SIGTERM or SIGINT; if the same signal arrives again, exit immediately.
+
+        ``desks``: are asked to stop at once, because open requests may wait for them.
+        """
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.should_exit = True
+            for desk in desks:
+                desk.stop()
             signal.signal(number, signal.SIG_DFL)
 
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -21,7 +21,7 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 WITHDRAWN: Final = "withdrawn"
 INTERRUPTED: Final = "interrupted"
-"""The service that carried out the action has ended or was cut off before it could report the outcome."""
+"""The service that carried out the action has ended, or was cut off, and has not reported the outcome."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):
@@ -56,15 +56,25 @@ class Reported(_Record, frozen=True, kw_only=True):
     text: str = ""
 
 
+class Doubted(_Record, frozen=True, kw_only=True):
+    """Nothing has been reported of an action for long. If its service still carries it out, it reports it at once."""
+
+    action: str
+
+
 class Ended(_Record, frozen=True, kw_only=True):
-    """An action has ended. ``state``: ``done``, ``failed``, ``withdrawn`` or ``interrupted``."""
+    """An action has ended. ``state``: ``done``, ``failed``, ``withdrawn`` or ``interrupted``.
+
+    ``is_inferred``: another service has recorded the outcome, from what it could see.
+    """
 
     action: str
     state: str
     text: str
+    is_inferred: bool = False
 
 
-Record = Asked | Refused | Reported | Ended
+Record = Asked | Refused | Reported | Doubted | Ended
 
 _decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _encoder: Final = msgspec.json.Encoder()

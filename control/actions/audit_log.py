@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,19 +34,25 @@ _STOP_S: Final = 1.0
 
 _TIMEOUT_S: Final = 5.0
 _LOOK_S: Final = 5.0
-"""How often to look for a topic that does not exist yet."""
+"""How often to look whether the topic exists and is still the same one."""
 
 _READ_MAX: Final = 1_000
+
+_OnDelivery = Callable[[KafkaError | None, Message], None]
 
 _log = logging.getLogger(__name__)
 
 
 class Audited(NamedTuple):
-    """A record with its offset and its append time in ms since the epoch."""
+    """A record with its offset and its append time in ms since the epoch.
+
+    ``generation``: grows when the topic is created anew, which makes its offsets begin again.
+    """
 
     record: Record
     offset: int
     at_ms: int
+    generation: int = 1
 
 
 class AuditLog:
@@ -60,24 +67,33 @@ class AuditLog:
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._lock = threading.Lock()
-        self._exists = False
+        self._id = ""
+        """The id of the topic that is read, or an empty string if there is none."""
+        self._read_id = ""
+        """The id of the topic that was read last."""
+        self._generation = 0
+        self._is_broken = False
+        self._is_created = False
         self._look_s = clock.monotonic_s()
-        self.is_current = False
-        """Whether everything that was there has been read, and reading has not been interrupted since."""
+        self.trouble = "the audit topic has not been read yet"
+        """Why it is not known what the topic contains, or an empty string once all that was there has been read."""
 
     def read(self, wait_s: float) -> list[Audited]:
         """Return the records that have arrived, in order. Wait up to ``wait_s`` seconds. Raises KafkaException."""
-        consumer = self._open(wait_s)
-        if consumer is None:
+        if self._clock.monotonic_s() >= self._look_s or (self._is_created and not self._id):
+            self._look()
+        if self._consumer is None:
+            self._clock.sleep(wait_s)
             return []
         found = []
-        for message in consumer.consume(_READ_MAX, wait_s):
+        for message in self._consumer.consume(_READ_MAX, wait_s):
             if (error := message.error()) is not None:
-                self._note(error, message.partition(), consumer)
+                self._note(error, message.partition())
                 continue
             record = decode(message.value())
             if record is not None:
-                found.append(Audited(record, message.offset() or 0, int(message.timestamp()[1])))
+                at_ms = int(message.timestamp()[1])
+                found.append(Audited(record, message.offset() or 0, at_ms, self._generation))
         return found
 
     def append(self, record: Record) -> None:
@@ -92,7 +108,7 @@ class AuditLog:
         def note(error: KafkaError | None, _message: Message) -> None:
             outcome.append(error)
 
-        producer.produce(self._topic, encode(record), partition=0, on_delivery=note)
+        self._produce(producer, record, note)
         is_last, until_s = False, self._clock.monotonic_s() + 2 * APPEND_S
         while not outcome and (now_s := self._clock.monotonic_s()) < until_s:
             if self._stop.is_set() and not is_last:
@@ -104,17 +120,19 @@ class AuditLog:
             raise KafkaException(outcome[0])
 
     def post(self, record: Record) -> None:
-        """Append a record without waiting. It may be lost."""
+        """Append a record without waiting. It may be lost. Does nothing before the first `append` of this service."""
         with self._lock:
             producer = self._producer
         if producer is not None:
             with suppress(KafkaException, BufferError):
-                producer.produce(self._topic, encode(record), partition=0)
+                self._produce(producer, record, None)
                 producer.poll(0)
 
     def prepare(self) -> None:
-        """Make `post` possible. Raises as `append` does."""
-        self._ready()
+        """Make `post` possible, if the topic exists."""
+        if self._id:
+            with self._lock:
+                self._producer = self._producer or self._make_producer()
 
     def close(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""
@@ -125,42 +143,57 @@ class AuditLog:
 
     def _ready(self) -> Producer:
         with self._lock:
-            if not self._exists:
+            if not self._id and not self._is_created:
                 ensure_topics(self._admin, [audit_topic_spec(self._settings)])
-                self._exists = True
-            if self._producer is None:
-                self._producer = make_producer(
-                    self._settings.kafka, linger_ms=0, message_timeout_ms=round(1000 * APPEND_S)
-                )
+                self._is_created = True
+            self._producer = self._producer or self._make_producer()
             return self._producer
 
-    def _open(self, wait_s: float) -> Consumer | None:
-        """Return the consumer, or None after ``wait_s`` seconds if the topic does not exist."""
-        if self._consumer is None:
-            is_due = self._exists or self._clock.monotonic_s() >= self._look_s
-            if not is_due or self._topic not in topic_facts(self._admin, [self._topic], _TIMEOUT_S):
-                self._look_s = self._clock.monotonic_s() + _LOOK_S if is_due else self._look_s
-                # A topic that does not exist has been read.
-                self.is_current = not self._exists
-                self._clock.sleep(wait_s)
-                return None
-            self._consumer = make_consumer(
-                self._settings.kafka,
-                self._settings.application.name,
-                enable_partition_eof=True,
-                fetch_wait_max_ms=100,
-                fetch_queue_backoff_ms=2,
-            )
-            self.is_current = False
-            self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        return self._consumer
+    def _make_producer(self) -> Producer:
+        return make_producer(self._settings.kafka, linger_ms=0, message_timeout_ms=round(1000 * APPEND_S))
 
-    def _note(self, error: KafkaError, partition: int | None, consumer: Consumer) -> None:
-        if error.code() == EOF_CODE:
-            self.is_current = True
+    def _produce(self, producer: Producer, record: Record, note: _OnDelivery | None) -> None:
+        try:
+            producer.produce(self._topic, encode(record), partition=0, on_delivery=note)
+        except KafkaException as error:
+            # An idempotent producer is of no use any more after a fatal error.
+            if error.args[0].fatal():
+                with self._lock:
+                    self._producer = None
+            raise
+
+    def _look(self) -> None:
+        """Look whether the topic exists, and read it from the beginning if it is not the one that was read before."""
+        self._look_s = self._clock.monotonic_s() + _LOOK_S
+        facts = topic_facts(self._admin, [self._topic], _TIMEOUT_S).get(self._topic)
+        found = "" if facts is None else facts.topic_id
+        if found == self._id and not self._is_broken:
+            # A topic that does not exist has been read.
+            self.trouble = self.trouble if found else ""
             return
-        _log.debug("%s: %s", self._topic, describe(KafkaException(error)))
-        if not is_passing(error, partition):
-            # Reading from the beginning again changes nothing in what is known.
-            self.is_current = False
-            consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        self._is_broken = False
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        self._id, self._is_created = found, False
+        if not found:
+            return
+        self._generation += found != self._read_id
+        self._read_id = found
+        self.trouble = "the audit topic has not been read to its end yet"
+        self._consumer = make_consumer(
+            self._settings.kafka,
+            self._settings.application.name,
+            enable_partition_eof=True,
+            fetch_wait_max_ms=100,
+            fetch_queue_backoff_ms=2,
+        )
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+
+    def _note(self, error: KafkaError, partition: int | None) -> None:
+        if error.code() == EOF_CODE:
+            self.trouble = ""
+        elif not is_passing(error, partition):
+            # It is read again from the beginning at the next look. What was applied before is recognised.
+            self.trouble = f"{self._topic} cannot be read: {describe(KafkaException(error))}"
+            self._is_broken = True

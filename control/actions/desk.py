@@ -1,8 +1,8 @@
 """Accepts orders for an application, carries them out, and knows what came of those of all services.
 
 An order counts once it is read back from the audit topic, so all services agree on what was ordered, and a repeated
-request finds the action that it has caused. If a service dies, the others find that its actions are not reported any
-more, and say what has come of them as far as it can be seen.
+request finds the action that it has caused. If nothing is reported of an action, another service asks, and if there is
+no answer, it records what can be seen of the outcome.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from broker.kafka.topics import TopicError
-from control.actions.audit import DONE, INTERRUPTED, Asked, Ended, Refused, Reported
-from control.actions.audit_log import APPEND_S, AuditLog
-from control.actions.history import RUNNING, Action, History, Refusal
-from control.actions.orders import Order, ReleaseSilent
-from control.actions.perform import Means, perform
-from control.actions.plan import OrderRefused, plan, progress
+from broker.settings import SettingsError
+from control.actions.audit import Asked, Refused
+from control.actions.audit_log import AuditLog
+from control.actions.history import ACTIONS_MAX, Action, History, Refusal
+from control.actions.orders import Move, Order, ReleaseSilent
+from control.actions.plan import OrderRefused, plan
+from control.actions.tasks import Tasks
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
@@ -30,21 +31,28 @@ if TYPE_CHECKING:
 RUNNING_MAX: Final = 16
 """How many actions of an application may run at the same time."""
 
-ABANDONED_S: Final = 20.0
-"""An action of another service is given up if nothing has been reported of it for this long."""
-
-_ALIVE_S: Final = 5.0
-"""How often a running action is reported."""
-
 _READ_S: Final = 0.1
 _RETRY_S: Final = 1.0
-_AGREE_S: Final = 2 * APPEND_S + 5.0
+_BUSY_S: Final = 1.0
+_AGREE_S: Final = 10.0
+_REFUSED_S: Final = 1.0
+"""At most one refusal is recorded in this time, so that nobody can fill the audit topic with them."""
+_WHY_LENGTH_MAX: Final = 1_000
+
+_DEFECT: Final = "an error in this program; whoever runs it finds the cause in its log"
 
 _log = logging.getLogger(__name__)
 
 
 class NotAccepted(Exception):
-    """An order that was not accepted for a reason that will pass. The message says why."""
+    """An order that was not accepted for a reason that will pass. The message says why.
+
+    ``may_count``: it may have been recorded, so it should be repeated with the same idempotency key.
+    """
+
+    def __init__(self, why: str, *, may_count: bool = False) -> None:
+        super().__init__(why)
+        self.may_count = may_count
 
 
 class KeyReused(Exception):
@@ -63,44 +71,47 @@ class Desk:
 
     def __init__(self, watcher: Watcher, clock: Clock, open_log: type[AuditLog] = AuditLog) -> None:
         self._watcher, self._clock = watcher, clock
-        self._service = uuid.uuid4().hex
+        self.service: Final = uuid.uuid4().hex
         self._stop = threading.Event()
         self._log = open_log(watcher.settings, clock, self._stop)
         self._history = History()
+        self._generation = 1
         self._changed = threading.Condition()
-        self._is_current = False
-        self._trouble = "the audit topic has not been read yet"
-        self._heard: dict[str, tuple[int, float]] = {}
-        """The running actions of other services: the last record about each, and when it was read."""
-        self._performing: dict[str, float] = {}
-        """The actions that this service carries out, and when each was reported last."""
+        """Guards the history."""
+        self._tasks = Tasks(watcher, clock, self._log, self._stop)
+        self._trouble = self._log.trouble
         self._asking = threading.Lock()
+        self._refused_s = -_REFUSED_S
         name = watcher.settings.application.name
         self._thread = threading.Thread(target=self._run, name=f"audit {name}", daemon=True)
 
-    @property
-    def actions(self) -> list[Action]:
-        """The last actions of all services, the oldest first."""
+    def actions(self, limit: int = ACTIONS_MAX) -> list[Action]:
+        """Return the last actions of all services, the oldest first."""
         with self._changed:
-            return self._history.actions
+            return self._history.actions(limit)
+
+    def action(self, name: str) -> Action | None:
+        """Return an action by its id."""
+        with self._changed:
+            return self._history.get(name)
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The last orders that were refused, the oldest first."""
+        """The last orders whose refusal was recorded, the oldest first."""
         with self._changed:
             return self._history.refusals
 
     @property
     def trouble(self) -> str:
         """Why orders cannot be accepted at present, or an empty string."""
-        return "" if self._is_current else self._trouble
+        return "the service is stopping" if self._stop.is_set() else self._trouble
 
     def start(self) -> None:
         """Start reading the audit topic."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Withdraw what is being carried out, as far as possible, and stop reading soon."""
+        """Withdraw what is being carried out, as far as possible, and stop reading soon. Does not wait."""
         self._stop.set()
 
     def join(self, wait_s: float) -> None:
@@ -114,29 +125,50 @@ class Desk:
     def accept(self, order: Order, key: str, by: str) -> Accepted:
         """Accept an order of the user ``by``, or return the action that the same request has caused before.
 
-        Returns once the order is recorded, after 25 s at most. Raises `OrderRefused`, `NotAccepted` and `KeyReused`.
+        Returns once the order is recorded. Raises `OrderRefused`, `NotAccepted` and `KeyReused`.
         """
-        with self._asking:
+        if (action := self._with_key(order, by, key)) is not None:
+            return Accepted(action, is_new=False)
+        if self.trouble:
+            raise NotAccepted(f"orders cannot be accepted at present: {self.trouble}")
+        if not self._asking.acquire(timeout=_BUSY_S):
+            raise NotAccepted("another order is being recorded")
+        try:
             if (action := self._with_key(order, by, key)) is not None:
                 return Accepted(action, is_new=False)
-            if not self._is_current or self._stop.is_set():
-                raise NotAccepted(f"orders cannot be accepted at present: {self._trouble}")
-            if len(self._performing) >= RUNNING_MAX:
-                raise NotAccepted(f"{RUNNING_MAX} actions are running already: wait until one has ended")
-            try:
-                self.plan(order)
-            except OrderRefused as refused:
-                self._note_refusal(Refused(by=by, order=order, why=str(refused)))
-                raise
-            name = uuid.uuid4().hex
-            asked = Asked(action=name, key=key, by=by, service=self._service, order=order)
-            try:
-                self._log.append(asked)
-            except (KafkaException, TopicError) as error:
-                raise NotAccepted(
-                    f"the order may not have been recorded: {describe(error)}; repeat it with the same idempotency key"
-                ) from error
-            return self._agreed(order, by, key, name)
+            self._check(order, by)
+            name = self._record(order, key, by)
+        finally:
+            self._asking.release()
+        return self._agreed(order, by, key, name)
+
+    def _check(self, order: Order, by: str) -> None:
+        """Raise `OrderRefused` or `NotAccepted` if an order cannot be carried out now."""
+        with self._changed:
+            running = [known.action.order for known in self._history.running().values()]
+        if len(running) + self._tasks.expected() >= RUNNING_MAX:
+            raise NotAccepted(f"{RUNNING_MAX} actions are running already: wait until one has ended")
+        try:
+            self.plan(order)
+            if any(_target(one) == _target(order) for one in running):
+                raise OrderRefused("an action on the same target is running: wait until it has ended")
+        except OrderRefused as refused:
+            _log.info("an order of %s is refused: %s", by, refused)
+            self._note_refusal(Refused(by=by, order=order, why=str(refused)[:_WHY_LENGTH_MAX]))
+            raise
+
+    def _record(self, order: Order, key: str, by: str) -> str:
+        name = uuid.uuid4().hex
+        self._tasks.expect(name)
+        try:
+            self._log.append(Asked(action=name, key=key, by=by, service=self.service, order=order))
+        except UnicodeEncodeError as error:
+            raise OrderRefused("the order contains characters that cannot be written") from error
+        except (TopicError, SettingsError) as error:
+            raise NotAccepted(f"orders cannot be recorded: {error}") from error
+        except (KafkaException, BufferError) as error:
+            raise NotAccepted(f"the order may not have been recorded: {describe(error)}", may_count=True) from error
+        return name
 
     def _with_key(self, order: Order, by: str, key: str) -> Action | None:
         with self._changed:
@@ -150,115 +182,61 @@ class Desk:
         until_s = self._clock.monotonic_s() + _AGREE_S
         with self._changed:
             while self._history.with_key(by, key) is None:
-                is_over = self._stop.is_set() or self._clock.monotonic_s() > until_s
-                if not self._changed.wait(timeout=0.5) and is_over:
-                    raise NotAccepted("the order was recorded, but cannot be read back; repeat it with the same key")
+                if self._stop.is_set() or self._clock.monotonic_s() > until_s:
+                    raise NotAccepted("the order was recorded, but has not been read back yet", may_count=True)
+                self._changed.wait(timeout=0.5)
         action = self._with_key(order, by, key)
         if action is None:
-            raise NotAccepted("so many orders were given that this one is forgotten; look at the units")
+            raise NotAccepted("so many orders were given that this one is not known any more; look at the units")
         return Accepted(action, is_new=action.id == name)
 
     def _note_refusal(self, refused: Refused) -> None:
-        try:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._refused_s >= _REFUSED_S:
+            self._refused_s = now_s
             self._log.prepare()
-        except (KafkaException, TopicError) as error:
-            _log.warning("the refusal of an order was not recorded: %s", describe(error))
-            return
-        self._log.post(refused)
+            self._log.post(refused)
 
     def _run(self) -> None:
-        while not self._stop.is_set() or self._performing:
+        while not self._stop.is_set() or not self._tasks.is_empty:
             try:
                 self.turn()
-            except (KafkaException, TopicError) as error:
+            except (KafkaException, TopicError, SettingsError) as error:
                 self._fail(describe(error))
             except Exception:  # noqa: BLE001 - without this thread, no order could be accepted any more
-                _log.exception("the audit topic of %s cannot be read", self._watcher.settings.application.name)
-                self._fail("an error in this program; whoever runs it finds the cause in its log")
+                if self._trouble != _DEFECT:
+                    _log.exception("the audit topic of %s cannot be read", self._watcher.settings.application.name)
+                self._fail(_DEFECT)
         self._log.close(1.0)
 
     def _fail(self, why: str) -> None:
-        if why != self._trouble or self._is_current:
+        if why != self._trouble:
             _log.warning("%s: %s", self._watcher.settings.application.name, why)
-        self._is_current, self._trouble = False, why
-        self._stop.wait(_RETRY_S)
+        self._trouble = why
+        self._clock.sleep(_RETRY_S)
 
     def turn(self) -> None:
         """Read what is new, begin what was ordered, and report what is running. Raises KafkaException."""
         found = self._log.read(_READ_S)
         with self._changed:
-            for record, offset, at_ms in found:
-                self._history.apply(record, offset, at_ms)
-            running = self._history.running()
-            mine = [
-                record.action
-                for record, _, _ in found
-                if isinstance(record, Asked) and running.get(record.action, ("", 0))[0] == self._service
-            ]
-            for name in mine:
-                if name not in self._performing and (action := self._history.get(name)) is not None:
-                    self._begin(action)
-            self._changed.notify_all()
-        self._is_current = self._log.is_current
-        if self._is_current:
-            self._report_alive()
-            self._give_up(running)
+            for record, offset, at_ms, generation in found:
+                if generation != self._generation:
+                    self._generation = generation
+                    self._history.begin_anew()
+                if self._history.apply(record, offset, at_ms) and isinstance(record, Asked):
+                    self._tasks.begin(record.action, self._history.get(record.action))
+            if found:
+                self._changed.notify_all()
+            posts = self._tasks.posts(self._history)
+        self._trouble = self._log.trouble
+        if posts:
+            self._log.prepare()
+        for record in posts:
+            self._log.post(record)
 
-    def _begin(self, action: Action) -> None:
-        self._performing[action.id] = self._clock.monotonic_s()
-        threading.Thread(target=self._perform, args=(action,), name=f"action {action.id}", daemon=True).start()
 
-    def _perform(self, action: Action) -> None:
-        def report(text: str) -> None:
-            self._log.post(Reported(action=action.id, text=text))
-
-        _log.info("%s has ordered: %s", action.by, action.order)
-        try:
-            outcome = perform(action.order, Means(self._watcher, self._clock, self._stop, report))
-            ended = Ended(action=action.id, state=outcome.state, text=outcome.text)
-        except Exception:  # noqa: BLE001 - the user must learn that it has ended
-            _log.exception("action %s failed", action.id)
-            ended = Ended(action=action.id, state=INTERRUPTED, text="an error in this program; see its log")
-        try:
-            self._log.append(ended)
-        except (KafkaException, TopicError) as error:
-            # Another service, or this one, finds that nothing is reported any more, and gives the action up.
-            _log.warning("the outcome of action %s was not recorded: %s", action.id, describe(error))
-        finally:
-            self._performing.pop(action.id, None)
-
-    def _report_alive(self) -> None:
-        now_s = self._clock.monotonic_s()
-        for name, reported_s in list(self._performing.items()):
-            if now_s - reported_s > _ALIVE_S:
-                self._performing[name] = now_s
-                self._log.post(Reported(action=name))
-
-    def _give_up(self, running: dict[str, tuple[str, int]]) -> None:
-        """Record an outcome for actions of which nothing is reported any more."""
-        now_s = self._clock.monotonic_s()
-        others = {name: offset for name, (_, offset) in running.items() if name not in self._performing}
-        self._heard = {
-            name: self._heard[name] if self._heard.get(name, (-1, 0.0))[0] == offset else (offset, now_s)
-            for name, offset in others.items()
-        }
-        for name, (_, heard_s) in self._heard.items():
-            if now_s - heard_s <= ABANDONED_S or self._watcher.facts.trouble:
-                continue
-            with self._changed:
-                action = self._history.get(name)
-            if action is not None and action.state == RUNNING:
-                self._log.prepare()
-                self._log.post(self._given_up(action))
-
-    def _given_up(self, action: Action) -> Ended:
-        why = "the service that carried this out has ended"
-        order = action.order
-        if isinstance(order, ReleaseSilent):
-            text = f"{why}; the watermark may have been written, and writing it again is harmless"
-            return Ended(action=action.id, state=INTERRUPTED, text=text)
-        found = progress(order, self._watcher.facts)
-        if found.is_done:
-            return Ended(action=action.id, state=DONE, text=f"{found.text} ({why} before it was known)")
-        text = f"{why}; now: {found.text}. If this is not what you want, order it again"
-        return Ended(action=action.id, state=INTERRUPTED, text=text)
+def _target(order: Order) -> object:
+    """Return what an order changes, so that two orders that contradict each other do not run at the same time."""
+    if isinstance(order, Move):
+        return Move
+    return order if isinstance(order, ReleaseSilent) else (type(order), order.site, order.instance)

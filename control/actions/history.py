@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from control.actions.audit import INTERRUPTED, Asked, Ended, Record, Refused, Reported
+from control.actions.audit import Asked, Doubted, Ended, Record, Refused, Reported
 from control.actions.orders import Order
 
 ACTIONS_MAX: Final = 1_000
-"""How many actions and idempotency keys are remembered. Older ones are forgotten."""
+"""How many actions and idempotency keys are remembered. Older ones are forgotten, except those that are running."""
 
 _REPORTS_MAX: Final = 200
 _REFUSALS_MAX: Final = 100
@@ -29,8 +29,8 @@ class Action(msgspec.Struct, frozen=True):
     """An order that is or was carried out.
 
     ``by``: the user. ``state``: ``running``, ``done``, ``failed``, ``withdrawn``, or ``interrupted`` if the service
-    that carried it out has ended before it knew the outcome. ``text``: the outcome. ``ended_ms``: None while it runs.
-    Times are those at which Kafka appended the records, in ms since the epoch.
+    that carried it out has not reported an outcome. ``text``: the outcome. ``ended_ms``: None while it runs. Times are
+    those at which Kafka appended the records, in ms since the epoch.
     """
 
     id: str
@@ -52,13 +52,20 @@ class Refusal(msgspec.Struct, frozen=True):
     why: str
 
 
-class _Known(msgspec.Struct):
-    """An action, the service that carries it out, its idempotency key, and the offset of the last record about it."""
+class Known(msgspec.Struct):
+    """An action and what else is known of it.
+
+    ``service``: which carries it out. ``key``: the user and the idempotency key. ``offset``: of the last record about
+    it. ``is_doubted``: it was asked whether the service still carries it out, and nothing has been heard since.
+    ``is_inferred``: the outcome was recorded by another service.
+    """
 
     action: Action
     service: str
     key: tuple[str, str]
     offset: int
+    is_doubted: bool = False
+    is_inferred: bool = False
 
 
 class History:
@@ -67,14 +74,13 @@ class History:
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []
         """The last refusals, the oldest first."""
-        self._read: tuple[int, int] = (-1, -1)
-        self._known: dict[str, _Known] = {}
+        self._read = -1
+        self._known: dict[str, Known] = {}
         self._keys: dict[tuple[str, str], str] = {}
 
-    @property
-    def actions(self) -> list[Action]:
-        """The actions, the oldest first."""
-        return [known.action for known in self._known.values()]
+    def actions(self, limit: int = ACTIONS_MAX) -> list[Action]:
+        """Return the last actions, the oldest first."""
+        return [known.action for known in [*self._known.values()][-limit:]]
 
     def get(self, action: str) -> Action | None:
         """Return an action by its id."""
@@ -86,46 +92,50 @@ class History:
         action = self._keys.get((by, key))
         return None if action is None else self.get(action)
 
-    def running(self) -> dict[str, tuple[str, int]]:
-        """Return the actions that run, by id, each with its service and the offset of the last record about it."""
-        return {
-            name: (known.service, known.offset) for name, known in self._known.items() if known.action.state == RUNNING
-        }
+    def running(self) -> dict[str, Known]:
+        """Return the actions that are running, by id."""
+        return {name: known for name, known in self._known.items() if known.action.state == RUNNING}
 
-    def apply(self, record: Record, offset: int, at_ms: int) -> None:
-        """Apply the record at ``offset``, appended at ``at_ms``. Records that are read a second time change nothing."""
-        before, before_ms = self._read
-        # A topic that was created anew begins with small offsets, but later.
-        if offset <= before and at_ms <= before_ms:
-            return
-        self._read = offset, at_ms
+    def begin_anew(self) -> None:
+        """Expect the records of a topic that was created anew. What is known stays known."""
+        self._read = -1
+
+    def apply(self, record: Record, offset: int, at_ms: int) -> bool:
+        """Apply the record at ``offset``, appended at ``at_ms``. Return False if it was applied before."""
+        if offset <= self._read:
+            return False
+        self._read = offset
         match record:
             case Asked(action=name, key=key, by=by):
                 # The first request with a key counts, whichever service has received it.
                 if (by, key) not in self._keys and name not in self._known:
-                    action = Action(name, by, record.order, at_ms)
-                    self._known[name] = _Known(action, record.service, (by, key), offset)
+                    self._known[name] = Known(Action(name, by, record.order, at_ms), record.service, (by, key), offset)
                     self._keys[by, key] = name
                     self._forget()
             case Refused():
                 self.refusals = [*self.refusals, Refusal(at_ms, record.by, record.order, record.why)][-_REFUSALS_MAX:]
-            case Reported(action=name) | Ended(action=name):
+            case Reported(action=name) | Ended(action=name) | Doubted(action=name):
                 if (known := self._known.get(name)) is not None:
-                    known.action = _after(known.action, record, at_ms)
                     known.offset = offset
+                    _apply_to(known, record, at_ms)
+        return True
 
     def _forget(self) -> None:
-        while len(self._known) > ACTIONS_MAX:
-            oldest = next(iter(self._known))
-            del self._keys[self._known.pop(oldest).key]
+        ended = [name for name, known in self._known.items() if known.action.state != RUNNING]
+        for name in ended[: len(self._known) - ACTIONS_MAX] if len(self._known) > ACTIONS_MAX else ():
+            del self._keys[self._known.pop(name).key]
 
 
-def _after(action: Action, record: Reported | Ended, at_ms: int) -> Action:
-    if isinstance(record, Reported):
-        if not record.text or action.state != RUNNING:
-            return action
-        return msgspec.structs.replace(action, reports=[*action.reports, Report(at_ms, record.text)][-_REPORTS_MAX:])
-    # A service that was only suspended knows the outcome better than the one that has given it up.
-    if action.state == RUNNING or (action.state == INTERRUPTED and record.state != INTERRUPTED):
-        return msgspec.structs.replace(action, state=record.state, text=record.text, ended_ms=at_ms)
-    return action
+def _apply_to(known: Known, record: Reported | Ended | Doubted, at_ms: int) -> None:
+    action, is_running = known.action, known.action.state == RUNNING
+    if isinstance(record, Doubted):
+        known.is_doubted = is_running
+    elif isinstance(record, Reported):
+        known.is_doubted = False
+        if record.text and is_running:
+            reports = [*action.reports, Report(at_ms, record.text)][-_REPORTS_MAX:]
+            known.action = msgspec.structs.replace(action, reports=reports)
+    # The service that has carried out the action knows the outcome better than one that has given it up.
+    elif is_running or (known.is_inferred and not record.is_inferred):
+        known.is_inferred = record.is_inferred
+        known.action = msgspec.structs.replace(action, state=record.state, text=record.text, ended_ms=at_ms)

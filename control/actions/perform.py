@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 import joiner.runtime.control as control_records
-from broker.wire.records import encode
+from broker.kafka.topics import TopicError, topic_facts
+from broker.wire.records import encode as encode_message
 from control.actions.audit import DONE, FAILED, WITHDRAWN
 from control.actions.orders import Drain, Move, Order, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused, plan_watermark, progress, units_to_move
 from joiner.cli.move import carry_out
-from joiner.runtime.kafka.clients import describe, make_producer
-from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.control import encode
+from joiner.runtime.kafka.clients import describe, make_admin, make_producer
 from joiner.runtime.migration.order import Order as MoveOrder
 from joiner.runtime.migration.order import Step
+from joiner.runtime.model import UnitStopped
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from broker.settings import KafkaSettings
     from control.facts.watcher import Watcher
     from joiner.runtime.clock import Clock
 
 _LOOK_S: Final = 0.2
-_REPEAT_S: Final = 3.0
-"""After this time, an order without effect is written again, because it may be lost while Kafka is unreachable."""
-
 _WRITE_S: Final = 10.0
 
 
@@ -37,6 +36,15 @@ class Outcome(NamedTuple):
 
     state: str
     text: str
+
+
+class Outgoing(NamedTuple):
+    """A message to write."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
 
 
 class Means(NamedTuple):
@@ -49,24 +57,20 @@ class Means(NamedTuple):
 
 
 def perform(order: Order, means: Means) -> Outcome:
-    """Carry out an order and wait for its outcome. Errors of Kafka are outcomes as well."""
+    """Carry out an order and wait for its outcome. Errors of Kafka and of the application are outcomes as well."""
     try:
         match order:
             case Move():
                 return _move(order, means)
             case ReleaseSilent():
                 return _write_watermark(order, means)
-            case Drain():
-                record: control_records.MemberRecord = control_records.Drain(
-                    site=order.site, instance=order.instance, drained=not order.undo
-                )
-                return _give(order, record, means)
-            case Scale():
-                record = control_records.Scale(site=order.site, instance=order.instance, processes=order.processes)
-                return _give(order, record, means)
-    except OrderRefused as error:
+            case Drain(site=site, instance=instance):
+                return _give(order, control_records.Drain(site=site, instance=instance, drained=not order.undo), means)
+            case Scale(site=site, instance=instance, processes=processes):
+                return _give(order, control_records.Scale(site=site, instance=instance, processes=processes), means)
+    except (OrderRefused, TopicError, UnitStopped) as error:
         return Outcome(FAILED, str(error))
-    except KafkaException as error:
+    except (KafkaException, BufferError) as error:
         return Outcome(FAILED, describe(error))
 
 
@@ -75,50 +79,68 @@ def _move(order: Move, means: Means) -> Outcome:
     status = watcher.facts.status
     if status is None:
         raise OrderRefused("the application is not known to have run")
-    units = units_to_move(order, status)
-    moved = carry_out(watcher.settings, order.to, units, order.timeout_s, means.clock, means.report, means.stop.is_set)
-    return _outcome_of(moved, is_stopped=means.stop.is_set())
+    to_move = units_to_move(order, status)
+    moved = carry_out(
+        watcher.settings, order.to, to_move.units, order.timeout_s, means.clock, means.report, means.stop.is_set
+    )
+    return _outcome_of(moved, to_move.without_owner, is_stopped=means.stop.is_set())
 
 
-def _outcome_of(moved: MoveOrder, *, is_stopped: bool) -> Outcome:
+def _outcome_of(moved: MoveOrder, without_owner: list[int], *, is_stopped: bool) -> Outcome:
     units = moved.units
     there = [unit for unit, one in units.items() if one.step is Step.MOVED and not one.why]
     pauses = [one.pause_ms for one in units.values() if one.pause_ms is not None]
     longest = f"; longest pause {max(pauses) / 1000:.3f} s" if pauses else ""
-    if len(there) == len(units):
+    rest = [f"unit {unit}: {one.why}" for unit, one in units.items() if unit not in there]
+    rest += [f"unit {unit}: not moved, because it has no owner" for unit in without_owner]
+    if not rest:
         return Outcome(DONE, f"all {len(units)} units are at {moved.to}{longest}")
-    rest = "; ".join(f"unit {unit}: {one.why}" for unit, one in units.items() if unit not in there)
     state = WITHDRAWN if is_stopped else FAILED
-    return Outcome(state, f"{len(there)} of {len(units)} units are at {moved.to}{longest}; {rest}")
+    return Outcome(state, f"{len(there)} of {len(units)} units are at {moved.to}{longest}; {'; '.join(rest)}")
 
 
 def _give(order: Drain | Scale, record: control_records.MemberRecord, means: Means) -> Outcome:
     """Write an order to the control topic, and wait until it is seen to be carried out."""
     clock, watcher = means.clock, means.watcher
-    began_s = clock.monotonic_s()
-    before, written_s = "", -_REPEAT_S
-    with closing(ControlLog(watcher.settings)) as control:
-        while not means.stop.is_set():
-            now_s = clock.monotonic_s()
-            found = progress(order, watcher.facts)
-            if found.is_done and before:
-                return Outcome(DONE, found.text)
-            if now_s - began_s > order.timeout_s:
-                return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; the order remains")
-            if not before or now_s - written_s > _REPEAT_S:
-                control.write(record)
-                written_s = now_s
-            if found.text != before:
-                before = found.text
-                means.report(found.text)
-            means.stop.wait(_LOOK_S)
-    return Outcome(WITHDRAWN, f"the service was stopped: {before}; the order remains")
+    if means.stop.is_set():
+        return Outcome(WITHDRAWN, "the service was stopped: nothing was done")
+    began_s, text = clock.monotonic_s(), ""
+    written, why = _write(watcher.settings.kafka, [Outgoing(watcher.settings.control_topic, 0, b"", encode(record))])
+    if not written:
+        return Outcome(FAILED, f"the order may not have been written: {why}; if it has no effect, order it again")
+    while not means.stop.wait(_LOOK_S):
+        found = progress(order, watcher.facts)
+        if found.is_done:
+            return Outcome(DONE, found.text)
+        if clock.monotonic_s() - began_s > order.timeout_s:
+            return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; the order remains in force")
+        if found.text != text:
+            text = found.text
+            means.report(text)
+    return Outcome(FAILED, f"the service was stopped while it waited: {text}; the order remains in force")
 
 
 def _write_watermark(order: ReleaseSilent, means: Means) -> Outcome:
     settings = means.watcher.settings
     topic, partitions, watermark, _ = plan_watermark(order, settings, round(means.clock.wall_s() * 1e9))
-    producer = make_producer(settings.kafka, linger_ms=0, message_timeout_ms=round(1000 * _WRITE_S))
+    # A producer would create a topic that is missing, with the broker's defaults.
+    facts = topic_facts(make_admin(settings.kafka), [topic], _WRITE_S).get(topic)
+    if facts is None or facts.partitions != settings.topics.partitions:
+        raise OrderRefused(f"{topic} does not have topics.partitions = {settings.topics.partitions} partitions")
+    key, value = (order.thing or "").encode(), encode_message(watermark)
+    written, why = _write(settings.kafka, [Outgoing(topic, partition, key, value) for partition in partitions])
+    if len(written) == len(partitions):
+        return Outcome(DONE, f"written to {', '.join(sorted(written))}")
+    return Outcome(
+        FAILED,
+        f"written to {len(written)} of {len(partitions)} partitions ({why}); it may be repeated, which changes nothing "
+        "where it was written",
+    )
+
+
+def _write(kafka: KafkaSettings, messages: list[Outgoing]) -> tuple[list[str], str]:
+    """Write messages. Return where those are that Kafka has acknowledged, and why others may not have been written."""
+    producer = make_producer(kafka, linger_ms=0, message_timeout_ms=round(1000 * _WRITE_S))
     errors: list[KafkaError] = []
     written: list[str] = []
 
@@ -128,14 +150,7 @@ def _write_watermark(order: ReleaseSilent, means: Means) -> Outcome:
         else:
             errors.append(error)
 
-    for partition in partitions:
-        producer.produce(topic, encode(watermark), (order.thing or "").encode(), partition, on_delivery=note)
+    for topic, partition, key, value in messages:
+        producer.produce(topic, value, key, partition, on_delivery=note)
     producer.flush(2 * _WRITE_S)
-    if len(written) == len(partitions):
-        return Outcome(DONE, f"written to {', '.join(sorted(written))}")
-    why = errors[0].str() if errors else "Kafka has not answered"
-    return Outcome(
-        FAILED,
-        f"written to {len(written)} of {len(partitions)} partitions ({why}); it may be repeated, which changes nothing "
-        "where it was written",
-    )
+    return written, errors[0].str() if errors else "Kafka has not answered"

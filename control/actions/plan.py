@@ -30,6 +30,13 @@ class Progress(NamedTuple):
     text: str
 
 
+class UnitsToMove(NamedTuple):
+    """The units that an order moves, and those that it leaves out because they have no owner."""
+
+    units: list[int]
+    without_owner: list[int]
+
+
 class WatermarkPlan(NamedTuple):
     """The watermark that an order would write, and to which partitions of which topic."""
 
@@ -41,16 +48,18 @@ class WatermarkPlan(NamedTuple):
 
 def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> list[str]:
     """Return in sentences what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
+    status = _status_of(facts)
     if isinstance(order, ReleaseSilent):
         return _watermark_sentences(plan_watermark(order, settings, now_ns), settings)
-    status = _status_of(facts)
     _check_epochs(order.epochs, status)
     match order:
         case Move():
-            units = units_to_move(order, status)
+            units, without_owner = units_to_move(order, status)
+            skipped = [f"Not move {_units(without_owner)}, without an owner."] if without_owner else []
             return [
                 f"Move {_units(units)} to the site {order.to}, each as soon as its state is built there.",
                 f"A unit for which nobody is ready within {order.timeout_s:g} s stays where it is.",
+                *skipped,
             ]
         case Drain():
             return _plan_drain(order, status)
@@ -75,38 +84,38 @@ def progress(order: Move | Drain | Scale, facts: Facts) -> Progress:
             return _scaled(order, facts.supervisors, status)
 
 
-def units_to_move(order: Move, status: Status) -> list[int]:
+def units_to_move(order: Move, status: Status) -> UnitsToMove:
     """Return the units that are to be moved. Raises `OrderRefused` if there is none, or if one cannot be moved."""
     existing = range(len(status.units))
     wanted = sorted(set(order.units)) if order.units is not None else list(existing)
     unknown = [unit for unit in wanted if unit not in existing]
     if unknown:
-        raise OrderRefused(f"there is no unit {_numbers(unknown)}; the units are 0 to {existing[-1]}")
-    if not status.processes.get(order.to):
+        raise OrderRefused(f"unknown: {_units(unknown)}; the units are 0 to {existing[-1]}")
+    if not _members(order.to, status):
         running = ", ".join(sorted(site for site, instances in status.processes.items() if instances)) or "none"
         raise OrderRefused(
             f"no instance runs at the site {order.to}: start one there with --standby; sites with instances: {running}"
         )
     unowned = [unit for unit in wanted if _has_no_owner(status, unit)]
-    if unowned and order.units is not None:
-        raise OrderRefused(
-            f"{_units(unowned)} has no owner: if it is not being moved, start a joiner with --site {order.to}"
-        )
     found = [unit for unit in wanted if unit not in unowned and _site_of(status, unit) != order.to]
+    if unowned and (order.units is not None or not found):
+        raise OrderRefused(
+            f"{_units(unowned)} without an owner: if no move is in progress, start a joiner with --site {order.to}"
+        )
     if not found:
         raise OrderRefused(f"there is nothing to do: all of these units are at {order.to}")
-    return found
+    return UnitsToMove(found, unowned)
 
 
 def plan_watermark(order: ReleaseSilent, settings: JoinerSettings, now_ns: int) -> WatermarkPlan:
     """Return the watermark to write. Raises `OrderRefused` if no join or align would read it, or would reject it."""
     topic = settings.topics.data if order.topic is None else order.topic
     if topic not in settings.input_topics:
-        raise OrderRefused(f"{topic} is no input topic; there is {', '.join(settings.input_topics)}")
+        raise OrderRefused(f"{topic} is not an input topic; these are: {', '.join(settings.input_topics)}")
     quantities = _quantities(settings, topic)
     if order.quantity is not None and not {order.quantity, None} & quantities:
         known = ", ".join(sorted(filter(None, quantities)))
-        raise OrderRefused(f"nothing reads the quantity {order.quantity} of {topic}; there is {known}")
+        raise OrderRefused(f"nothing reads the quantity {order.quantity} of {topic}; known are: {known}")
     try:
         time_ns = parse_time(order.time, settings.events.time_unit)
     except ValueError as error:
@@ -152,7 +161,7 @@ def _check_epochs(epochs: dict[str, int], status: Status) -> None:
 
 
 def _plan_drain(order: Drain, status: Status) -> list[str]:
-    serves = status.processes.get(order.site, {})
+    serves = _members(order.site, status)
     if order.undo:
         assignment = status.assignments.get(order.site)
         if assignment is None or order.instance not in assignment.drained:
@@ -160,14 +169,13 @@ def _plan_drain(order: Drain, status: Status) -> list[str]:
         return [f"Let {order.instance} have units again."]
     if order.instance not in serves:
         running = ", ".join(sorted(serves)) or "none"
-        raise OrderRefused(f"there is no instance {order.instance} at site {order.site}; running there: {running}")
+        raise OrderRefused(f"no instance {order.instance} runs at site {order.site}; running there: {running}")
     others = [name for name in serves if name != order.instance and name not in _drained_at(order.site, status)]
     if not others:
         raise OrderRefused(f"no other instance at site {order.site} could take over: start one first")
-    units = serves[order.instance]
-    return [
-        f"Hand over {_units(units)} of {order.instance} to {', '.join(sorted(others))}. It keeps running without units."
-    ]
+    units, heirs = serves[order.instance], ", ".join(sorted(others))
+    hand_over = f"Hand over {_units(units)} of {order.instance} to {heirs}. " if units else ""
+    return [f"{hand_over}{order.instance} keeps running without units."]
 
 
 def _plan_scale(order: Scale, supervisors: Sequence[Supervisor], status: Status) -> list[str]:
@@ -175,21 +183,26 @@ def _plan_scale(order: Scale, supervisors: Sequence[Supervisor], status: Status)
     supervisor = known.get(order.instance)
     if supervisor is None:
         running = f"running there: {', '.join(sorted(known))}" if known else "start one with `joiner run --processes`"
-        raise OrderRefused(f"there is no supervisor {order.instance} at site {order.site}; {running}")
+        raise OrderRefused(f"no supervisor {order.instance} runs at site {order.site}; {running}")
     drained = [name for name in _workers(order, status) if name in _drained_at(order.site, status)]
-    more = [f"{', '.join(drained)} is drained, and counts all the same."] if drained else []
+    more = [f"Drained workers count as well: {', '.join(drained)}."] if drained else []
     return [f"Let {order.instance} run {order.processes} worker processes; now {supervisor.running}.", *more]
 
 
 def _drained(order: Drain, status: Status) -> Progress:
-    is_drained = order.instance in _drained_at(order.site, status)
+    assignment = status.assignments.get(order.site)
+    is_drained = assignment is not None and order.instance in assignment.drained
     if order.undo:
         return Progress(not is_drained, f"{order.instance} may have units again" if not is_drained else "ordered")
-    instances = status.processes.get(order.site, {})
+    instances = status.processes.get(order.site)
+    if instances is None:
+        return Progress(is_done=False, text=f"the instances of {order.site} are not known at the moment")
     if order.instance not in instances:
         return Progress(is_drained, f"{order.instance} is not running any more")
     units = instances[order.instance]
-    return Progress(is_drained and not units, f"{order.instance} serves {_units(units)}")
+    # It may be about to claim a unit that has just been assigned to it.
+    has_units = bool(units) or assignment is None or order.instance in assignment.owners
+    return Progress(is_drained and not has_units, f"{order.instance} serves {_units(units)}")
 
 
 def _scaled(order: Scale, supervisors: Sequence[Supervisor], status: Status) -> Progress:
@@ -204,6 +217,13 @@ def _scaled(order: Scale, supervisors: Sequence[Supervisor], status: Status) -> 
 def _workers(order: Scale, status: Status) -> list[str]:
     worker = rf"{re.escape(order.instance)}-\d+"
     return [name for name in status.processes.get(order.site, {}) if re.fullmatch(worker, name)]
+
+
+def _members(site: str, status: Status) -> dict[str, list[int]]:
+    """Return the units of each instance of a site. Raises `OrderRefused` if its instances are not known."""
+    if site not in status.processes and site in status.assignments:
+        raise OrderRefused(f"the instances of {site} are not known at the moment: try again")
+    return status.processes.get(site, {})
 
 
 def _drained_at(site: str, status: Status) -> Sequence[str]:

@@ -24,7 +24,8 @@ from control.roles import Role
 if TYPE_CHECKING:
     from control.access.users import User
 
-_ACCEPTED_AT_ONCE: Final = 8
+_ACCEPTED_AT_ONCE: Final = 4
+_LISTED: Final = 50
 
 Id = Annotated[str, Path(max_length=64, description="The id of an action.")]
 Key = Annotated[
@@ -62,18 +63,19 @@ class Actions(msgspec.Struct):
 def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
     """Return the routes. ``desks``: by the name of the application."""
     routes = APIRouter(prefix="/applications/{name}/actions", tags=["actions"])
-    limiter = CapacityLimiter(_ACCEPTED_AT_ONCE)
+    # Each has its own, so that an application whose Kafka is slow does not keep others waiting.
+    limiters = {name: CapacityLimiter(_ACCEPTED_AT_ONCE) for name in desks}
 
     @routes.get("", responses=answer("The actions.", Actions), summary="List what was ordered, and what came of it")
     async def actions(
-        name: Name, limit: Annotated[int, Query(ge=1, le=ACTIONS_MAX, description="At most this many.")] = ACTIONS_MAX
+        name: Name, limit: Annotated[int, Query(ge=1, le=ACTIONS_MAX, description="At most this many.")] = _LISTED
     ) -> Response:
         desk = _desk(desks, name)
-        return json_response(Actions(desk.actions[-limit:], desk.refusals[-limit:], desk.trouble))
+        return json_response(Actions(desk.actions(limit), desk.refusals[-limit:], desk.trouble))
 
     @routes.get("/{action}", responses=answer("The action.", Action), summary="Show an action and its progress")
     async def action(name: Name, action: Id) -> Response:
-        found = next((one for one in _desk(desks, name).actions if one.id == action), None)
+        found = _desk(desks, name).action(action)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no action of this id among the last {ACTIONS_MAX}")
         return json_response(found)
@@ -102,7 +104,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
             return json_response(Plan(_checked(desk, given)))
         if key is None:
             raise Problem(HTTPStatus.BAD_REQUEST, "send a header Idempotency-Key, with a text that you use only once")
-        accepted = await to_thread.run_sync(_accept, desk, given, key, user, limiter=limiter)
+        accepted = await to_thread.run_sync(_accept, desk, given, key, user, limiter=limiters[name])
         return json_response(
             accepted, HTTPStatus.ACCEPTED, Location=f"/api/v1/applications/{name}/actions/{accepted.id}"
         )
@@ -118,7 +120,7 @@ async def _order_in(request: Request) -> Order:
     try:
         return decode_order(await request.body())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"this is no order: {error}") from error
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"not a valid order: {error}") from error
 
 
 def _checked(desk: Desk, order: Order) -> list[str]:
@@ -136,7 +138,8 @@ def _accept(desk: Desk, order: Order, key: str, user: User) -> Action:
     except KeyReused as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
     except NotAccepted as error:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), Retry_After="5") from error
+        advice = "; repeat the request with the same Idempotency-Key" if error.may_count else ""
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}{advice}", Retry_After="5") from error
 
 
 def _desk(desks: Mapping[str, Desk], name: str) -> Desk:

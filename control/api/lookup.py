@@ -13,9 +13,9 @@ from broker.wire.records import NAME_LENGTH_MAX
 from control.access.permission import user_with_role
 from control.api.applications import Name, watcher_of
 from control.api.schema import answer, json_response
-from control.lookup.keys import KEYS_MAX, Keys, Selection
-from control.lookup.one_at_a_time import Unavailable
-from control.lookup.records import LIMIT_MAX, ThingRecords
+from control.facts.lookup.keys import KEYS_MAX, Keys, Selection
+from control.facts.lookup.one_at_a_time import Unavailable
+from control.facts.lookup.records import LIMIT_MAX, ThingRecords
 from control.problem import Problem
 from control.roles import Role
 

@@ -17,9 +17,9 @@ from confluent_kafka import KafkaException
 
 from broker.settings import SettingsError
 from control.facts.flow.endpoints import Endpoints
+from control.facts.lookup.lookup import Lookup
 from control.facts.reading import Facts, Reading
 from control.facts.timeline import Event, Timeline
-from control.lookup.lookup import Lookup
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:

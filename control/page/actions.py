@@ -39,21 +39,26 @@ class ActionsSection:
                 self._kind = ui.select(self._kinds, value=self._kinds[0], label="Order", on_change=self._show_fields)
                 self._kind.classes("w-full sm:w-80")
                 self._fields = ui.row().classes("items-start")
-                ui.button("Check", on_click=self._check).props("unelevated")
-            self._show_fields()
+                self._button = ui.button("Check", on_click=self._check).props("unelevated")
         else:
             ui.label(f"Orders need the role {Role.OPERATOR.name.lower()}.")
         self._alerts = ui.column().props('role="alert"')
+        self._troubles = ui.column().props('role="status"')
+        if self._kinds:
+            self._show_fields()
         self._actions = table_of("What was ordered", content.ACTION_COLUMNS, "key").props("wrap-cells")
 
     def refresh(self) -> None:
         """See `Section`."""
-        rows = content.action_rows(self._desk.actions, self._desk.refusals)[:_SHOWN_MAX]
+        list_in(self._troubles, [self._desk.trouble] if self._desk.trouble else [], TROUBLE)
+        rows = content.action_rows(self._desk.actions(_SHOWN_MAX), self._desk.refusals)[:_SHOWN_MAX]
         if self._actions.rows != rows:
             self._actions.rows = rows
         self._offer(self._visit.watcher.facts)
 
     def _show_fields(self) -> None:
+        if not self._is_allowed(Role.OPERATOR):
+            return
         self._fields.clear()
         self._inputs = {}
         kind = self._kind.value
@@ -62,7 +67,7 @@ class ActionsSection:
                 self._choose("to", "To site")
                 self._write("units", "Units (all if empty)")
             elif kind == forms.RELEASE:
-                self._write("time", "Nothing older will come than")
+                self._write("time", "No record older than")
                 self._write("thing", "Thing (all if empty)")
                 self._choose("quantity", "Quantity (all if empty)")
                 self._choose("topic", "Topic (the data topic if empty)")
@@ -88,20 +93,31 @@ class ActionsSection:
                 chosen.set_options(options, value=chosen.value if chosen.value in options else None)
 
     async def _check(self) -> None:
+        """Ask the user to confirm the order that the form says."""
+        # A second click must not ask twice.
+        self._button.disable()
+        try:
+            if self._is_allowed(Role.OPERATOR) and (order := await self._checked()) is not None:
+                # If the order has to be repeated, it is with the same key.
+                await self._order(order, uuid.uuid4().hex)
+        finally:
+            self._button.enable()
+
+    async def _checked(self) -> Order | None:
+        """Return the order if it can be carried out and the user confirms it."""
         fields = {name: given.value for name, given in self._inputs.items()}
         desk, watcher = self._desk, self._visit.watcher
         try:
             order = forms.order_of(self._kind.value, fields, watcher.facts)
-            would = await run.io_bound(desk.plan, order) or []
+            would = await run.io_bound(desk.plan, order)
         except OrderRefused as refused:
             self._alert(str(refused))
-            return
+            return None
         self._alert("")
-        await self._confirm(order, would)
+        # None: the service is stopping.
+        return order if would is not None and await self._is_confirmed(order, would) else None
 
-    async def _confirm(self, order: Order, would: Sequence[str]) -> None:
-        # Clicking twice sends the same key.
-        key = uuid.uuid4().hex
+    async def _is_confirmed(self, order: Order, would: Sequence[str]) -> bool:
         with ui.dialog().props('aria-label="Confirm the order" transition-duration=0') as dialog, ui.card():
             ui.label(f"{forms.describe(order)}?").classes("text-lg")
             for sentence in would:
@@ -110,21 +126,35 @@ class ActionsSection:
                 ui.button("Do it", on_click=lambda: dialog.submit(_YES)).props("unelevated")
                 ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
         answer = await dialog
-        dialog.delete()
-        if answer == _YES:
-            await self._order(order, key)
+        if not dialog.is_deleted:
+            dialog.delete()
+        return bool(answer == _YES)
 
     async def _order(self, order: Order, key: str) -> None:
         # The role may have changed since the page was opened.
         user = self._visit.user()
-        if user is None or user.role < order.role:
-            self._alert(f"this needs the role {order.role.name.lower()}: log in again")
+        if not self._is_allowed(order.role) or user is None:
             return
+        self._alert("The order is being recorded.")
         try:
             await run.io_bound(self._desk.accept, order, key, user.name)
-        except (OrderRefused, NotAccepted, KeyReused) as error:
+        except (OrderRefused, KeyReused) as error:
             self._alert(str(error))
+        except NotAccepted as error:
+            self._alert(str(error))
+            if error.may_count:
+                with self._alerts:
+                    ui.button("Try again", on_click=lambda: self._order(order, key)).props("flat")
+        else:
+            self._alert("")
         self.refresh()
 
+    def _is_allowed(self, role: Role) -> bool:
+        refusal = self._visit.refusal(role)
+        if refusal:
+            self._alert(refusal)
+        return not refusal
+
     def _alert(self, why: str) -> None:
+        self._alerts.clear()
         list_in(self._alerts, [why] if why else [], TROUBLE)

@@ -66,8 +66,9 @@ def describe(order: Order) -> str:
     """Return an order in a few words."""
     match order:
         case Move(to=to, units=units):
-            numbers = "all units" if units is None else f"units {', '.join(map(str, units))}"
-            return f"move {numbers} to {to}"
+            named = [] if units is None else units
+            numbers = f"unit{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}"
+            return f"move {'all units' if units is None else numbers} to {to}"
         case Drain(site=site, instance=instance):
             return f"{'end the drain of' if order.undo else 'drain'} {instance} at {site}"
         case Scale(site=site, instance=instance, processes=processes):
@@ -97,6 +98,8 @@ def units_of(text: str) -> list[int] | None:
 def _content(kind: str, fields: Fields, facts: Facts) -> dict[str, Any]:
     if kind == MOVE:
         to, units = str(fields.get("to") or ""), units_of(str(fields.get("units") or ""))
+        if not to:
+            raise OrderRefused("choose the site to which the units are to move")
         return {"kind": "move", "to": to, "units": units, "epochs": _epochs(facts, _sites_of(units, facts))}
     if kind == RELEASE:
         return {
@@ -110,6 +113,8 @@ def _content(kind: str, fields: Fields, facts: Facts) -> dict[str, Any]:
     chosen = {"site": site, "instance": instance, "epochs": _epochs(facts, {site})}
     if kind == SCALE:
         processes = fields.get("processes")
+        if processes is None:
+            raise OrderRefused("say how many worker processes are to run")
         whole = int(processes) if isinstance(processes, float) and processes.is_integer() else processes
         return {"kind": "scale", "processes": whole, **chosen}
     return {"kind": "drain", "undo": kind == UNDO, **chosen}
@@ -127,5 +132,5 @@ def _sites_of(units: list[int] | None, facts: Facts) -> set[str]:
 
 def _time(text: str) -> int | str:
     if not text:
-        raise OrderRefused("time: say up to when nothing more will come")
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+        raise OrderRefused("enter a time: the watermark says that no older record will follow")
+    return int(text) if re.fullmatch(r"-?\d{1,19}", text) else text

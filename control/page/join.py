@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from nicegui import background_tasks, ui
 
 from broker.wire.records import NAME_LENGTH_MAX
-from control.lookup.keys import Selection
-from control.lookup.one_at_a_time import Unavailable
+from control.facts.lookup.keys import Selection
+from control.facts.lookup.one_at_a_time import Unavailable
 from control.page import join_content
 from control.page.frame import TROUBLE, Visit, list_in, table_of
 from control.roles import Role

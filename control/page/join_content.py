@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from control.lookup.keys import Awaited, Key, Keys, UnitRead
-from control.lookup.pairs import Pair
-from control.lookup.records import ShownRecord, StreamRecords, ThingRecords
+from control.facts.lookup.keys import Awaited, Key, Keys, UnitRead
+from control.facts.lookup.pairs import Pair
+from control.facts.lookup.records import ShownRecord, StreamRecords, ThingRecords
 from joiner.runtime.membership.status.tables import age
 
 KEY_COLUMNS: Final = ("thing", "unit", "held", "by stream", "frontiers (UTC)", "waits for")

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 GRACE_S: Final = 5.0
 """The maximum time from the signal to the exit, for a plain process."""
@@ -36,7 +36,7 @@ def end_on_signals(stop: Callable[[], None], grace_s: float = GRACE_S) -> None:
     threading.Thread(target=_wait, args=(reader, stop, grace_s), name="signals", daemon=True).start()
 
 
-def leave(status: int) -> None:
+def leave(status: int) -> NoReturn:
     """Exit immediately, without waiting for threads that are inside calls to Kafka."""
     logging.shutdown()
     sys.stdout.flush()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from control.actions.desk import ABANDONED_S
+from control.actions.tasks import ANSWER_S, SILENT_S
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import (
     PARTITIONS,
@@ -182,13 +182,13 @@ def test_an_action_whose_service_dies_ends_or_is_withdrawn_and_another_says_so(
             doomed.kill()
         # The same request to another service begins nothing new.
         assert control.order(app.name, {"kind": "move", "to": "green", "epochs": {}}, key="k")["id"] == moved["id"]
-        action = control.outcome(app.name, moved["id"], ABANDONED_S + DEADLINE_S)
+        action = control.outcome(app.name, moved["id"], SILENT_S + ANSWER_S + DEADLINE_S)
         now = sites(control, app)
         if action["state"] == "done":
             assert now == ["green running"] * PARTITIONS
         else:
             assert action["state"] == "interrupted"
-            assert "the service that carried this out has ended" in action["text"]
+            assert "nothing has been heard of the service" in action["text"]
         assert all(one.endswith("running") for one in now)
     app.wait_until_through()
     app.verify()

@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, expect
 
 from broker.times import UNIT_NS
 from broker.wire.records import Record, decode_data, decode_joined
-from control.lookup.keys import TOO_LATE, KeysRead, read_keys
-from control.lookup.one_at_a_time import Deadline
+from control.facts.lookup.keys import TOO_LATE, KeysRead, read_keys
+from control.facts.lookup.one_at_a_time import Deadline
 from joiner.check.model import oracle
 from joiner.core.frontier import NEVER
 from joiner.runtime.clock import SystemClock
@@ -189,7 +189,7 @@ def test_a_state_that_takes_too_long_or_is_too_large_is_shown_as_far_as_possible
     assert {one.as_of.source for one in whole.units if one.as_of} == {"checkpoint"}
     late = read(0.0)
     assert (late.keys, {one.trouble for one in late.units}) == ([], {TOO_LATE})
-    monkeypatch.setattr("control.lookup.unit_state.REPLAYED_MAX", 0)
+    monkeypatch.setattr("control.facts.lookup.unit_state.REPLAYED_MAX", 0)
     older = read()
     snapshots = [one.as_of for one in older.units if one.as_of and one.as_of.source == "snapshot"]
     assert snapshots
@@ -202,7 +202,7 @@ def test_a_state_that_takes_too_long_or_is_too_large_is_shown_as_far_as_possible
             values = inputs(app)[one.unit][: one.as_of.offsets[app.topic("data")]]
             held = reference(app, values, one.unit).held()
             assert sum(key.held for key in older.keys if key.unit == one.unit) == held
-    monkeypatch.setattr("control.lookup.unit_state.STATE_BYTES_MAX", 100)
+    monkeypatch.setattr("control.facts.lookup.unit_state.STATE_BYTES_MAX", 100)
     assert all("too much to be read here" in one.trouble for one in read().units)
 
 

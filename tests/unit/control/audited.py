@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from control.actions import desk as desk_module
+from control.actions import tasks as tasks_module
 from control.actions.audit import Record, decode, encode
 from control.actions.audit_log import Audited
 from control.actions.desk import Desk
@@ -34,27 +34,34 @@ def settings_of(**sections: Any) -> JoinerSettings:
 
 
 def facts_of(
-    sites: tuple[str, str] = ("process", "process"), *, drained: str = "", running: int = 1, **changes: Any
+    sites: tuple[str, str] = ("process", "process"),
+    *,
+    drained: str = "",
+    running: int = 1,
+    owners: tuple[str, str] = ("one", "two"),
+    is_known: bool = True,
+    **changes: Any,
 ) -> Facts:
     """Return facts of two units at these sites. Instances one and two run at process, and green-1 at spark.
 
-    Of the units at the site process, the first has the owner one and the second the owner two.
+    Of the units at the site process, the first is served by one and the second by two. ``owners``: to which they are
+    assigned. ``is_known``: whether the instances at process are known.
     """
-    owners = [name if site == "process" else "green-1" for name, site in zip(("one", "two"), sites, strict=True)]
+    served_by = [name if site == "process" else "green-1" for name, site in zip(("one", "two"), sites, strict=True)]
     found = [
         AppendedCheckpoint(make_checkpoint(unit=unit, site=site, instance=owner), 999_000)
-        for unit, (site, owner) in enumerate(zip(sites, owners, strict=True))
+        for unit, (site, owner) in enumerate(zip(sites, served_by, strict=True))
     ]
     serves = {
-        name: frozenset(unit for unit, owner in enumerate(owners) if owner == name)
+        name: frozenset(unit for unit, owner in enumerate(served_by) if owner == name)
         for name in ("one", "two", "green-1")
     }
     members = {
-        "process": {"one": serves["one"], "two": serves["two"]},
+        **({"process": {"one": serves["one"], "two": serves["two"]}} if is_known else {}),
         "spark": {"green-1": serves["green-1"]},
     }
     state = SiteState("process")
-    state.apply(Assignment(site="process", epoch=3, units=[UnitAssignment("one"), UnitAssignment("two")]), 1)
+    state.apply(Assignment(site="process", epoch=3, units=[UnitAssignment(owner) for owner in owners]), 1)
     if drained:
         state.apply(Drain(site="process", instance=drained), 2)
     status = compose_status(settings_of(), found, [0, 0], members, {"process": state}, [], 1_000.0)
@@ -88,7 +95,8 @@ class MemoryLog:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._at = 0
-        self.is_current = False
+        self.generation = 1
+        self.trouble = "the audit topic has not been read yet"
 
     def read(self, _wait_s: float) -> list[Audited]:
         """See `AuditLog`."""
@@ -96,8 +104,14 @@ class MemoryLog:
         new = self._topic.values[self._at :]
         found = [(self._at + number, decode(value), at_ms) for number, (value, at_ms) in enumerate(new)]
         self._at += len(new)
-        self.is_current = True
-        return [Audited(record, offset, at_ms) for offset, record, at_ms in found if record is not None]
+        self.trouble = ""
+        return [
+            Audited(record, offset, at_ms, self.generation) for offset, record, at_ms in found if record is not None
+        ]
+
+    def read_again(self) -> None:
+        """Read everything from the beginning, as after an error of Kafka."""
+        self._at = 0
 
     def append(self, record: Record) -> None:
         """See `AuditLog`."""
@@ -132,13 +146,19 @@ class Office:
         self.means: list[Means] = []
         self.let_end = threading.Event()
         self.outcome: Callable[[], Outcome] = lambda: Outcome("done", "all units are at spark")
-        monkeypatch.setattr(desk_module, "perform", self._perform)
+        monkeypatch.setattr(tasks_module, "perform", self._perform)
 
     def desk(self) -> Desk:
         """Return a desk that has read what is there."""
         made = desk_with(self.topic, self.watcher)
         made.turn()
         return made
+
+    def log_of(self, desk: Desk) -> MemoryLog:
+        """Return the audit log of a desk."""
+        log: Any = desk._log  # noqa: SLF001 - the other end of what it was given
+        assert isinstance(log, MemoryLog)
+        return log
 
     def _perform(self, order: Order, means: Means) -> Outcome:
         self.performed.append(order)

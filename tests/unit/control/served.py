@@ -13,13 +13,13 @@ from control.access.login import Login
 from control.access.users import User
 from control.app import make_app
 from control.facts.flow.endpoints import Endpoints
+from control.facts.lookup.keys import Awaited, Key, Keys, Selection, StreamOfKey, UnitRead
+from control.facts.lookup.one_at_a_time import Unavailable
+from control.facts.lookup.pairs import Pair
+from control.facts.lookup.records import Searched, ShownRecord, StreamRecords, ThingRecords
+from control.facts.lookup.unit_state import AsOf
 from control.facts.reading import Facts
 from control.facts.timeline import Event
-from control.lookup.keys import Awaited, Key, Keys, Selection, StreamOfKey, UnitRead
-from control.lookup.one_at_a_time import Unavailable
-from control.lookup.pairs import Pair
-from control.lookup.records import Searched, ShownRecord, StreamRecords, ThingRecords
-from control.lookup.unit_state import AsOf
 from control.roles import Role
 from joiner.operators import JoinSettings
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from control.actions import desk as desk_module
+from control.actions import tasks as tasks_module
 from control.actions.perform import Outcome
 from tests.integration.services import wait_until
 from tests.unit.control.audited import facts_of, settings_of
@@ -20,7 +20,7 @@ WATERMARK: Final = {"kind": "watermark", "time": 5, "thing": "R0815"}
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    monkeypatch.setattr(desk_module, "perform", lambda *_: Outcome("done", "all units are at spark"))
+    monkeypatch.setattr(tasks_module, "perform", lambda *_: Outcome("done", "all units are at spark"))
     made = Served()
     made.watchers["lsb"].facts = facts_of()
     made.watchers["lsb"].settings = settings_of()
@@ -91,10 +91,10 @@ def test_each_order_needs_its_role(served: Served, user: str, body: Any, status:
 @pytest.mark.parametrize(
     ("body", "key", "media_type", "status", "reason"),
     [
-        (b"{}", "k", "application/json", 422, "this is no order: "),
-        (b"", "k", "application/json", 422, "this is no order: "),
-        (b"\xff", "k", "application/json", 422, "this is no order: "),
-        (b"[" * 60_000, "k", "application/json", 422, "this is no order: "),
+        (b"{}", "k", "application/json", 422, "not a valid order: "),
+        (b"", "k", "application/json", 422, "not a valid order: "),
+        (b"\xff", "k", "application/json", 422, "not a valid order: "),
+        (b"[" * 60_000, "k", "application/json", 422, "not a valid order: "),
         (b'{"kind":"move","to":"spark","epochs":{}}', None, "application/json", 400, "Idempotency-Key"),
         (b'{"kind":"move","to":"spark","epochs":{}}', "k" * 201, "application/json", 422, "Idempotency-Key"),
         (b'{"kind":"move","to":"spark","epochs":{}}', "k", "text/plain", 415, "application/json"),
@@ -115,7 +115,7 @@ def test_what_cannot_be_accepted_is_refused_with_a_reason(
     response = served.client("otto-token").post(ACTIONS, content=body, headers=headers)
     assert (response.status_code, reason in response.json()["detail"]) == (status, True), response.text
     assert response.headers["Content-Type"] == "application/problem+json"
-    assert served.desks["lsb"].actions == []
+    assert served.desks["lsb"].actions() == []
 
 
 def test_a_refused_order_is_listed(served: Served) -> None:
@@ -130,7 +130,7 @@ def test_while_the_audit_topic_takes_nothing_orders_are_refused_for_a_while(serv
     served.topic.is_away = True
     response = order(served, "otto", MOVE)
     assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
-    assert "repeat it with the same idempotency key" in response.json()["detail"]
+    assert "repeat the request with the same Idempotency-Key" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/api/v1/applications/none/actions", f"{ACTIONS}/none"])

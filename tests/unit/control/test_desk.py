@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from control.actions.audit import Asked, Refused
-from control.actions.desk import ABANDONED_S, RUNNING_MAX, Accepted, Desk, KeyReused, NotAccepted
+from control.actions.audit import Doubted, Refused
+from control.actions.desk import RUNNING_MAX, Accepted, Desk, KeyReused, NotAccepted
 from control.actions.history import Action
-from control.actions.orders import Move, Order
+from control.actions.orders import Drain, Move, Order, ReleaseSilent
 from control.actions.perform import Outcome
 from control.actions.plan import OrderRefused
+from control.actions.tasks import ANSWER_S, SILENT_S
 from tests.integration.services import wait_until
 from tests.unit.control.audited import MOVE, Office, desk_with, facts_of
 
@@ -30,8 +31,8 @@ def accept(desk: Desk, order: Order = MOVE, key: str = "k", by: str = "otto") ->
     return together(desk, lambda: desk.accept(order, key, by))[0]
 
 
-def together(desk: Desk, *calls: Callable[[], Accepted]) -> list[Accepted]:
-    """Make calls at the same time while the desk makes its turns."""
+def together(desk: Desk, *calls: Callable[[], Accepted], others: Sequence[Desk] = ()) -> list[Accepted]:
+    """Make calls at the same time while the desks make their turns."""
     found: list[Any] = [None] * len(calls)
 
     def run(number: int) -> None:
@@ -44,7 +45,8 @@ def together(desk: Desk, *calls: Callable[[], Accepted]) -> list[Accepted]:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        desk.turn()
+        for one in (desk, *others):
+            one.turn()
         threads[0].join(0.01)
     for one in found:
         if isinstance(one, Exception):
@@ -52,15 +54,16 @@ def together(desk: Desk, *calls: Callable[[], Accepted]) -> list[Accepted]:
     return found
 
 
-def ended(desk: Desk, number: int = -1) -> Action:
+def ended(desk: Desk, number: int = -1, others: Sequence[Desk] = ()) -> Action:
     """Make turns until an action has ended."""
 
     def has_ended() -> bool:
-        desk.turn()
-        return desk.actions[number].ended_ms is not None
+        for one in (desk, *others):
+            one.turn()
+        return desk.actions()[number].ended_ms is not None
 
     wait_until(has_ended, "the action has ended")
-    return desk.actions[number]
+    return desk.actions()[number]
 
 
 def test_an_order_is_recorded_carried_out_and_its_outcome_is_recorded(office: Office) -> None:
@@ -95,17 +98,23 @@ def test_many_equal_requests_at_once_are_one_action(office: Office) -> None:
 
 def test_the_same_request_to_two_services_happens_once(office: Office) -> None:
     first, second = office.desk(), office.desk()
+    calls = [lambda: first.accept(MOVE, "k", "otto"), lambda: second.accept(MOVE, "k", "otto")]
+    found: list[Accepted] = []
+    threads = [threading.Thread(target=lambda call=call: found.append(call())) for call in calls]
+    for thread in threads:
+        thread.start()
     # Both have recorded the order before either has read it.
-    for desk, action in ((first, "a"), (second, "b")):
-        service = desk._service  # noqa: SLF001 - which service carries it out
-        office.topic.append(Asked(action=action, key="k", by="otto", service=service, order=MOVE))
-    first.turn()
-    second.turn()
-    wait_until(lambda: len(office.performed) == 1, "one of them carries it out")
-    assert [action.id for action in second.actions] == ["a"]
-    assert second.accept(MOVE, "k", "otto") == Accepted(second.actions[0], is_new=False)
+    wait_until(lambda: len(office.topic.records()) == 2, "both have recorded the order")
+    for desk in (second, first):
+        desk.turn()
+    for thread in threads:
+        thread.join()
+    assert len({one.action.id for one in found}) == 1
+    assert sorted(one.is_new for one in found) == [False, True]
+    wait_until(lambda: bool(office.performed), "one of them carries it out")
     office.let_end.set()
-    assert ended(second).state == "done"
+    for desk in (first, second):
+        assert ended(desk, others=[first, second]).state == "done"
     assert len(office.performed) == 1
 
 
@@ -114,7 +123,7 @@ def test_a_key_is_not_used_for_two_orders(office: Office) -> None:
     accept(desk)
     with pytest.raises(KeyReused, match="belongs to another order"):
         desk.accept(Move(to="spark", units=[0], epochs={}), "k", "otto")
-    assert accept(desk, by="ada").is_new
+    assert accept(desk, ReleaseSilent(time=1), by="ada").is_new
 
 
 def test_a_refusal_is_recorded_and_nothing_is_done(office: Office) -> None:
@@ -127,47 +136,137 @@ def test_a_refusal_is_recorded_and_nothing_is_done(office: Office) -> None:
     assert (record.by, record.order) == ("otto", order)
     desk.turn()
     assert [refusal.why for refusal in desk.refusals] == [record.why]
-    assert (desk.actions, office.performed) == ([], [])
+    assert (desk.actions(), office.performed) == ([], [])
 
 
 def test_nothing_is_accepted_before_the_topic_is_read_or_while_it_takes_nothing(office: Office) -> None:
-    unread = desk_with(office.topic, office.watcher)
+    new = desk_with(office.topic, office.watcher)
     with pytest.raises(NotAccepted, match="has not been read yet"):
-        unread.accept(MOVE, "k", "otto")
+        new.accept(MOVE, "k", "otto")
     desk = office.desk()
     office.topic.is_away = True
-    with pytest.raises(NotAccepted, match="repeat it with the same idempotency key"):
+    with pytest.raises(NotAccepted, match="may not have been recorded") as refused:
         desk.accept(MOVE, "k", "otto")
+    assert refused.value.may_count
     office.topic.is_away = False
     assert accept(desk).is_new
-    assert len(desk.actions) == 1
+    assert len(desk.actions()) == 1
 
 
-def test_an_order_that_arrives_after_its_request_has_failed_is_carried_out_once(office: Office) -> None:
+def test_an_order_that_is_not_read_back_can_be_repeated_and_is_carried_out_once(office: Office) -> None:
     desk = office.desk()
-    service = desk._service  # noqa: SLF001 - which service carries it out
-    office.topic.append(Asked(action="late", key="k", by="otto", service=service, order=MOVE))
-    assert accept(desk).action.id == "late"
+    with pytest.raises(NotAccepted, match="has not been read back yet") as refused:
+        unread(desk, office)
+    assert refused.value.may_count
+    again = accept(desk)
     wait_until(lambda: office.performed == [MOVE], "it is carried out")
+    assert not again.is_new
+    office.let_end.set()
+    assert ended(desk).state == "done"
+    assert len(office.performed) == 1
 
 
-def test_so_many_at_once_and_no_more(office: Office) -> None:
+def test_an_order_that_is_read_back_much_later_is_not_carried_out(office: Office) -> None:
     desk = office.desk()
+    with pytest.raises(NotAccepted):
+        unread(desk, office)
+    office.clock.now_s += 60
+    action = ended(desk)
+    assert (action.state, action.text) == ("withdrawn", "the order was recorded too late: nothing was done")
+    assert office.performed == []
+
+
+def unread(desk: Desk, office: Office) -> None:
+    """Accept an order while nothing is read back, until the desk does not wait any longer."""
+    late = threading.Timer(0.2, lambda: setattr(office.clock, "now_s", office.clock.now_s + 11))
+    late.start()
+    try:
+        desk.accept(MOVE, "k", "otto")
+    finally:
+        late.join()
+
+
+def test_what_is_read_again_is_not_carried_out_again(office: Office) -> None:
+    desk = office.desk()
+    accept(desk)
+    office.let_end.set()
+    ended(desk)
+    office.log_of(desk).read_again()
+    for _ in range(3):
+        desk.turn()
+    assert len(office.performed) == 1
+    assert [action.state for action in desk.actions()] == ["done"]
+
+
+def test_a_topic_that_was_created_anew_is_used(office: Office) -> None:
+    desk = office.desk()
+    accept(desk)
+    office.let_end.set()
+    ended(desk)
+    office.topic.values.clear()
+    log = office.log_of(desk)
+    log.read_again()
+    log.generation += 1
+    assert accept(desk, key="other").is_new
+    assert len(desk.actions()) == 2
+
+
+def test_two_actions_on_one_target_do_not_run_at_the_same_time(office: Office) -> None:
+    desk = office.desk()
+    drain = Drain(site="process", instance="one", epochs={})
+    accept(desk, drain, "k1")
+    with pytest.raises(OrderRefused, match="an action on the same target is running"):
+        desk.accept(drain, "k2", "ada")
+    assert accept(desk, MOVE, "k3").is_new
+    with pytest.raises(OrderRefused, match="an action on the same target is running"):
+        desk.accept(Move(to="spark", units=[0], epochs={}), "k4", "otto")
+
+
+def test_refusals_cannot_fill_the_topic(office: Office) -> None:
+    desk = office.desk()
+    for number in range(50):
+        with pytest.raises(OrderRefused):
+            desk.accept(Move(to="green", epochs={}), f"k{number}", "otto")
+    assert len(office.topic.records()) == 1
+    office.clock.now_s += 1
+    with pytest.raises(OrderRefused):
+        desk.accept(Move(to="green", epochs={}), "k", "otto")
+    assert len(office.topic.records()) == 2
+
+
+def test_after_a_stop_nothing_is_accepted_and_nothing_waits(office: Office) -> None:
+    desk = office.desk()
+    desk.stop()
+    with pytest.raises(NotAccepted, match="the service is stopping"):
+        desk.accept(MOVE, "k", "otto")
+
+
+def test_so_many_at_once_and_no_more_of_all_services(office: Office) -> None:
+    first, second = office.desk(), office.desk()
     for number in range(RUNNING_MAX):
-        accept(desk, key=f"k{number}")
+        accept(first if number % 2 else second, ReleaseSilent(time=number), f"k{number}")
+        first.turn()
+        second.turn()
     with pytest.raises(NotAccepted, match="are running already"):
-        desk.accept(MOVE, "more", "otto")
+        second.accept(MOVE, "more", "otto")
     office.let_end.set()
     for number in range(RUNNING_MAX):
-        ended(desk, number)
-    office.let_end.clear()
-    assert accept(desk, key="more").is_new
+        ended(first, number, others=[second])
+    assert accept(first, key="more").is_new
+
+
+def silence(office: Office, desk: Desk) -> None:
+    """Let a desk hear nothing of an action, doubt it, and get no answer."""
+    for seconds in (0, SILENT_S + 1, ANSWER_S + 1):
+        office.clock.now_s += seconds
+        desk.turn()
+        desk.turn()
 
 
 @pytest.mark.parametrize(
     ("sites", "state", "text"),
     [
-        (("spark", "spark"), "done", "all units are at spark (the service that carried this out has ended"),
+        (("spark", "spark"), "done", "all units are at spark (nothing has been heard of the service"),
         (("process", "spark"), "interrupted", "unit 0 not at spark"),
     ],
 )
@@ -177,13 +276,11 @@ def test_the_action_of_a_service_that_died_is_given_up_by_another(
     dead, alive = office.desk(), office.desk()
     accept(dead)
     alive.turn()
-    office.clock.now_s += ABANDONED_S - 1
+    office.clock.now_s += SILENT_S - 1
     alive.turn()
-    alive.turn()
-    assert [action.state for action in alive.actions] == ["running"]
+    assert not any(isinstance(record, Doubted) for record in office.topic.records())
     office.watcher.facts = facts_of(sites)
-    office.clock.now_s += 2
-    alive.turn()
+    silence(office, alive)
     action = ended(alive)
     assert (action.state, text in action.text) == (state, True), action
 
@@ -191,9 +288,8 @@ def test_the_action_of_a_service_that_died_is_given_up_by_another(
 def test_a_restarted_service_gives_up_what_it_had_begun(office: Office) -> None:
     accept(office.desk())
     again = office.desk()
-    assert [action.state for action in again.actions] == ["running"]
-    office.clock.now_s += ABANDONED_S + 1
-    again.turn()
+    assert [action.state for action in again.actions()] == ["running"]
+    silence(office, again)
     assert ended(again).state == "interrupted"
     assert len(office.performed) == 1
 
@@ -205,31 +301,51 @@ def test_a_service_that_lives_is_not_given_up(office: Office) -> None:
         office.clock.now_s += 6
         alive.turn()
         other.turn()
-    assert [action.state for action in other.actions] == ["running"]
+    assert [action.state for action in other.actions()] == ["running"]
+
+
+def test_a_service_that_is_heard_again_after_an_outage_is_not_given_up(office: Office) -> None:
+    alive, other = office.desk(), office.desk()
+    accept(alive)
+    other.turn()
+    # Kafka was away, so neither has written or read anything.
+    office.clock.now_s += 10 * SILENT_S
+    for _ in range(3):
+        other.turn()
+    office.clock.now_s += 1
+    alive.turn()
+    office.clock.now_s += ANSWER_S + 1
+    for _ in range(3):
+        other.turn()
+    assert [action.state for action in other.actions()] == ["running"]
 
 
 def test_nothing_is_given_up_while_kafka_is_away(office: Office) -> None:
     accept(office.desk())
     other = office.desk()
     office.watcher.facts = facts_of(trouble="Kafka is away")
-    office.clock.now_s += 10 * ABANDONED_S
+    silence(office, other)
+    assert [action.state for action in other.actions()] == ["running"]
+    # When it is back, the service is asked first.
+    office.watcher.facts = facts_of()
     other.turn()
     other.turn()
-    assert [action.state for action in other.actions] == ["running"]
+    assert [action.state for action in other.actions()] == ["running"]
+    assert isinstance(office.topic.records()[-1], Doubted)
 
 
 def test_a_service_that_was_suspended_corrects_the_outcome(office: Office) -> None:
     suspended, other = office.desk(), office.desk()
     accept(suspended)
     other.turn()
-    office.clock.now_s += ABANDONED_S + 1
-    other.turn()
+    silence(office, other)
     assert ended(other).state == "interrupted"
     office.let_end.set()
 
     def is_corrected() -> bool:
+        suspended.turn()
         other.turn()
-        return other.actions[0].state == "done"
+        return other.actions()[0].state == "done"
 
     wait_until(is_corrected, "the outcome is corrected")
 
@@ -246,16 +362,17 @@ def test_an_error_of_the_program_ends_the_action(office: Office) -> None:
     assert (action.state, action.text) == ("interrupted", "an error in this program; see its log")
 
 
-def test_an_outcome_that_cannot_be_recorded_is_found_later(office: Office) -> None:
+def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(office: Office) -> None:
     desk = office.desk()
     accept(desk)
     wait_until(lambda: bool(office.performed), "it is carried out")
     office.topic.is_away = True
-    office.watcher.facts = facts_of(("spark", "spark"))
+    office.outcome = lambda: Outcome("failed", "unit 0: no target was ready in time")
     office.let_end.set()
-    wait_until(lambda: not desk._performing, "it has ended")  # noqa: SLF001 - has no other trace
+    wait_until(lambda: not any("action " in one.name for one in threading.enumerate()), "it has ended")
+    desk.turn()
+    assert desk.actions()[0].state == "running"
     office.topic.is_away = False
-    desk.turn()
-    office.clock.now_s += ABANDONED_S + 1
-    desk.turn()
-    assert ended(desk).state == "done"
+    office.clock.now_s += 10
+    action = ended(desk)
+    assert (action.state, action.text) == ("failed", "unit 0: no target was ready in time")

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from control.api.applications import ApplicationStatus
+from control.facts.lookup.keys import Keys
+from control.facts.lookup.one_at_a_time import Unavailable
+from control.facts.lookup.records import ThingRecords
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.facts.topology import Topology, topology_of
-from control.lookup.keys import Keys
-from control.lookup.one_at_a_time import Unavailable
-from control.lookup.records import ThingRecords
 from tests.unit.control.served import Served
 
 BASE = "/api/v1/applications"

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from control.lookup.keys import Awaited, Key, Keys, StreamOfKey, UnitRead
-from control.lookup.pairs import Pair
-from control.lookup.records import Frontiers, Searched, ShownRecord, StreamRecords, ThingRecords
-from control.lookup.unit_state import AsOf
+from control.facts.lookup.keys import Awaited, Key, Keys, StreamOfKey, UnitRead
+from control.facts.lookup.pairs import Pair
+from control.facts.lookup.records import Frontiers, Searched, ShownRecord, StreamRecords, ThingRecords
+from control.facts.lookup.unit_state import AsOf
 from control.page import join_content
 
 S = 1_000_000_000

@@ -38,14 +38,14 @@ def test_a_plan_says_what_would_happen(order: Order, text: str) -> None:
 @pytest.mark.parametrize(
     ("order", "why"),
     [
-        (Move(to="spark", units=[7], epochs={}), "there is no unit 7; the units are 0 to 1"),
+        (Move(to="spark", units=[7], epochs={}), "unknown: unit 7; the units are 0 to 1"),
         (Move(to="green", epochs={}), "no instance runs at the site green"),
         (Move(to="process", epochs={}), "nothing to do"),
         (Move(to="spark", epochs={"process": 2}), "assignment 2 of process has been replaced by 3"),
         (Move(to="spark", epochs={"green": 1}), "assignment 1 of green has been replaced by 0"),
         (
             Drain(site="process", instance="three", epochs={}),
-            "no instance three at site process; running there: one, two",
+            "no instance three runs at site process; running there: one, two",
         ),
         (Drain(site="green", instance="one", epochs={}), "running there: none"),
         (Drain(site="process", instance="one", undo=True, epochs={}), "one is not drained"),
@@ -75,7 +75,7 @@ def test_a_drained_instance_is_no_heir() -> None:
 def test_only_units_elsewhere_are_moved() -> None:
     status = facts_of(("process", "spark")).status
     assert status is not None
-    assert units_to_move(Move(to="spark", epochs={}), status) == [0]
+    assert units_to_move(Move(to="spark", epochs={}), status) == ([0], [])
 
 
 def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
@@ -85,8 +85,9 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
     assert first is not None
     units = [msgspec.structs.replace(first, state="nobody"), second]
     status = msgspec.structs.replace(status, units=units)
-    assert units_to_move(Move(to="spark", epochs={}), status) == [1]
-    with pytest.raises(OrderRefused, match="unit 0 has no owner"):
+    assert units_to_move(Move(to="spark", epochs={}), status) == ([1], [0])
+    assert "Not move unit 0, without an owner." in would(Move(to="spark", epochs={}), facts_of(status=status))
+    with pytest.raises(OrderRefused, match="unit 0 without an owner"):
         units_to_move(Move(to="spark", units=[0], epochs={}), status)
 
 
@@ -100,9 +101,22 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
         (Drain(site="process", instance="one", epochs={}), facts_of(drained="one"), False, "one serves unit 0"),
         (
             Drain(site="process", instance="one", epochs={}),
-            facts_of(("spark", "process"), drained="one"),
+            facts_of(("spark", "process"), drained="one", owners=("two", "two")),
             True,
             "one serves no unit",
+        ),
+        # It is about to claim a unit.
+        (
+            Drain(site="process", instance="one", epochs={}),
+            facts_of(("spark", "process"), drained="one"),
+            False,
+            "one serves no unit",
+        ),
+        (
+            Drain(site="process", instance="one", epochs={}),
+            facts_of(("spark", "process"), drained="one", owners=("two", "two"), is_known=False),
+            False,
+            "the instances of process are not known",
         ),
         (Drain(site="process", instance="one", epochs={}), facts_of(("spark", "process")), False, "one serves no unit"),
         (Drain(site="process", instance="one", undo=True, epochs={}), facts_of(drained="one"), False, "ordered"),
@@ -137,8 +151,11 @@ def test_a_watermark_goes_to_the_partition_of_its_thing_or_to_all() -> None:
 @pytest.mark.parametrize(
     ("order", "why"),
     [
-        (ReleaseSilent(time=1, topic="machine.out"), "machine.out is no input topic; there is machine.data"),
-        (ReleaseSilent(time=1, quantity="pressure"), "nothing reads the quantity pressure of machine.data; there is "),
+        (ReleaseSilent(time=1, topic="machine.out"), "machine.out is not an input topic; these are: machine.data"),
+        (
+            ReleaseSilent(time=1, quantity="pressure"),
+            "nothing reads the quantity pressure of machine.data; known are: ",
+        ),
         (ReleaseSilent(time="yesterday"), "time: "),
         (ReleaseSilent(time="2019-04-01T07:27:40"), "time: "),
         (ReleaseSilent(time=NOW_NS // 1_000_000 + 2 * 86_400_000), "ahead of now, so it would be rejected"),

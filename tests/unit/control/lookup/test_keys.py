@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from control.lookup import keys
-from control.lookup.keys import Awaited, KeysRead, Selection, StreamOfKey, UnitRead, add_keys
+from control.facts.lookup import keys
+from control.facts.lookup.keys import Awaited, KeysRead, Selection, StreamOfKey, UnitRead, add_keys
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, apply, make_settings, record

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from control.lookup import lookup
-from control.lookup.keys import Key, KeysRead, Selection, StreamOfKey, UnitRead
-from control.lookup.lookup import Lookup
-from control.lookup.records import Frontiers, Searched, StreamRecords, Subject, ThingRecords
-from control.lookup.unit_state import AsOf
+from control.facts.lookup import lookup
+from control.facts.lookup.keys import Key, KeysRead, Selection, StreamOfKey, UnitRead
+from control.facts.lookup.lookup import Lookup
+from control.facts.lookup.records import Frontiers, Searched, StreamRecords, Subject, ThingRecords
+from control.facts.lookup.unit_state import AsOf
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
 

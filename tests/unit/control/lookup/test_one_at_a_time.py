@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from control.lookup import one_at_a_time
-from control.lookup.one_at_a_time import READING_S, Deadline, DeadlinePassed, OneAtATime, Unavailable
+from control.facts.lookup import one_at_a_time
+from control.facts.lookup.one_at_a_time import READING_S, Deadline, DeadlinePassed, OneAtATime, Unavailable
 from tests.manual_clock import ManualClock
 
 WAIT_S = 30.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from control.lookup import pairs
-from control.lookup.pairs import Pair, ResultsOf, between, results_in
+from control.facts.lookup import pairs
+from control.facts.lookup.pairs import Pair, ResultsOf, between, results_in
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.arrow_inputs import settings_of
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, POWER, apply, record

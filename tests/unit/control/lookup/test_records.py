@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from control.lookup.records import ShownRecord, Subject, records_in
+from control.facts.lookup.records import ShownRecord, Subject, records_in
 from tests.unit.joiner.runtime.arrow_inputs import arrow_message, settings_of
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, make_settings, message, record
 

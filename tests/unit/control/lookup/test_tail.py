@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from control.lookup import tail
-from control.lookup.tail import Tail
+from control.facts.lookup import tail
+from control.facts.lookup.tail import Tail
 from joiner.runtime.kafka.clients import EOF_CODE
 from tests.manual_clock import ManualClock
 

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from confluent_kafka import KafkaException
 
-from control.lookup.one_at_a_time import DeadlinePassed, Unavailable
-from control.lookup.unit_state import AsOf, read_topic_ids, read_unit
+from control.facts.lookup.one_at_a_time import DeadlinePassed, Unavailable
+from control.facts.lookup.unit_state import AsOf, read_topic_ids, read_unit
 from joiner.core.frontier import NEVER
 from joiner.operators import JoinSettings
 from joiner.runtime.kafka.clients import describe
@@ -20,7 +20,7 @@ from joiner.runtime.kafka.readers import Readers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from control.lookup.one_at_a_time import Deadline
+    from control.facts.lookup.one_at_a_time import Deadline
     from joiner.operators import AlignSettings
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings

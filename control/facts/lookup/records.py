@@ -1,7 +1,7 @@
 """Reads the last records of one thing in both streams of a join, and the results of the join for them.
 
-Only the ends of the partitions are read (`control.lookup.tail`). Records are selected and decoded as the joiner does.
-Those that are late, or duplicates, are among them; they are in no pair.
+Only the ends of the partitions are read (`control.facts.lookup.tail`). Records are selected and decoded as the joiner
+does. Those that are late, or duplicates, are among them; they are in no pair.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from broker.partitioner import partition_of
 from broker.wire.records import ROW_BITS, position_text
-from control.lookup.one_at_a_time import Unavailable
-from control.lookup.pairs import Pair, ResultsOf, between, results_in
-from control.lookup.tail import Tail, make_tail_reader
-from control.lookup.unit_state import AsOf, check_same, read_topic_ids
+from control.facts.lookup.one_at_a_time import Unavailable
+from control.facts.lookup.pairs import Pair, ResultsOf, between, results_in
+from control.facts.lookup.tail import Tail, make_tail_reader
+from control.facts.lookup.unit_state import AsOf, check_same, read_topic_ids
 from joiner.runtime.kafka.checkpoint_log import read_appended
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Message
 
-    from control.lookup.one_at_a_time import Deadline
+    from control.facts.lookup.one_at_a_time import Deadline
     from joiner.operators import JoinSettings
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 
 from broker.kafka.topics import topic_facts
-from control.lookup.one_at_a_time import DeadlinePassed, Unavailable
+from control.facts.lookup.one_at_a_time import DeadlinePassed, Unavailable
 from joiner.runtime.kafka.clients import log_range, make_admin, read_to_end
 from joiner.runtime.kafka.readers import ClaimCancelled, Readers
 from joiner.runtime.model import StateLog, UnitStopped, checkpoint_key, manifest_key
@@ -22,7 +22,7 @@ from joiner.runtime.settings import semantic_differences
 from joiner.runtime.task.unit import Unit
 
 if TYPE_CHECKING:
-    from control.lookup.one_at_a_time import Deadline
+    from control.facts.lookup.one_at_a_time import Deadline
     from joiner.runtime.model import Checkpoint
     from joiner.runtime.settings import JoinerSettings
 

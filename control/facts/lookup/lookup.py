@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from control.lookup.keys import Keys, KeysRead, Selection, read_keys
-from control.lookup.one_at_a_time import OneAtATime
-from control.lookup.records import Frontiers, Subject, ThingRecords, read_records
+from control.facts.lookup.keys import Keys, KeysRead, Selection, read_keys
+from control.facts.lookup.one_at_a_time import OneAtATime
+from control.facts.lookup.records import Frontiers, Subject, ThingRecords, read_records
 
 if TYPE_CHECKING:
     from joiner.operators import JoinSettings

@@ -9,7 +9,7 @@ import msgspec
 
 from broker.commandline import describe_missing
 from broker.wire.records import Unreadable, decode_joined
-from control.lookup.one_at_a_time import Unavailable
+from control.facts.lookup.one_at_a_time import Unavailable
 
 PAIRS_MAX: Final = 2_000
 """How many pairs are shown at most, the last ones."""
