@@ -26,6 +26,7 @@ from broker.wire.arrow import limits as arrow_limits
 from broker.wire.arrow import results as arrow_results
 from connector.events import Parser
 from connector.settings import ConnectorSettings
+from control.actions import audit
 from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
@@ -243,6 +244,7 @@ def test_every_topic_is_in_the_formats() -> None:
         *data_topic_specs(topics),
         state_topic_spec("<application>", topics),
         control_topic_spec("<application>", topics),
+        audit.audit_topic_spec("<application>", topics),
     ]
     text = read(FORMATS)
     assert [spec.name for spec in specs if f"| `{spec.name}`" not in text] == []
@@ -286,6 +288,7 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "rejected": (records.decode_rejected, records.Rejected, {"row"}),
     "progress": (model.decode_checkpoint, model.Checkpoint, {"stopped"}),
     "manifest": (model.decode_manifest, model.Manifest, set()),
+    "audit putback": (audit.decode, audit.PutBack, set()),
     "control notserved": (unit_reports.decode, control.NotServed, set()),
     **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},
 }

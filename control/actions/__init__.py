@@ -1,0 +1,1 @@
+"""What the service changes when an operator asks it to."""
