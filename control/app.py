@@ -12,9 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
+from control.actions.letter_contents import DeadLetterContents
 from control.api.applications import ApplicationStatus, application_routes
+from control.api.letters import letter_routes
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
+from control.facts.letters import DeadLetterPage
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.metrics import Metrics
@@ -40,9 +43,11 @@ def make_app(watchers: Mapping[str, Watcher], login: Login) -> FastAPI:
     api = APIRouter(prefix="/api/v1")
     api.include_router(session_routes(login))
     api.include_router(application_routes(watchers))
+    api.include_router(letter_routes(watchers))
     app.include_router(api)
     app.include_router(form_routes(login))
-    describe_with(app, [Overview, ApplicationStatus, Event, Identity], login.cookie)
+    kinds = [Overview, ApplicationStatus, Event, Identity, DeadLetterPage, DeadLetterContents]
+    describe_with(app, kinds, login.cookie)
     metrics = Metrics(watchers)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)

@@ -51,7 +51,7 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         summary="Show the units, processes, assignments and joins of an application",
     )
     async def application(name: Name) -> Response:
-        facts = _watcher(watchers, name).facts
+        facts = watcher_of(watchers, name).facts
         return json_response(
             ApplicationStatus(name, facts.status, facts.rates, facts.read_ms, facts.missing, facts.trouble)
         )
@@ -66,13 +66,14 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         after: Annotated[int, Query(ge=0, le=2**53, description="Only events with a higher number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="At most this many, the newest.")] = EVENTS_MAX,
     ) -> Response:
-        found = [event for event in _watcher(watchers, name).events if event.number > after]
+        found = [event for event in watcher_of(watchers, name).events if event.number > after]
         return json_response(found[-limit:])
 
     return routes
 
 
-def _watcher(watchers: Mapping[str, Watcher], name: str) -> Watcher:
+def watcher_of(watchers: Mapping[str, Watcher], name: str) -> Watcher:
+    """Return the watcher of an application. Raises `Problem` if there is no such application."""
     if name not in watchers:
         raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(watchers)}")
     return watchers[name]

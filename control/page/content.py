@@ -88,8 +88,7 @@ def instance_rows(facts: Facts) -> list[Row]:
 def event_rows(events: Sequence[Event]) -> list[Row]:
     """Return a row for each of the last events, the newest first."""
     return [
-        {"key": event.number}
-        | _row(EVENT_COLUMNS, _moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms))
+        {"key": event.number} | _row(EVENT_COLUMNS, moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms))
         for event in reversed(events[-EVENTS_SHOWN:])
     ]
 
@@ -142,7 +141,8 @@ def _numbers(numbers: Any) -> str:
     return " ".join(map(str, numbers))
 
 
-def _moment(at_ms: int) -> str:
+def moment(at_ms: int) -> str:
+    """Return a time as text, in UTC. ``at_ms``: since the epoch."""
     return f"{datetime.fromtimestamp(at_ms / 1e3, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 

@@ -16,12 +16,14 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from nicegui import ui
 
+from control.access.permission import user_with_role
 from control.page import content
 from control.page.form import PATH as LOGIN_PATH
+from control.problem import Problem
 
 if TYPE_CHECKING:
     from control.access.login import Login
-    from control.access.users import User
+    from control.access.users import Role, User
     from control.facts.watcher import Watcher
 
 MOUNT: Final = "/ui"
@@ -53,6 +55,20 @@ class Visit(NamedTuple):
     user: User
     path: str
     request: Request
+    login: Login
+
+    def refusal(self, role: Role) -> str:
+        """Return why the user may not do now what needs a role, or an empty string."""
+        # The user may have been removed or given another role since the page was opened.
+        user, _ = self.login.user_of(self.request)
+        if user is None:
+            return "log in again"
+        self.request.state.user = user
+        try:
+            user_with_role(self.request, role)
+        except Problem as problem:
+            return problem.detail
+        return ""
 
 
 class Section(Protocol):
@@ -94,7 +110,7 @@ def _add(place: Place, places: Sequence[Place], watchers: Mapping[str, Watcher],
     @ui.page(place.path, title=f"{place.title} - LocalStreamBuffer")
     def page(request: Request, application: str = "") -> None:
         chosen = application if application in watchers else next(iter(watchers))
-        visit = Visit(watchers[chosen], request.state.user, place.path, request)
+        visit = Visit(watchers[chosen], request.state.user, place.path, request, login)
         _Page(visit, place, login).build(places, list(watchers))
 
 

@@ -12,6 +12,7 @@ from control.access.guard import Guard
 from control.access.login import Login
 from control.access.users import Role, User
 from control.app import make_app
+from control.facts.letters import DeadLetterIndex
 from control.facts.reading import Facts
 from control.facts.timeline import Event
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
@@ -61,8 +62,14 @@ class Served:
                 settings=settings,
                 facts=Facts(number=5, status=status, rates=[120.0, 0.0], lag=8, read_ms=1_000_000, trouble=""),
                 events=events,
+                letters=DeadLetterIndex(),
             ),
-            "idle": SimpleNamespace(settings=make_settings(application={"name": "idle"}), facts=Facts(), events=[]),
+            "idle": SimpleNamespace(
+                settings=make_settings(application={"name": "idle"}),
+                facts=Facts(),
+                events=[],
+                letters=DeadLetterIndex(),
+            ),
         }
         self.app: FastAPI = make_app(self.watchers, self.login)
         self.guarded = Guard(self.app, self.login, frozenset({"Join.Example", "fd00::1"}))

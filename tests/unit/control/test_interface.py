@@ -108,7 +108,9 @@ def test_metrics_are_those_of_each_application(served: Served) -> None:
 
 def test_the_description_names_every_route_and_every_type(served: Served) -> None:
     found = served.client("vera-token").get("/api/v1/openapi.json").json()
-    assert set(found["paths"]) == {"/api/v1/session", BASE, f"{BASE}/{{name}}", f"{BASE}/{{name}}/events"}
+    of_one = f"{BASE}/{{name}}"
+    letters = {f"{of_one}/dead-letters", f"{of_one}/dead-letters/{{partition}}/{{offset}}"}
+    assert set(found["paths"]) == {"/api/v1/session", BASE, of_one, f"{of_one}/events"} | letters
     references = set(_references(found))
     assert references <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
     assert "#/components/schemas/UnitSummary" in references

@@ -37,6 +37,8 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "the last 2,000 records",
                 "bursts of 5 attempts",
                 "within about ten seconds",
+                "the last 10,000 messages",
+                "about 64 MiB",
             ),
             *("one every 10 s, and bursts of 200 requests, then 50 a second", "up to 64 KiB"),
         ),
