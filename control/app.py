@@ -5,27 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
+from control.access.form import form_routes
 from control.actions.history import Action
+from control.actions.letter_contents import DeadLetterContents
 from control.actions.orders import Order
 from control.api.actions import Actions, Plan, action_routes
 from control.api.applications import ApplicationStatus, application_routes
+from control.api.letters import letter_routes
 from control.api.lookup import lookup_routes
 from control.api.metrics import Metrics
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
+from control.facts.letters import DeadLetterPage
 from control.facts.lookup.keys import Keys
 from control.facts.lookup.records import ThingRecords
 from control.facts.overview import Overview
 from control.facts.timeline import Event
 from control.facts.topology import Topology
-from control.page.form import form_routes
 from control.problem import Problem
 
 if TYPE_CHECKING:
@@ -50,9 +53,11 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
     api.include_router(application_routes(watchers))
     api.include_router(action_routes(desks))
     api.include_router(lookup_routes(watchers))
+    api.include_router(letter_routes(watchers))
     app.include_router(api)
     app.include_router(form_routes(login))
-    kinds = [Overview, ApplicationStatus, Topology, Event, Identity, Keys, ThingRecords, Order, Plan, Action, Actions]
+    kinds: list[Any] = [Overview, ApplicationStatus, Topology, Event, Identity, Keys, ThingRecords]
+    kinds += [DeadLetterPage, DeadLetterContents, Order, Plan, Action, Actions]
     describe_with(app, kinds, login.cookie)
     metrics = Metrics(watchers)
 

@@ -1,7 +1,7 @@
 """The records of the audit topic ``<application>.audit``: who has ordered what and when, and what came of it.
 
 The topic has one partition, so that all services read the records in the same order. This order decides which of two
-requests with the same idempotency key counts.
+requests with the same idempotency key counts. Readers skip records of an unknown kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from control.actions.orders import Order
 from joiner.runtime.settings import JoinerSettings
 
 FORMAT_VERSION: Final = 1
-"""The format version of these records. Readers skip records of a higher version and of unknown kinds."""
+"""The format version of these records."""
+
+_RETENTION_MS: Final = 90 * 24 * 3600 * 1000
 
 DONE: Final = "done"
 FAILED: Final = "failed"
@@ -74,28 +76,67 @@ class Ended(_Record, frozen=True, kw_only=True):
     is_inferred: bool = False
 
 
+class PutBack(_Record, frozen=True, kw_only=True):
+    """A record of a dead letter was put back. Written in the same transaction as the record.
+
+    ``id``: of the dead letter, which names the record: ``topic:partition:offset``. ``partition``, ``offset``: of the
+    dead letter in its topic. ``to_topic``, ``to_partition``: where the record was put. ``by``: who has asked for it.
+    ``at``: when, in ms since the epoch. ``is_corrected``: whether the value was corrected.
+    """
+
+    id: str
+    partition: int
+    offset: int
+    to_topic: str
+    to_partition: int
+    by: str
+    at: int
+    is_corrected: bool = False
+
+
 Record = Asked | Refused | Reported | Doubted | Ended
 
 _decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 _encoder: Final = msgspec.json.Encoder()
 
 
-class _Format(msgspec.Struct):
+class _Head(msgspec.Struct):
+    kind: str = ""
     format: int = 1
 
 
-def encode(record: Record) -> bytes:
+class LaterFormat(Exception):
+    """A record was written by a later release."""
+
+
+def encode(record: Record | PutBack) -> bytes:
     """Encode a record as JSON."""
     return _encoder.encode(record)
 
 
 def decode(value: bytes | None) -> Record | None:
-    """Decode a record. Return None for unknown kinds, for newer formats, and for anything unreadable."""
+    """Decode a record about actions. Return None for all others, for newer formats, and for anything unreadable."""
     try:
-        if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
+        if msgspec.json.decode(value or b"", type=_Head).format > FORMAT_VERSION:
             return None
         return _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def decode_put_back(value: bytes | None) -> PutBack | None:
+    """Decode a note that a record was put back, or return None if it is another record or cannot be read.
+
+    Raises `LaterFormat`, because what such a note says must not be overlooked.
+    """
+    try:
+        head = msgspec.json.decode(value or b"", type=_Head)
+        if head.kind != PutBack.__struct_config__.tag:
+            return None
+        if head.format > FORMAT_VERSION:
+            raise LaterFormat(f"a record {head.kind!r} of format {head.format} comes from a later release: upgrade")
+        return msgspec.json.decode(value or b"", type=PutBack)
+    except (ValueError, RecursionError):
         return None
 
 
@@ -105,11 +146,15 @@ def audit_topic(settings: JoinerSettings) -> str:
 
 
 def audit_topic_spec(settings: JoinerSettings) -> TopicSpec:
-    """Return the configuration of the audit topic: 90 days, and at most 64 MB."""
+    """Return the configuration of the audit topic.
+
+    Records are kept as long as the dead letters, and for 90 days at least, unless they take more than 64 MB.
+    """
+    retention_ms = max(_RETENTION_MS, settings.topics.retention // 1_000_000)
     return TopicSpec(
         audit_topic(settings),
         1,
         settings.topics.replication_factor,
         {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"},
-        {"retention.ms": "7776000000", "retention.bytes": "67108864", "segment.bytes": "33554432"},
+        {"retention.ms": str(retention_ms), "retention.bytes": "67108864", "segment.bytes": "16777216"},
     )

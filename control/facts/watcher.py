@@ -1,4 +1,4 @@
-"""Reads the topics of an application continuously, in a thread, and keeps what is known of it.
+"""Reads the topics of an application continuously, in two threads, and keeps what is known of it.
 
 It is no member of any consumer group and writes nothing. While Kafka is unreachable, it keeps what it knew, tells the
 cause, and tries again.
@@ -6,23 +6,24 @@ cause, and tries again.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from confluent_kafka import KafkaException
 
-from broker.settings import SettingsError
 from control.facts.flow.endpoints import Endpoints
+from control.facts.letter_reading import LetterReading
+from control.facts.letters import DeadLetterIndex
 from control.facts.lookup.lookup import Lookup
 from control.facts.reading import Facts, Reading
+from control.facts.retrying import RetryingThread
 from control.facts.timeline import Event, Timeline
-from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings
 
@@ -31,13 +32,6 @@ PUBLISH_S: Final = 0.5
 
 _SAMPLES_MAX: Final = 120
 """How many samples are kept: those of a minute."""
-
-_RETRY_S: Final = 1.0
-_RETRY_S_MAX: Final = 30.0
-
-_DEFECT: Final = "an error in this program; whoever runs it finds the cause in its log"
-
-_log = logging.getLogger(__name__)
 
 
 class Sample(NamedTuple):
@@ -49,21 +43,28 @@ class Sample(NamedTuple):
 
 
 class Watcher:
-    """Keeps the `Facts` of an application. Thread-safe. ``lookup``: what is read only when somebody asks."""
+    """Keeps the `Facts` of an application, and its dead letters. Thread-safe.
+
+    ``lookup``: what is read only when somebody asks.
+    """
 
     def __init__(self, settings: JoinerSettings, clock: Clock, endpoints: Endpoints | None = None) -> None:
         """``endpoints``: what is before and behind the application (default: nothing is configured)."""
         self.settings = settings
         self.endpoints = Endpoints() if endpoints is None else endpoints
         self.lookup = Lookup(settings, clock)
+        self.letters = DeadLetterIndex()
         self._clock = clock
-        self._stop = threading.Event()
         self._facts = Facts()
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES_MAX)
         self._events: tuple[Event, ...] = ()
         self._lock = threading.Lock()
         self._timeline = Timeline()
-        self._thread = threading.Thread(target=self._run, name=f"watch {settings.application.name}", daemon=True)
+        name, letters = settings.application.name, LetterReading(settings, clock, self.letters)
+        self._threads = (
+            RetryingThread(name, self._read, self._report),
+            RetryingThread(f"dead letters of {name}", letters.read, self.letters.report),
+        )
 
     @property
     def facts(self) -> Facts:
@@ -84,38 +85,30 @@ class Watcher:
 
     def start(self) -> None:
         """Start reading."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Stop reading soon."""
-        self._stop.set()
+        for thread in self._threads:
+            thread.stop()
         self.lookup.stop()
 
     def join(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until reading has stopped."""
-        self._thread.join(wait_s)
+        until_s = self._clock.monotonic_s() + wait_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - self._clock.monotonic_s()))
 
-    def _run(self) -> None:
-        wait_s = _RETRY_S
-        while not self._stop.is_set():
-            try:
-                with closing(Reading(self.settings, self._clock, self._timeline, self.endpoints.sink)) as reading:
-                    while not self._stop.is_set():
-                        reading.read_until(self._clock.monotonic_s() + PUBLISH_S, self._stop)
-                        if not self._stop.is_set() and (facts := reading.facts()) is not None:
-                            self._publish(facts)
-                            wait_s = _RETRY_S
-            except Exception as error:  # noqa: BLE001 - without this thread, the service would show old facts for good
-                is_expected = isinstance(error, KafkaException | SettingsError)
-                if not is_expected and self._facts.trouble != _DEFECT:
-                    _log.exception("%s cannot be read", self.settings.application.name)
-                self._report(describe(error) if is_expected else _DEFECT)
-            self._stop.wait(wait_s)
-            wait_s = min(2 * wait_s, _RETRY_S_MAX)
+    def _read(self, stop: threading.Event, note_success: Callable[[], None]) -> None:
+        with closing(Reading(self.settings, self._clock, self._timeline, self.endpoints.sink)) as reading:
+            while not stop.is_set():
+                reading.read_until(self._clock.monotonic_s() + PUBLISH_S, stop)
+                if not stop.is_set() and (facts := reading.facts()) is not None:
+                    self._publish(facts)
+                    note_success()
 
     def _report(self, trouble: str) -> None:
-        if trouble != self._facts.trouble:
-            _log.warning("%s: %s", self.settings.application.name, trouble)
         self._publish(msgspec.structs.replace(self._facts, trouble=trouble))
 
     def _publish(self, facts: Facts) -> None:

@@ -1,1 +1,1 @@
-"""The page under ``/ui``, made with NiceGUI, and the login form before it."""
+"""The pages under ``/ui``, made with NiceGUI."""

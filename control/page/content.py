@@ -91,8 +91,7 @@ def instance_rows(facts: Facts) -> list[Row]:
 def event_rows(events: Sequence[Event]) -> list[Row]:
     """Return a row for each of the last events, the newest first."""
     return [
-        {"key": event.number}
-        | _row(EVENT_COLUMNS, _moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms))
+        {"key": event.number} | _row(EVENT_COLUMNS, moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms))
         for event in reversed(events[-EVENTS_SHOWN:])
     ]
 
@@ -103,7 +102,7 @@ def action_rows(actions: Sequence[Action], refusals: Sequence[Refusal]) -> list[
         (
             one.asked_ms,
             {"key": one.id}
-            | _row(ACTION_COLUMNS, _moment(one.asked_ms), one.by, describe(one.order), one.state, _last_word(one)),
+            | _row(ACTION_COLUMNS, moment(one.asked_ms), one.by, describe(one.order), one.state, _last_word(one)),
         )
         for one in actions
     ]
@@ -111,7 +110,7 @@ def action_rows(actions: Sequence[Action], refusals: Sequence[Refusal]) -> list[
         (
             one.at_ms,
             {"key": f"refused {one.at_ms} {number}"}
-            | _row(ACTION_COLUMNS, _moment(one.at_ms), one.by, describe(one.order), "refused", one.why),
+            | _row(ACTION_COLUMNS, moment(one.at_ms), one.by, describe(one.order), "refused", one.why),
         )
         for number, one in enumerate(refusals)
     ]
@@ -171,7 +170,8 @@ def _numbers(numbers: Any) -> str:
     return " ".join(map(str, numbers))
 
 
-def _moment(at_ms: int) -> str:
+def moment(at_ms: int) -> str:
+    """Return a time as text, in UTC. ``at_ms``: since the epoch."""
     return f"{datetime.fromtimestamp(at_ms / 1e3, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 

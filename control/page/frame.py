@@ -16,9 +16,9 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from nicegui import ui
 
+from control.access.form import PATH as LOGIN_PATH
 from control.access.permission import user_with_role
 from control.page import content
-from control.page.form import PATH as LOGIN_PATH
 from control.problem import Problem
 
 if TYPE_CHECKING:

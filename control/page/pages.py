@@ -7,6 +7,7 @@ from typing import Final
 from control.page.actions import ActionsSection
 from control.page.frame import Place
 from control.page.join import JoinSection
+from control.page.letters import LetterSection
 from control.page.overview import OverviewSection
 from control.page.topology import TopologySection
 
@@ -14,5 +15,6 @@ PLACES: Final = (
     Place("/", "Overview", OverviewSection),
     Place("/topology", "Topology", TopologySection),
     Place("/join", "Join", JoinSection),
+    Place("/dead-letters", "Dead letters", LetterSection),
     Place("/actions", "Actions", ActionsSection),
 )

@@ -13,6 +13,7 @@ from control.access.login import Login
 from control.access.users import User
 from control.app import make_app
 from control.facts.flow.endpoints import Endpoints
+from control.facts.letters import DeadLetterIndex
 from control.facts.lookup.keys import Awaited, Key, Keys, Selection, StreamOfKey, UnitRead
 from control.facts.lookup.one_at_a_time import Unavailable
 from control.facts.lookup.pairs import Pair
@@ -103,9 +104,14 @@ class Served:
                 facts=Facts(number=5, status=status, rates=[120.0, 0.0], lag=8, read_ms=1_000_000, trouble=""),
                 events=events,
                 lookup=self.lookup,
+                letters=DeadLetterIndex(),
             ),
             "idle": SimpleNamespace(
-                settings=make_settings(application={"name": "idle"}), endpoints=Endpoints(), facts=Facts(), events=[]
+                settings=make_settings(application={"name": "idle"}),
+                endpoints=Endpoints(),
+                facts=Facts(),
+                events=[],
+                letters=DeadLetterIndex(),
             ),
         }
         self.topic = Topic(self.clock)

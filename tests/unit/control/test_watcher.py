@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -9,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from broker.settings import SettingsError
 from broker.stack.child import wait_until
-from control.facts import watcher
+from control.facts import retrying, watcher
 from control.facts.reading import Facts
 from control.facts.watcher import Watcher
 from joiner.runtime.clock import SystemClock
@@ -41,11 +43,26 @@ class Outages:
         Outages.open -= 1
 
 
+class NoLetters:
+    """Stands in for `LetterReading`. There are no dead letters, and Kafka is away in the beginning."""
+
+    def __init__(self, *_arguments: object) -> None:
+        self._is_first = True
+
+    def read(self, stop: threading.Event, note_success: Callable[[], None]) -> None:
+        if self._is_first:
+            self._is_first = False
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "letters away"))  # noqa: SLF001 - its only name
+        note_success()
+        stop.wait()
+
+
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Watcher:
     monkeypatch.setattr(watcher, "Reading", Outages)
-    monkeypatch.setattr(watcher, "_RETRY_S", 0.01)
-    monkeypatch.setattr(watcher, "_RETRY_S_MAX", 0.02)
+    monkeypatch.setattr(watcher, "LetterReading", NoLetters)
+    monkeypatch.setattr(retrying, "_RETRY_S", 0.01)
+    monkeypatch.setattr(retrying, "_RETRY_S_MAX", 0.02)
     Outages.outcome, Outages.open = None, 0
     return Watcher(make_settings(), SystemClock())
 
@@ -93,6 +110,17 @@ def test_it_stops_although_kafka_is_away(watching: Watcher) -> None:
     Outages.outcome = KafkaException(KafkaError(KafkaError._TRANSPORT, "gone"))  # noqa: SLF001 - its only name
     watching.start()
     assert becomes(watching, "gone", None)
+    watching.stop()
+    watching.join(_DEADLINE_S)
+    assert Outages.open == 0
+
+
+def test_dead_letters_are_read_in_a_thread_of_their_own_which_tells_its_own_troubles(watching: Watcher) -> None:
+    Outages.outcome = 7
+    watching.start()
+    assert becomes(watching, "", 7)
+    assert wait_until(lambda: watching.letters.page(None, 1).trouble == "letters away", _DEADLINE_S)
+    assert watching.facts.trouble == ""
     watching.stop()
     watching.join(_DEADLINE_S)
     assert Outages.open == 0

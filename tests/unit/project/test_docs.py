@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
@@ -240,10 +241,14 @@ def test_every_flag_of_the_simulator_is_documented_with_variable_and_default(
 
 def test_every_topic_is_in_the_formats() -> None:
     topics = shared.TopicSettings()
+    joins = [{"name": "a", "left": "b", "right": "c", "output": "d"}]
+    given = JoinerSettings.model_validate({"application": {"name": "application"}, "join": joins})
+    audit_topic = replace(audit.audit_topic_spec(given), name="<application>.audit")
     specs = [
         *data_topic_specs(topics),
         state_topic_spec("<application>", topics),
         control_topic_spec("<application>", topics),
+        audit_topic,
     ]
     text = read(FORMATS)
     assert [spec.name for spec in specs if f"| `{spec.name}`" not in text] == []
@@ -312,6 +317,7 @@ SHORT_FORMS: Final[dict[str, Callable[[bytes], msgspec.Struct | None]]] = {
     # Records whose members with their default values are left out.
     **{f"control {kind.__struct_config__.tag}": control.decode_member for kind in get_args(control.MemberRecord)},
     **{f"audit {kind.__struct_config__.tag}": audit.decode for kind in get_args(audit.Record)},
+    "audit putback": audit.decode_put_back,
 }
 
 

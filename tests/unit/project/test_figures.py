@@ -37,6 +37,8 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "the last 2,000 records",
                 "bursts of 5 attempts",
                 "within about ten seconds",
+                "the last 10,000 messages",
+                "about 64 MiB",
             ),
             *("one every 10 s, and bursts of 200 requests, then 50 a second", "up to 64 KiB"),
             *(
@@ -70,7 +72,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("has taken 0.5 s, and repeated every 0.5 s", "wait until 5 s have passed without a repetition"),
             "A snapshot over 8 MiB",
             *("a retention of one day and 64 MB", "reads the last 2,000 records", "It is written five times per"),
-            *("One is written every 10 s", "It keeps 90 days and at most 64 MB", "it is written every 5 s:"),
+            *("One is written every 10 s", "and at most 64 MB. Each record has a", "it is written every 5 s:"),
         ),
         "docs/instances.md": (
             *("five times per", "give the unit up within 5 s", "failure_timeout` (0.5 s)", "2.5 times the longest gap"),

@@ -14,7 +14,8 @@ import yaml
 
 from broker.compose import environment
 from broker.settings import load_settings
-from control.access.users import Role, Users, read_users
+from control.access.users import Users, read_users
+from control.roles import Role
 from control.settings import Settings as ControlService
 from control.settings import check_access
 from grafana.generate import DASHBOARDS, FOLDER, rendered

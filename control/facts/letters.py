@@ -1,0 +1,259 @@
+"""The last dead letters of an application, without their contents: their reasons, and whether they can be put back.
+
+`DeadLetterIndex` keeps a bounded number of them in memory. It neither reads Kafka nor uses a clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from broker.wire.records import Rejected, decode_rejected
+
+if TYPE_CHECKING:
+    from joiner.runtime.settings import JoinerSettings
+
+LETTERS_MAX: Final = 10_000
+"""How many dead letters are kept. Older ones are forgotten."""
+
+PAGE_MAX: Final = 200
+"""How many dead letters a page has at most."""
+
+GROUPS_MAX: Final = 50
+"""How many groups of reasons, and how many sources, a page has at most."""
+
+_TEXT_MAX: Final = 300
+"""Longer texts are cut."""
+
+_READ_MAX: Final = 2_000
+"""So much of a reason is searched for its varying parts."""
+
+_CONNECTOR: Final = "connector"
+_DB_CONNECTOR: Final = "db_connector"
+"""The sources that are no applications."""
+
+_VARYING: Final = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*(?:'|$)|(?<!\w)"(?:[^"\\]|\\.)*(?:"|$)|\d+(?:\.\d+)?""")
+_INT64: Final = range(-1, 2**63)
+
+_AT_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that Python knows."""
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """The message from which a dead letter comes, and the row in it, or None if it is about the whole message."""
+
+    partition: int
+    offset: int
+    row: int | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """What is known of a dead letter without its contents. Texts of more than 300 characters are cut, and end in "…".
+
+    ``number``: grows with each letter that is read, from 1 at the start of the service; 0 if it is not kept.
+    ``partition``, ``offset``: of the letter itself, in the topic for dead letters. ``at_ms``: when Kafka appended it,
+    since the epoch. ``kind``: the reason without its numbers and quotations, which vary from letter to letter.
+    ``topic``, ``origin``: where the rejected input comes from; ``origin`` is None if that is no message in Kafka, or
+    not known. ``length``: of the input in bytes. ``refusal``: why it can never be put back, and what to do instead, or
+    an empty string.
+    """
+
+    number: int
+    partition: int
+    offset: int
+    at_ms: int
+    source: str
+    reason: str
+    kind: str
+    id: str
+    topic: str
+    origin: Origin | None
+    length: int
+    refusal: str
+
+
+class ReasonCount(msgspec.Struct, frozen=True):
+    """How many of the kept dead letters of a source have reasons of a kind."""
+
+    source: str
+    kind: str
+    count: int
+
+
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """Some of the dead letters, the newest first.
+
+    ``next``: the value of ``before`` for the next page, or None if there are no older ones. ``matching``: how many of
+    the kept ones match the filters, of ``kept`` in all. ``sources``: how many of these each source has. ``reasons``:
+    the most frequent kinds of reasons, of the given source, if any. ``read_ms``: when the topic was last read to its
+    end, in ms since the epoch, or None if it never was. ``trouble``: why it cannot be read now, or an empty string.
+    """
+
+    letters: list[DeadLetter]
+    next: int | None
+    matching: int
+    kept: int
+    sources: dict[str, int]
+    reasons: list[ReasonCount]
+    read_ms: int | None
+    trouble: str
+
+
+class DeadLetterIndex:
+    """The last dead letters of an application. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._letters: deque[DeadLetter] = deque(maxlen=LETTERS_MAX)
+        self._number = 0
+        self._read_ms: int | None = None
+        self._trouble = "Kafka has not answered yet"
+        self._lock = threading.Lock()
+
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """Keep further dead letters, and give them their numbers."""
+        with self._lock:
+            for letter in letters:
+                self._number += 1
+                self._letters.append(msgspec.structs.replace(letter, number=self._number))
+
+    def clear(self) -> None:
+        """Forget all dead letters, because their topic is gone. Numbers are not used again."""
+        with self._lock:
+            self._letters.clear()
+
+    def renew(self, read_ms: int, trouble: str) -> None:
+        """Note that the topic was read to its end at that time or, if there is a ``trouble``, why it was not."""
+        with self._lock:
+            self._trouble = trouble
+            if not trouble:
+                self._read_ms = read_ms
+
+    def report(self, trouble: str) -> None:
+        """Note why the topic cannot be read."""
+        with self._lock:
+            self._trouble = trouble
+
+    def page(self, before: int | None, limit: int, source: str = "", reason: str = "") -> DeadLetterPage:
+        """Return up to ``limit`` dead letters with numbers below ``before`` (None: the newest).
+
+        ``source``: only of this source. ``reason``: only those whose reason, or its kind, contains this text in any
+        case. Empty: all.
+        """
+        with self._lock:
+            letters, read_ms, trouble = list(self._letters), self._read_ms, self._trouble
+        of_source = [one for one in reversed(letters) if source in {"", one.source}]
+        wanted = reason.casefold()
+        found = [
+            one for one in of_source if not wanted or wanted in one.reason.casefold() or wanted in one.kind.casefold()
+        ]
+        older = found if before is None else [one for one in found if one.number < before]
+        shown = older[:limit]
+        kinds = Counter((one.source, one.kind) for one in of_source)
+        return DeadLetterPage(
+            letters=shown,
+            next=shown[-1].number if len(older) > len(shown) else None,
+            matching=len(found),
+            kept=len(letters),
+            sources=dict(Counter(one.source for one in letters).most_common(GROUPS_MAX)),
+            reasons=[ReasonCount(*kind, count) for kind, count in kinds.most_common(GROUPS_MAX)],
+            read_ms=read_ms,
+            trouble=trouble,
+        )
+
+
+def describe(
+    settings: JoinerSettings, partition: int, offset: int, at_ms: int, value: bytes | None
+) -> tuple[DeadLetter, Rejected | None]:
+    """Return what is known of a message of the topic, and its contents, or None if it is no dead letter."""
+    at_ms = min(max(at_ms, 0), _AT_MS_MAX)  # a topic that was not created by a service may have any times
+    try:
+        found = _decode(value)
+    except ValueError as error:
+        reason = f"the message is not a dead letter: {error}"
+        refusal = "it is not a dead letter: find out what writes to the topic for dead letters"
+        length = len(value or b"")
+        texts = _cut(reason), _kind(reason)
+        return DeadLetter(0, partition, offset, at_ms, "", *texts, "", "", None, length, _cut(refusal)), None
+    is_message = found.partition >= 0 and found.offset >= 0
+    letter = DeadLetter(
+        number=0,
+        partition=partition,
+        offset=offset,
+        at_ms=at_ms,
+        source=_cut(found.source),
+        reason=_cut(found.reason),
+        kind=_kind(found.reason),
+        id=_cut(found.id),
+        topic=_cut(found.topic),
+        origin=Origin(found.partition, found.offset, found.row if found.row >= 0 else None) if is_message else None,
+        length=found.length,
+        refusal=_cut(refusal_of(settings, found)),
+    )
+    return letter, found
+
+
+def refusal_of(settings: JoinerSettings, letter: Rejected) -> str:
+    """Return why a dead letter can never be put back, and what to do instead, or an empty string."""
+    if letter.source == settings.application.name:
+        return _refusal_of_own(settings, letter)
+    others = {
+        _CONNECTOR: "it came over MQTT: publish the corrected event over MQTT again",
+        _DB_CONNECTOR: "the database did not get this result: correct the cause, then let the database connector write "
+        "the results in the log again, in another consumer group",
+    }
+    return others.get(letter.source, f"the application {_cut(letter.source)!r} rejected it, and must put it back")
+
+
+def _refusal_of_own(settings: JoinerSettings, letter: Rejected) -> str:
+    topics, refusal = settings.topics, ""
+    if letter.offset < 0:
+        refusal = (
+            "a function failed for records that have been joined: correct the function; what is computed again "
+            "(`joiner reset`) then has this result too"
+        )
+    elif letter.row >= 0 or topics.has_rows:
+        refusal = "messages in Arrow hold many records: produce the corrected record in a new message"
+    elif letter.topic not in settings.input_topics:
+        refusal = f"the application does not read the topic {_cut(letter.topic)!r}: produce the record anew"
+    elif letter.partition not in range(topics.partitions):
+        refusal = f"the topics of the application have no partition {letter.partition}: produce the record anew"
+    elif letter.id != f"{letter.topic}:{letter.partition}:{letter.offset}":
+        refusal = "its id does not name its record, so the joiner has not written it: find out what has"
+    return refusal
+
+
+def whole_value(letter: Rejected) -> bytes | None:
+    """Return the rejected input if the dead letter has all of it, unchanged, or else None."""
+    try:
+        value = letter.value.encode() if letter.encoding == "utf-8" else base64.b64decode(letter.value, validate=True)
+    except ValueError:
+        return None
+    is_whole = len(value) == letter.length and hashlib.sha256(value).hexdigest() == letter.sha256
+    return value if is_whole else None
+
+
+def _decode(value: bytes | None) -> Rejected:
+    """Decode a message of the topic. Raises ValueError if it is no dead letter, or if a number has no meaning."""
+    try:
+        found = decode_rejected(value or b"")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if any(number not in _INT64 for number in (found.partition, found.offset, found.row, found.length)):
+        raise ValueError("a position or its length is out of range")
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 1]}…"
+
+
+def _kind(reason: str) -> str:
+    """Return a reason without its numbers and quotations."""
+    return _cut(_VARYING.sub(lambda found: "#" if found[0][0].isdigit() else "'…'", reason[:_READ_MAX]))
