@@ -1,8 +1,8 @@
 """Puts a dead letter back, as a process that dies or freezes at a point named in the environment.
 
 ``LSB_AT=point:KILL python -m tests.integration.putting_back CONFIG PARTITION OFFSET VALUE``: at the point, the process
-sends itself SIGKILL or SIGSTOP. Without the variable, it does neither. It tries again as long as it is told to, and
-writes the outcome as JSON. The production code contains no hooks for this: the steps are wrapped.
+sends itself SIGKILL or SIGSTOP. Without the variable, it does neither. It tries again if another process interferes,
+and writes the outcome as JSON. The production code contains no hooks for this: the steps are wrapped.
 """
 
 from __future__ import annotations
