@@ -92,8 +92,8 @@ def _add_source(graph: Graph, source: Source, settings: JoinerSettings, facts: F
     data, rejected = settings.topics.data, settings.topics.rejected
     flow = facts.flow.topics.get(data)
     state, level = _connector_state(flow)
-    if level == WARNING and flow is not None:
-        why = f"nothing was appended to {data} for {age(flow.quiet_s)} or longer"
+    if level == WARNING:
+        why = f"nothing was appended to {data} for a minute or longer"
         text = f"The connector is not seen: {why}. Either it does not run, or no events arrive."
         graph.troubles.append(Trouble(level, text))
     graph.nodes += [
@@ -162,7 +162,6 @@ def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow
             state,
             level,
             lag=None if flow is None else flow.lag,
-            rate=None if flow is None else flow.rate,
             details={"consumer group": sink.group}
             | ({"members": ", ".join(f"{one.name} ({numbers(one.partitions) or 'no partitions'})" for one in members)}),
         ),
@@ -191,22 +190,29 @@ def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow
 
 
 def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow | None) -> tuple[str, str]:
-    """Return the state and the level of the database connector, and note its troubles."""
+    """Return the state and the level of the database connector, and note its troubles.
+
+    A trouble has no numbers that change all the time: it would be read aloud again and again.
+    """
     if flow is None:
         return NOT_OBSERVED, UNKNOWN
     if flow.fault:
         text = f"The lag of the db_connector is not known: consumer group {sink.group}: {flow.fault}"
         graph.troubles.append(Trouble(WARNING, text))
         return "not known", UNKNOWN
-    waiting = f"{flow.lag:,} offsets of {settings.topics.out} wait" if flow.lag else ""
+    is_waiting = bool(flow.lag)
     unread = set(range(settings.topics.partitions)) - {one for member in flow.members for one in member.partitions}
     state, level, why = f"{len(flow.members)} running", OK, ""
     if not flow.members:
-        state, level = "not running", TROUBLE if waiting else WARNING
+        state, level = "not running", TROUBLE if is_waiting else WARNING
         why = f"The db_connector does not run: consumer group {sink.group} has no members"
-    elif waiting and flow.stalled_s >= _STALLED_S:
+        why += f", and results wait in {settings.topics.out}" if is_waiting else ""
+    elif is_waiting and flow.stalled_s >= _STALLED_S:
         state, level = "does not follow", TROUBLE
-        why = f"The db_connector does not follow: it has acknowledged nothing for {age(flow.stalled_s)}"
+        why = (
+            f"The db_connector does not follow: results wait in {settings.topics.out}, and none was acknowledged for "
+            f"{_STALLED_S:.0f} s or longer"
+        )
     elif unread:
         state, level = f"nobody reads {numbers(unread)}", WARNING
         why = f"Partitions {numbers(unread)} of {settings.topics.out} are assigned to no db_connector"
@@ -217,5 +223,5 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
             f"database than {sink.measurement} in {sink.database}"
         )
     if why:
-        graph.troubles.append(Trouble(level, f"{why}; {waiting}" if waiting else why))
+        graph.troubles.append(Trouble(level, why))
     return state, level

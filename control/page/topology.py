@@ -60,7 +60,9 @@ class TopologySection:
         self._chart.props(f'role="img" aria-label="Topology of {name}, as in the tables below"')
         ui.label(_LEGEND).classes("text-sm")
         self._flows = table_of("Flows", FLOW_COLUMNS, "key")
-        self._parts = table_of("Parts", PART_COLUMNS, "key").props("wrap-cells")
+        self._parts = table_of("Parts", PART_COLUMNS, "key")
+        # The last column has the long texts.
+        self._parts.columns[-1]["style"] = "white-space: normal; min-width: 20rem"
         ui.on(_EVENT, self._give_room)
         ui.run_javascript(_REPORT_ROOM % {"id": self._chart.id, "event": _EVENT})
 

@@ -6,16 +6,17 @@ delays nothing else. While some of them are unanswered, none is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from control.facts.flow.endpoints import Sink, target_of
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
-from joiner.runtime.kafka.clients import describe
+from joiner.runtime.kafka.clients import describe, make_consumer, timed_out
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, MemberDescription
@@ -30,9 +31,12 @@ _UNKNOWN_TOPIC: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - its only name
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - its only name
+    KafkaError._NOENT,  # noqa: SLF001 - its only name
 }
 _RATE_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
+_OVERDUE_S: Final = 15.0
+"""After this time, an answer is not waited for any more, although the client should have reported a timeout."""
 
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # it has no types
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # it has no types
@@ -53,10 +57,10 @@ class FlowReading:
 
     def renewed(self) -> Flow:
         """Return the topics, the sink and what could not be read, as far as Kafka has answered. Ask again if due."""
-        if self._ends and self._is_answered():
+        now_s = self._clock.monotonic_s()
+        if self._ends and (self._is_answered() or now_s > self._asked_s + _OVERDUE_S):
             self._flow = self._answered()
             self._ends = {}
-        now_s = self._clock.monotonic_s()
         if not self._ends and now_s >= self._ask_s:
             self._asked_s, self._ask_s = now_s, now_s + ASK_S
             self._ask()
@@ -81,7 +85,7 @@ class FlowReading:
         missing: dict[str, str] = {}
         for asked, future in self._ends.items():
             try:
-                ends[asked.topic][asked.partition] = future.result().offset
+                ends[asked.topic][asked.partition] = _result(future).offset
             except KafkaException as error:
                 is_unknown = error.args[0].code() in _UNKNOWN_TOPIC
                 missing.setdefault(asked.topic, NOT_THERE if is_unknown else describe(error))
@@ -96,40 +100,47 @@ class FlowReading:
 
 
 class _GroupReading:
-    """The consumer group of the database connector: its members, and the offsets that it has committed."""
+    """The consumer group of the database connector: its members, and the offsets that it has committed.
+
+    The offsets are asked with a consumer of the group that never joins it. In librdkafka 2.16, the same request of an
+    `AdminClient` ends the process if the group has another coordinator than before, or none yet.
+    """
 
     def __init__(self, admin: AdminClient, settings: JoinerSettings, sink: Sink) -> None:
         self._admin = admin
         self._topic = settings.topics.out
-        self._partitions = range(settings.topics.partitions)
+        self._places = [TopicPartition(self._topic, one) for one in range(settings.topics.partitions)]
         self._group = sink.group
-        self._meter = SinkMeter(_RATE_S, self._partitions, target_of(sink))
-        self._members: Future[Any] | None = None
-        self._committed: Future[Any] | None = None
+        self._consumer = make_consumer(settings.kafka, sink.group)
+        self._meter = SinkMeter(_RATE_S, range(settings.topics.partitions), target_of(sink))
+        self._members: Future[Any] = Future()
+        self._committed: Future[Any] = _done([])
         self._starts: dict[TopicPartition, Future[Any]] = {}
 
     def ask(self) -> None:
         """Send the requests."""
-        group = self._group
-        self._members = self._admin.describe_consumer_groups([group], request_timeout=_TIMEOUT_S)[group]
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(self._topic, one) for one in self._partitions])
-        self._committed = self._admin.list_consumer_group_offsets([wanted], request_timeout=_TIMEOUT_S)[group]
+        self._members = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT_S)[self._group]
+        if self._committed.done():
+            self._committed = _in_background(self._ask_committed)
         # The connector reads them from their beginning.
         starts = {TopicPartition(self._topic, one): _EARLIEST for one in self._meter.uncommitted}
         self._starts = self._admin.list_offsets(starts, request_timeout=_TIMEOUT_S) if starts else {}
 
+    def _ask_committed(self) -> list[TopicPartition]:
+        self._consumer.poll(0)  # it would keep what it has logged
+        return self._consumer.committed(self._places, timeout=_TIMEOUT_S)
+
     def is_answered(self) -> bool:
         """Return whether all requests have been answered, or have timed out."""
-        futures = [self._members, self._committed, *self._starts.values()]
-        return all(future is None or future.done() for future in futures)
+        return all(future.done() for future in (self._members, self._committed, *self._starts.values()))
 
     def answered(self, ends: Mapping[int, int], asked_s: float) -> SinkFlow:
         """Return what the answers say. ``ends``: see `SinkMeter.note`. ``asked_s``: when the requests were sent."""
         try:
-            members = [_member(one, self._topic) for one in _of_group(self._members, "members")]
-            places = _of_group(self._committed, "topic_partitions")
+            members = [_member(one, self._topic) for one in _members_of(self._members)]
+            places = _result(self._committed)
             committed = {place.partition: (place.offset, place.metadata or "") for place in places if place.offset >= 0}
-            starts = {place.partition: future.result().offset for place, future in self._starts.items()}
+            starts = {place.partition: _result(future).offset for place, future in self._starts.items()}
             if failed := [place.error for place in places if place.error is not None]:
                 return SinkFlow(fault=failed[0].str())
         except KafkaException as error:
@@ -137,14 +148,41 @@ class _GroupReading:
         return self._meter.note(asked_s, members, committed, starts, ends)
 
 
-def _of_group(future: Future[Any] | None, what: str) -> Sequence[Any]:
-    """Return a part of an answer about a group. A group that does not exist has none of them."""
+def _result(future: Future[Any]) -> Any:
+    """Return an answer, or raise KafkaException if there is none."""
+    if not future.done():
+        raise timed_out("Kafka does not answer")
+    return future.result()
+
+
+def _members_of(group: Future[Any]) -> Sequence[MemberDescription]:
+    """Return the members of a group. A group that does not exist has none."""
     try:
-        return () if future is None else getattr(future.result(), what)
+        return _result(group).members  # type: ignore[no-any-return] # the client has no types for it
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return ()
         raise
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def _in_background(call: Callable[[], Any]) -> Future[Any]:
+    """Make a call in a thread that does not delay the end of the process."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised again by whoever reads the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="committed offsets", daemon=True).start()
+    return future
 
 
 def _member(found: MemberDescription, topic: str) -> GroupMember:

@@ -25,8 +25,8 @@ class Node(msgspec.Struct, frozen=True):
     that no instance serves), ``standbys`` (those of the units of an instance), ``unit``, ``result_topic``,
     ``late_topic``, ``unmatched_topic``, ``dead_letter_topic``, ``db_connector`` or ``database``. ``state``: in words.
     ``level``: one of `LEVELS`. ``within``: the id of the group. ``beside``: the id of the node whose units it is about.
-    ``units``: their numbers. ``rate``: records a second that it consumes, for a ``db_connector`` offsets. ``lag``: what
-    it has not consumed. None: not known, or there is none. ``details``: further facts, in words.
+    ``units``: their numbers. ``rate``: records a second that it consumes. ``lag``: what it has not consumed. None: not
+    known, or there is none. ``details``: further facts, in words.
     """
 
     id: str

@@ -223,7 +223,7 @@ class _Site:
         return ("running" if served else "no units"), OK
 
     def _standby_of(self, name: str) -> dict[str, str]:
-        if self._assignment is None:
+        if self._assignment is None or name not in (self._there or ()):
             return {}
         follows = [number for number, names in enumerate(self._assignment.standbys) if name in names]
         warm = [number for number in follows if name in self._assignment.warm[number]]
@@ -295,6 +295,9 @@ class _Site:
             details[name] = [f"{numbers(warm)} warm"] * bool(warm) + [f"{numbers(cold)} not warm"] * bool(cold)
             if set(warm) == set(group.units):
                 details[name] = [ALL_WARM]
+            if self._there is not None and name not in self._there:
+                # The assignment is that of the last instance that ran.
+                details[name], is_cold = ["not running"], True
         if not followed:
             return []
         return [

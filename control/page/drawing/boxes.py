@@ -15,6 +15,7 @@ _UNIT_GAP: Final = 4
 GAP: Final = 10
 _HEAD: Final = 3 * LINE + PAD
 _STANDBYS_MAX: Final = 3
+_CAUSES_MAX: Final = 4
 _MANY_INSTANCES: Final = 8
 _MILLION: Final = 1_000_000
 _TENTHS_BELOW: Final = 10
@@ -150,7 +151,11 @@ def _member_boxes(groups: Groups, node: Node, x: float, y: float, width: float) 
     texts = [Text(node.label, "title")]
     if node.rate is not None:
         texts.append(Text(f"{short(node.rate)}/s, lag {'not known' if node.lag is None else short(node.lag)}", "plain"))
-    if node.rate is None or node.level not in {OK, UNKNOWN}:
+    if node.kind == "unowned":
+        texts += [Text(cause, node.level) for cause in list(node.details)[:_CAUSES_MAX]]
+        if (more := len(node.details) - _CAUSES_MAX) > 0:
+            texts.append(Text(f"and {more} more causes", "muted"))
+    elif node.rate is None or node.level not in {OK, UNKNOWN}:
         texts.append(Text(node.state, node.level))
     if node.kind == "unowned" and node.lag:
         texts.append(Text(f"lag {short(node.lag)}", node.level))

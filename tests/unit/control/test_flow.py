@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from control.facts.flow import reading
 from control.facts.flow.endpoints import Sink, target_of
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
-from control.facts.flow.reading import ASK_S, FlowReading
+from control.facts.flow.reading import ASK_S, FlowReading, _in_background
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
@@ -74,7 +76,9 @@ class Kafka:
         self.ends: dict[tuple[str, int], int] = {}
         self.unknown = set[str]()
         self.members: Any = []
-        self.committed: Any = {}
+        self.offsets: Any = {}
+        """The committed ones, with their metadata."""
+        self.fault: Any = None
         self.is_slow = False
         self.asked: list[str] = []
         self._waiting: list[tuple[Future[Any], Any]] = []
@@ -106,14 +110,23 @@ class Kafka:
         outcome = self.members if isinstance(self.members, Exception) else SimpleNamespace(members=self.members)
         return {groups[0]: self._future(outcome)}
 
-    def list_consumer_group_offsets(self, wanted: list[Any], **_options: Any) -> dict[str, Future[Any]]:
+    # The consumer
+
+    def poll(self, timeout: float) -> None:
+        assert timeout == 0
+
+    def committed(self, places: list[Any], timeout: float) -> list[Any]:
+        assert timeout < 30
         self.asked.append("committed")
-        places = [
-            SimpleNamespace(partition=place.partition, error=None, offset=offset, metadata=metadata)
-            for place in wanted[0].topic_partitions
-            for offset, metadata in [self.committed.get(place.partition, (-1001, None))]
+        return [
+            SimpleNamespace(partition=place.partition, error=self.fault, offset=offset, metadata=metadata)
+            for place in places
+            for offset, metadata in [self.offsets.get(place.partition, (-1001, None))]
         ]
-        return {wanted[0].group_id: self._future(SimpleNamespace(topic_partitions=places))}
+
+    def in_background(self, call: Callable[[], Any]) -> Future[Any]:
+        """Make a call that is answered like a request."""
+        return self._future(call())
 
     def _future(self, outcome: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -126,9 +139,11 @@ class Kafka:
 class Case:
     """A reading of what Kafka answers, with a clock that is set."""
 
-    def __init__(self, sink: Sink | None = SINK) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sink: Sink | None = SINK) -> None:
         self.kafka, self.clock = Kafka(), ManualClock()
         admin: Any = self.kafka
+        monkeypatch.setattr(reading, "make_consumer", lambda _kafka, _group: self.kafka)
+        monkeypatch.setattr(reading, "_in_background", self.kafka.in_background)
         self.reading = FlowReading(admin, make_settings(partitions=2), sink, self.clock)
 
     def later(self, after_s: float = ASK_S) -> Flow:
@@ -143,23 +158,23 @@ def member(name: str, *partitions: int, instance: str = "") -> Any:
     return SimpleNamespace(client_id=name, group_instance_id=instance or None, assignment=assignment)
 
 
-def test_kafka_is_asked_at_intervals_and_with_few_requests() -> None:
-    case = Case()
-    case.kafka.committed = {0: (0, TARGET), 1: (0, TARGET)}
+def test_kafka_is_asked_at_intervals_and_with_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
+    case.kafka.offsets = {0: (0, TARGET), 1: (0, TARGET)}
     for _ in range(9):
         case.later(0.5)
     # The first request is sent at once, and the next ones 2 s and 4 s later.
     assert case.kafka.asked == ["ends", "members", "committed"] * 3
-    case = Case(sink=None)
+    case = Case(monkeypatch, sink=None)
     for _ in range(9):
         case.later(0.5)
     assert case.kafka.asked == ["ends"] * 3
 
 
-def test_while_kafka_does_not_answer_nothing_waits_and_it_is_not_asked_again() -> None:
-    case = Case()
+def test_while_kafka_does_not_answer_nothing_waits_and_it_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
     case.kafka.is_slow = True
-    for _ in range(9):
+    for _ in range(7):
         assert case.later() == Flow()
     assert case.kafka.asked == ["ends", "members", "committed"]
     case.kafka.ends[DATA, 1] = 8
@@ -170,8 +185,8 @@ def test_while_kafka_does_not_answer_nothing_waits_and_it_is_not_asked_again() -
     assert case.later().topics[DATA].end == 8
 
 
-def test_the_topics_grow_by_what_is_appended_to_all_partitions() -> None:
-    case = Case()
+def test_the_topics_grow_by_what_is_appended_to_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
     case.later()
     case.kafka.ends = {(DATA, 0): 6, (DATA, 1): 4, (OUT, 0): 3}
     case.later()
@@ -181,10 +196,10 @@ def test_the_topics_grow_by_what_is_appended_to_all_partitions() -> None:
     assert set(found.topics) == {DATA, OUT, "machine.late", "machine.rejected"}
 
 
-def test_the_group_of_the_sink_is_what_kafka_says_of_it() -> None:
-    case = Case()
+def test_the_group_of_the_sink_is_what_kafka_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
     case.kafka.members = [member("db_connector", 1, 0), member("db_connector", instance="named")]
-    case.kafka.committed = {0: (4, TARGET)}
+    case.kafka.offsets = {0: (4, TARGET)}
     case.kafka.ends = {(OUT, 0): 6, (OUT, 1): 8}
     case.later()
     found = case.later().sink
@@ -199,8 +214,8 @@ def test_the_group_of_the_sink_is_what_kafka_says_of_it() -> None:
     assert found.others == []
 
 
-def test_a_topic_that_does_not_exist_is_named_as_such() -> None:
-    case = Case()
+def test_a_topic_that_does_not_exist_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
     case.kafka.unknown = {"machine.late"}
     case.later()
     found = case.later()
@@ -208,8 +223,8 @@ def test_a_topic_that_does_not_exist_is_named_as_such() -> None:
     assert set(found.topics) == {DATA, OUT, "machine.rejected"}
 
 
-def test_a_group_that_does_not_exist_has_no_members() -> None:
-    case = Case()
+def test_a_group_that_does_not_exist_has_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
     case.kafka.members = KafkaException(KafkaError(KafkaError.GROUP_ID_NOT_FOUND))
     case.later()
     found = case.later().sink
@@ -217,10 +232,45 @@ def test_a_group_that_does_not_exist_has_no_members() -> None:
     assert (found.members, found.fault) == ([], "")
 
 
-def test_a_group_that_may_not_be_described_hides_no_topic() -> None:
-    case = Case()
+def test_a_group_that_may_not_be_described_hides_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
     case.kafka.members = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED, "not authorized"))
     case.later()
     found = case.later()
     assert found.sink == SinkFlow(fault="not authorized")
     assert DATA in found.topics
+
+
+def test_offsets_that_kafka_refuses_to_tell_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch)
+    case.kafka.fault = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not authorized")
+    case.later()
+    assert case.later().sink == SinkFlow(fault="not authorized")
+
+
+def test_an_answer_that_never_comes_hides_nothing_else_and_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(monkeypatch)
+    never: Future[Any] = Future()
+    calls: list[Callable[[], Any]] = []
+
+    def in_background(call: Callable[[], Any]) -> Future[Any]:
+        calls.append(call)
+        return never
+
+    monkeypatch.setattr(reading, "_in_background", in_background)
+    case.later()
+    assert case.later(15.0) == Flow()
+    found = case.later()
+    assert found.sink == SinkFlow(fault="Kafka does not answer")
+    assert DATA in found.topics
+    for _ in range(20):
+        case.later()
+    assert len(calls) == 1
+
+
+def test_a_call_in_the_background_has_the_outcome_of_the_call() -> None:
+    assert _in_background(lambda: 7).result(30.0) == 7
+    with pytest.raises(ZeroDivisionError):
+        _in_background(lambda: 1 // 0).result(30.0)

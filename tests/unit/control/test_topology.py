@@ -198,6 +198,15 @@ def test_standbys_are_beside_the_instance_whose_units_they_follow_warm_or_not() 
     assert "standbys" not in kinds(drawn(running(standbys=0)))
 
 
+def test_a_standby_that_does_not_run_is_not_called_warm() -> None:
+    settings, _ = running(units=2, instances=2, standbys=1)
+    served = {"one": [0], "two": [1]}
+    state = state_of("process", served, 2, standbys=1)
+    found = drawn((settings, facts_of(settings, {"process": {"one": [0]}}, states={"process": state})))
+    assert node(found, "standbys:process/one").details == {"two": "not running"}
+    assert (node(found, "standbys:process/one").level, node(found, "instance:process/two").details) == ("warning", {})
+
+
 def test_instances_without_units_are_shown_as_what_they_are() -> None:
     settings, _ = running(units=2, instances=1)
     served = {"one": [0, 1], "idle": [], "away": []}
@@ -231,9 +240,14 @@ def test_several_input_topics_have_an_edge_each_and_name_their_readers() -> None
         (None, "not observed", "unknown", ""),
         (SINK, "1 running", "ok", ""),
         (msgspec.structs.replace(SINK, lag=9, stalled_s=5.0), "1 running", "ok", ""),
-        (msgspec.structs.replace(SINK, lag=9_000, stalled_s=30.0), "does not follow", "trouble", "9,000 offsets"),
+        (
+            msgspec.structs.replace(SINK, lag=9_000, stalled_s=30.0),
+            "does not follow",
+            "trouble",
+            "none was acknowledged for 30 s or longer",
+        ),
         (msgspec.structs.replace(SINK, lag=0, stalled_s=0.0, members=[]), "not running", "warning", "has no members"),
-        (msgspec.structs.replace(SINK, lag=3, members=[]), "not running", "trouble", "3 offsets of machine.out wait"),
+        (msgspec.structs.replace(SINK, lag=3, members=[]), "not running", "trouble", "results wait in machine.out"),
         (msgspec.structs.replace(SINK, lag=None, members=[]), "not running", "warning", "has no members"),
         (msgspec.structs.replace(SINK, members=[GroupMember("a", [0, 4])]), "nobody reads 1-3", "warning", "1-3"),
         (msgspec.structs.replace(SINK, others=[2]), "other database", "warning", "partitions 2 were committed"),
