@@ -12,6 +12,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 from confluent_kafka import KafkaException
 
 from broker.kafka.topics import TopicError
@@ -19,8 +20,9 @@ from broker.settings import SettingsError
 from control.actions.audit import Asked, Refused
 from control.actions.audit_log import AuditLog
 from control.actions.history import ACTIONS_MAX, Action, History, Refusal
-from control.actions.orders import Move, Order, ReleaseSilent
+from control.actions.orders import Move, Order, PutBackLetters, ReleaseSilent
 from control.actions.plan import OrderRefused, plan
+from control.actions.reinjection import PutBackError, put_back
 from control.actions.tasks import Tasks
 from joiner.runtime.kafka.clients import describe
 
@@ -122,6 +124,25 @@ class Desk:
         """Return in sentences what an order would do now. Raises `OrderRefused`."""
         return plan(order, self._watcher.facts, self._watcher.settings, round(self._clock.wall_s() * 1e9))
 
+    def preview(self, order: Order, by: str) -> list[str]:
+        """Return what an order would do now, and also look at the dead letters that it names. Blocks.
+
+        Raises `OrderRefused`.
+        """
+        would = self.plan(order)
+        if isinstance(order, PutBackLetters):
+            value = None if order.value is None else order.value.encode()
+            settings = self._watcher.settings
+            try:
+                outcomes = put_back(settings, order.letters, by, value, again=order.again, dry_run=True)
+            except PutBackError as error:
+                raise OrderRefused(str(error)) from error
+            would += [
+                f"{one.partition}/{one.offset}: {one.reason or f'to {one.to_topic} [{one.to_partition}]'}"
+                for one in outcomes
+            ]
+        return would
+
     def accept(self, order: Order, key: str, by: str) -> Accepted:
         """Accept an order of the user ``by``, or return the action that the same request has caused before.
 
@@ -154,7 +175,8 @@ class Desk:
                 raise OrderRefused("an action on the same target is running: wait until it has ended")
         except OrderRefused as refused:
             _log.info("an order of %s is refused: %s", by, refused)
-            self._note_refusal(Refused(by=by, order=order, why=str(refused)[:_WHY_LENGTH_MAX]))
+            shown = msgspec.structs.replace(order, value=None) if isinstance(order, PutBackLetters) else order
+            self._note_refusal(Refused(by=by, order=shown, why=str(refused)[:_WHY_LENGTH_MAX]))
             raise
 
     def _record(self, order: Order, key: str, by: str) -> str:
@@ -239,4 +261,4 @@ def _target(order: Order) -> object:
     """Return what an order changes, so that two orders that contradict each other do not run at the same time."""
     if isinstance(order, Move):
         return Move
-    return order if isinstance(order, ReleaseSilent) else (type(order), order.site, order.instance)
+    return order if isinstance(order, ReleaseSilent | PutBackLetters) else (type(order), order.site, order.instance)

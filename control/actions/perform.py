@@ -10,8 +10,9 @@ import joiner.runtime.control as control_records
 from broker.kafka.topics import TopicError, topic_facts
 from broker.wire.records import encode as encode_message
 from control.actions.audit import DONE, FAILED, WITHDRAWN
-from control.actions.orders import Drain, Move, Order, ReleaseSilent, Scale
+from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused, plan_watermark, progress, units_to_move
+from control.actions.reinjection import PutBackError, put_back
 from joiner.cli.move import carry_out
 from joiner.runtime.control import encode
 from joiner.runtime.kafka.clients import describe, make_admin, make_producer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.2
 _WRITE_S: Final = 10.0
+_REASONS_MAX: Final = 10
 
 
 class Outcome(NamedTuple):
@@ -48,8 +50,12 @@ class Outgoing(NamedTuple):
 
 
 class Means(NamedTuple):
-    """What an action is carried out with. ``stop``: is set when the service stops. ``report``: takes each step."""
+    """What an action is carried out with.
 
+    ``by``: the user who has given the order. ``stop``: is set when the service stops. ``report``: takes each step.
+    """
+
+    by: str
     watcher: Watcher
     clock: Clock
     stop: threading.Event
@@ -61,17 +67,22 @@ def perform(order: Order, means: Means) -> Outcome:
     try:
         match order:
             case Move():
-                return _move(order, means)
+                outcome = _move(order, means)
             case ReleaseSilent():
-                return _write_watermark(order, means)
+                outcome = _write_watermark(order, means)
+            case PutBackLetters():
+                outcome = _put_back(order, means)
             case Drain(site=site, instance=instance):
-                return _give(order, control_records.Drain(site=site, instance=instance, drained=not order.undo), means)
+                record = control_records.Drain(site=site, instance=instance, drained=not order.undo)
+                outcome = _give(order, record, means)
             case Scale(site=site, instance=instance, processes=processes):
-                return _give(order, control_records.Scale(site=site, instance=instance, processes=processes), means)
-    except (OrderRefused, TopicError, UnitStopped) as error:
+                scale = control_records.Scale(site=site, instance=instance, processes=processes)
+                outcome = _give(order, scale, means)
+    except (OrderRefused, PutBackError, TopicError, UnitStopped) as error:
         return Outcome(FAILED, str(error))
     except (KafkaException, BufferError) as error:
         return Outcome(FAILED, describe(error))
+    return outcome
 
 
 def _move(order: Move, means: Means) -> Outcome:
@@ -136,6 +147,21 @@ def _write_watermark(order: ReleaseSilent, means: Means) -> Outcome:
         f"written to {len(written)} of {len(partitions)} partitions ({why}); it may be repeated, which changes nothing "
         "where it was written",
     )
+
+
+def _put_back(order: PutBackLetters, means: Means) -> Outcome:
+    value = None if order.value is None else order.value.encode()
+    settings = means.watcher.settings
+    outcomes = put_back(settings, order.letters, means.by, value, again=order.again, clock=means.clock)
+    done = sum(one.is_done for one in outcomes)
+    reasons = [f"{one.partition}/{one.offset}: {one.reason}" for one in outcomes if not one.is_done]
+    places = sorted({f"{one.to_topic} [{one.to_partition}]" for one in outcomes if one.is_done})
+    where = f" into {', '.join(places)}" if places else ""
+    text = f"{done} of {len(outcomes)} records were put back{where}"
+    if not reasons:
+        return Outcome(DONE, text)
+    shown = "; ".join(reasons[:_REASONS_MAX])
+    return Outcome(FAILED, f"{text}; {shown}{'; ...' if len(reasons) > _REASONS_MAX else ''}")
 
 
 def _write(kafka: KafkaSettings, messages: list[Outgoing]) -> tuple[list[str], str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.partitioner import partition_of
 from broker.times import iso_text, parse_time
 from broker.wire.records import Watermark
-from control.actions.orders import Drain, Move, Order, ReleaseSilent, Scale
+from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
 from joiner.runtime.membership.presence import NOBODY
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class WatermarkPlan(NamedTuple):
 def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> list[str]:
     """Return in sentences what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
     status = _status_of(facts)
+    if isinstance(order, PutBackLetters):
+        return _put_back_sentences(order)
     if isinstance(order, ReleaseSilent):
         return _watermark_sentences(plan_watermark(order, settings, now_ns), settings)
     _check_epochs(order.epochs, status)
@@ -139,6 +141,18 @@ def _watermark_sentences(planned: WatermarkPlan, settings: JoinerSettings) -> li
         f"Write to {where} of {topic}: for {quantity} of {thing}, no record older than {iso_text(time_ns)} follows.",
         f"Records that wait for these are joined. Older records that come later are late: see {settings.topics.late}.",
         "This cannot be undone.",
+    ]
+
+
+def _put_back_sentences(order: PutBackLetters) -> list[str]:
+    if order.value is not None and len(order.letters) > 1:
+        raise OrderRefused("a corrected value is for one dead letter only: put back one at a time")
+    letters = ", ".join(f"{partition}/{offset}" for partition, offset in order.letters)
+    value = "with a corrected value" if order.value is not None else "unchanged"
+    twice = "even if it was put back before" if order.again else "unless it was put back before"
+    return [
+        f"Write the records of the dead letters {letters} to the partitions from which they came, {value}, {twice}.",
+        "Those that would be rejected again are left out. This cannot be undone.",
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from control.actions.audit import DONE, FAILED, INTERRUPTED, WITHDRAWN, Doubted, Ended, Reported
-from control.actions.orders import ReleaseSilent
+from control.actions.orders import PutBackLetters, ReleaseSilent
 from control.actions.perform import Means, perform
 from control.actions.plan import progress
 
@@ -114,7 +114,7 @@ class Tasks:
 
         _log.info("%s has ordered: %s", action.by, action.order)
         try:
-            outcome = perform(action.order, Means(self._watcher, self._clock, self._stop, report))
+            outcome = perform(action.order, Means(action.by, self._watcher, self._clock, self._stop, report))
             ended = Ended(action=action.id, state=outcome.state, text=outcome.text)
         except Exception:  # noqa: BLE001 - the user must learn that it has ended
             _log.exception("action %s failed", action.id)
@@ -165,6 +165,9 @@ class Tasks:
         action, why = known.action, "nothing has been heard of the service that carried this out"
         if isinstance(action.order, ReleaseSilent):
             text = f"{why}; the watermark may have been written, and writing it again is harmless"
+            return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
+        if isinstance(action.order, PutBackLetters):
+            text = f"{why}; the records may have been put back, and putting them back again is refused if they were"
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
         found = progress(action.order, self._watcher.facts)
         if found.is_done:

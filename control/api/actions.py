@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from control.access.permission import user_with_role
 from control.actions.desk import Desk, KeyReused, NotAccepted
-from control.actions.history import ACTIONS_MAX, Action, Refusal
+from control.actions.history import ACTIONS_MAX, Action, Refusal, without_contents
 from control.actions.orders import Order, decode_order
 from control.actions.plan import OrderRefused
 from control.api.applications import Name
@@ -71,14 +71,15 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         name: Name, limit: Annotated[int, Query(ge=1, le=ACTIONS_MAX, description="At most this many.")] = _LISTED
     ) -> Response:
         desk = _desk(desks, name)
-        return json_response(Actions(desk.actions(limit), desk.refusals[-limit:], desk.trouble))
+        shown = [without_contents(one) for one in desk.actions(limit)]
+        return json_response(Actions(shown, desk.refusals[-limit:], desk.trouble))
 
     @routes.get("/{action}", responses=answer("The action.", Action), summary="Show an action and its progress")
     async def action(name: Name, action: Id) -> Response:
         found = _desk(desks, name).action(action)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no action of this id among the last {ACTIONS_MAX}")
-        return json_response(found)
+        return json_response(without_contents(found))
 
     @routes.post(
         "",
@@ -101,7 +102,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         given = await _order_in(request)
         user_with_role(request, given.role)
         if dry_run:
-            return json_response(Plan(_checked(desk, given)))
+            return json_response(Plan(await to_thread.run_sync(_checked, desk, given, user, limiter=limiters[name])))
         if key is None:
             raise Problem(HTTPStatus.BAD_REQUEST, "send a header Idempotency-Key, with a text that you use only once")
         accepted = await to_thread.run_sync(_accept, desk, given, key, user, limiter=limiters[name])
@@ -123,9 +124,9 @@ async def _order_in(request: Request) -> Order:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"not a valid order: {error}") from error
 
 
-def _checked(desk: Desk, order: Order) -> list[str]:
+def _checked(desk: Desk, order: Order, user: User) -> list[str]:
     try:
-        return desk.plan(order)
+        return desk.preview(order, user.name)
     except OrderRefused as refused:
         raise Problem(HTTPStatus.CONFLICT, str(refused)) from refused
 

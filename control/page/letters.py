@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nicegui import ui
+from nicegui import run, ui
 
+from control.actions.desk import KeyReused, NotAccepted
 from control.actions.letter_contents import contents_of
+from control.actions.orders import PutBackLetters
+from control.actions.plan import OrderRefused
 from control.page import letter_content as content
 from control.page.frame import Visit, list_in, table_of
 from control.problem import Problem
@@ -43,6 +47,10 @@ class LetterSection:
         self._before: int | None = None
         """The number below which letters are shown, or None for the newest, which change as new ones arrive."""
         self._opened = ""
+        self._letter: DeadLetter | None = None
+        self._original = ""
+        self._key, self._action = "", ""
+        """The idempotency key of the next order about the opened letter, and the action that is followed."""
 
     def build(self) -> None:
         """See `Section`."""
@@ -72,6 +80,7 @@ class LetterSection:
 
     def refresh(self) -> None:
         """See `Section`."""
+        self._follow_action()
         page = self._letters.page(self._before, _PAGE, str(self._source.value or ""), str(self._reason.value or ""))
         if page == self._page:
             return
@@ -101,8 +110,11 @@ class LetterSection:
         ):
             self._details = ui.column().classes("gap-1").style(_WRAP)
             self._notes = ui.column().classes("gap-1").style(_WRAP).props('role="status"')
-            self._contents = ui.textarea("Contents").props("readonly outlined").classes("w-full font-mono")
-            ui.button("Close", on_click=self._dialog.close, color=None).props("outline no-caps")
+            self._contents = ui.textarea("Contents").props("outlined").classes("w-full font-mono")
+            self._outcome = ui.label().props('role="alert"').style(_WRAP)
+            with ui.row():
+                self._put = ui.button("Put back", on_click=self._put_back, color=None).props("outline no-caps")
+                ui.button("Close", on_click=self._dialog.close, color=None).props("outline no-caps")
 
     def _choose(self, source: str, reason: str) -> None:
         self._source.set_value(source)
@@ -128,6 +140,10 @@ class LetterSection:
         if found is None:
             return
         self._opened = content.key_of(found)
+        # If the order has to be repeated, it is with the same key.
+        self._key, self._action, self._letter = uuid.uuid4().hex, "", found
+        self._outcome.set_text("")
+        self._put.set_visibility(False)
         list_in(self._details, content.details(found), "")
         self._contents.set_value("")
         self._contents.set_visibility(False)
@@ -148,8 +164,44 @@ class LetterSection:
             return  # another letter was opened in the meantime
         list_in(self._notes, texts, "")
         if found is not None:
-            self._contents.set_value(content.visible(found.value, "\n\t"))
+            self._original = content.visible(found.value, "\n\t")
+            self._contents.set_value(self._original)
             self._contents.set_visibility(True)
+            may_put_back = not letter.refusal and not self._visit.refusal(Role.ADMIN)
+            self._put.set_visibility(may_put_back)
+            self._contents.set_enabled(may_put_back)
+
+    async def _put_back(self) -> None:
+        """Order that the record be put back, with what the user has made of its contents."""
+        refused, letter = self._visit.refusal(Role.ADMIN), self._letter
+        user = self._visit.user()
+        if refused or user is None or letter is None:
+            self._outcome.set_text(refused)
+            return
+        value = str(self._contents.value or "")
+        corrected = None if value == self._original else value
+        order = PutBackLetters(letters=[(letter.partition, letter.offset)], value=corrected)
+        self._put.disable()
+        try:
+            accepted = await run.io_bound(self._visit.desk.accept, order, self._key, user.name)
+        except (OrderRefused, NotAccepted) as error:
+            self._outcome.set_text(str(error))
+        except KeyReused:
+            # The contents have been changed since the first order.
+            self._key = uuid.uuid4().hex
+            self._outcome.set_text("an order for this dead letter was given before: see Actions, or try again")
+        else:
+            self._action = accepted.action.id if accepted is not None else ""
+            self._outcome.set_text("Putting the record back …")
+        finally:
+            self._put.enable()
+
+    def _follow_action(self) -> None:
+        """Show what has come of the order."""
+        action = self._visit.desk.action(self._action) if self._action else None
+        if action is not None and action.ended_ms is not None:
+            self._action, self._key = "", uuid.uuid4().hex
+            self._outcome.set_text(f"{action.state}: {action.text}")
 
     def _find(self, key: Any) -> DeadLetter | None:
         letters = [] if self._page is None else self._page.letters

@@ -96,7 +96,7 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
         drain = {"kind": "drain", "site": "process", "instance": "one", "epochs": epochs(control, app)}
         done = control.outcome(app.name, control.order(app.name, drain)["id"])
         assert (done["state"], done["text"]) == ("done", "one serves no unit")
-        assert served(control, app) == {"one": [], "two": [0, 1, 2]}
+        wait_until(lambda: served(control, app) == {"one": [], "two": [0, 1, 2]}, "the other serves all units")
         # Another order rests on an assignment that has been replaced by the drain.
         with pytest.raises(urllib.error.HTTPError) as refused:
             control.order(app.name, drain | {"undo": True})

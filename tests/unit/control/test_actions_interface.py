@@ -15,6 +15,7 @@ from tests.unit.control.served import Served
 
 ACTIONS: Final = "/api/v1/applications/lsb/actions"
 MOVE: Final = {"kind": "move", "to": "spark", "epochs": {"process": 3}}
+PUT_BACK: Final = {"kind": "putback", "letters": [[0, 1]], "value": "a secret"}
 WATERMARK: Final = {"kind": "watermark", "time": 5, "thing": "R0815"}
 
 
@@ -75,6 +76,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_key(served: Served) -> None:
         ("vera", WATERMARK, 403),
         ("vera", {"kind": "nonsense"}, 403),
         ("otto", WATERMARK, 403),
+        ("otto", PUT_BACK, 403),
         ("ada", WATERMARK, 202),
         ("ada", MOVE, 202),
     ],
@@ -116,6 +118,15 @@ def test_what_cannot_be_accepted_is_refused_with_a_reason(
     assert (response.status_code, reason in response.json()["detail"]) == (status, True), response.text
     assert response.headers["Content-Type"] == "application/problem+json"
     assert served.desks["lsb"].actions() == []
+
+
+def test_nobody_is_shown_the_contents_that_somebody_has_corrected(served: Served) -> None:
+    action = order(served, "ada", PUT_BACK).json()
+    client = served.client("vera-token")
+    for response in (client.get(ACTIONS), client.get(f"{ACTIONS}/{action['id']}")):
+        assert response.status_code == 200
+        assert "secret" not in response.text
+        assert "(8 characters)" in response.text
 
 
 def test_a_refused_order_is_listed(served: Served) -> None:

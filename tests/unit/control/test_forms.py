@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.actions.orders import Drain, Move, Order, ReleaseSilent, Scale
+from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused
 from control.page.forms import DRAIN, MOVE, RELEASE, SCALE, UNDO, describe, order_of, units_of
 from tests.unit.control.audited import facts_of
@@ -58,6 +58,11 @@ from tests.unit.control.audited import facts_of
 def test_a_form_becomes_an_order(kind: str, fields: dict[str, Any], order: Order, words: str) -> None:
     assert order_of(kind, fields, facts_of()) == order
     assert describe(order) == words
+
+
+def test_an_order_to_put_records_back_is_described_without_their_contents() -> None:
+    order = PutBackLetters(letters=[(3, 17), (0, 4)], value="a secret")
+    assert describe(order) == "put back the records of dead letters 3/17, 0/4"
 
 
 def test_a_move_rests_on_the_assignments_of_the_sites_that_its_units_leave() -> None:
