@@ -13,17 +13,17 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
 from control.access.form import form_routes
+from control.actions.dead_letter_contents import DeadLetterContents
 from control.actions.history import Action
-from control.actions.letter_contents import DeadLetterContents
 from control.actions.orders import Order
 from control.api.actions import Actions, Plan, action_routes
 from control.api.applications import ApplicationStatus, application_routes
-from control.api.letters import letter_routes
+from control.api.dead_letters import letter_routes
 from control.api.lookup import lookup_routes
 from control.api.metrics import Metrics
 from control.api.schema import describe_with
 from control.api.session import Identity, session_routes
-from control.facts.letters import DeadLetterPage
+from control.facts.dead_letters import DeadLetterPage
 from control.facts.lookup.keys import Keys
 from control.facts.lookup.records import ThingRecords
 from control.facts.overview import Overview

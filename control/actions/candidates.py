@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.wire.records import Unreadable, Watermark, decode_data
-from control.facts.letters import describe, whole_value
+from control.facts.dead_letters import describe, whole_value
 from joiner.runtime.task.decode import Keys, Messages, TopicDecoder
 
 if TYPE_CHECKING:

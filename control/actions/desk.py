@@ -20,7 +20,7 @@ from broker.settings import SettingsError
 from control.actions.audit import Asked, Refused
 from control.actions.audit_log import AuditLog
 from control.actions.history import ACTIONS_MAX, Action, History, Refusal
-from control.actions.orders import Move, Order, PutBackLetters, ReleaseSilent
+from control.actions.orders import Move, Order, PutRecordsBack, ReleaseSilent
 from control.actions.plan import OrderRefused, plan
 from control.actions.reinjection import PutBackError, put_back
 from control.actions.tasks import Tasks
@@ -130,11 +130,11 @@ class Desk:
         Raises `OrderRefused`.
         """
         would = self.plan(order)
-        if isinstance(order, PutBackLetters):
+        if isinstance(order, PutRecordsBack):
             value = None if order.value is None else order.value.encode()
             settings = self._watcher.settings
             try:
-                outcomes = put_back(settings, order.letters, by, value, again=order.again, dry_run=True)
+                outcomes = put_back(settings, order.dead_letters, by, value, again=order.again, dry_run=True)
             except PutBackError as error:
                 raise OrderRefused(str(error)) from error
             would += [
@@ -175,7 +175,7 @@ class Desk:
                 raise OrderRefused("an action on the same target is running: wait until it has ended")
         except OrderRefused as refused:
             _log.info("an order of %s is refused: %s", by, refused)
-            shown = msgspec.structs.replace(order, value=None) if isinstance(order, PutBackLetters) else order
+            shown = msgspec.structs.replace(order, value=None) if isinstance(order, PutRecordsBack) else order
             self._note_refusal(Refused(by=by, order=shown, why=str(refused)[:_WHY_LENGTH_MAX]))
             raise
 
@@ -261,4 +261,4 @@ def _target(order: Order) -> object:
     """Return what an order changes, so that two orders that contradict each other do not run at the same time."""
     if isinstance(order, Move):
         return Move
-    return order if isinstance(order, ReleaseSilent | PutBackLetters) else (type(order), order.site, order.instance)
+    return order if isinstance(order, ReleaseSilent | PutRecordsBack) else (type(order), order.site, order.instance)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from control.actions.audit import Asked, Doubted, Ended, Record, Refused, Reported
-from control.actions.orders import Order, PutBackLetters
+from control.actions.orders import Order, PutRecordsBack
 
 ACTIONS_MAX: Final = 1_000
 """How many actions and idempotency keys are remembered. Older ones are forgotten, except those that are running."""
@@ -46,7 +46,7 @@ class Action(msgspec.Struct, frozen=True):
 def without_contents(action: Action) -> Action:
     """Return an action without the contents of records, which not all users may see."""
     order = action.order
-    if not isinstance(order, PutBackLetters) or order.value is None:
+    if not isinstance(order, PutRecordsBack) or order.value is None:
         return action
     hidden = msgspec.structs.replace(order, value=f"({len(order.value):,} characters)")
     return msgspec.structs.replace(action, order=hidden)

@@ -12,12 +12,12 @@ from control.roles import Role
 from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN
 
 UNITS_MAX: Final = 1_000
-LETTERS_MAX: Final = 100
+DEAD_LETTERS_MAX: Final = 100
 
 Unit = Annotated[int, Meta(ge=0, lt=UNITS_MAX, description="The number of a unit.")]
 Site = Annotated[str, Meta(pattern=SITE_PATTERN, description="The name of a site.")]
 Instance = Annotated[str, Meta(min_length=1, max_length=200, description="The name of an instance.")]
-Letter = tuple[Annotated[int, Meta(ge=0, lt=100_000)], Annotated[int, Meta(ge=0, le=2**62)]]
+DeadLetterPlace = tuple[Annotated[int, Meta(ge=0, lt=100_000)], Annotated[int, Meta(ge=0, le=2**62)]]
 Timeout = Annotated[float, Meta(ge=1, le=600, description="How long to wait for the outcome, in seconds.")]
 Epochs = Annotated[
     dict[Annotated[str, Meta(max_length=32)], Annotated[int, Meta(ge=0, le=2**53)]],
@@ -81,21 +81,21 @@ class ReleaseSilent(_Order, frozen=True, kw_only=True, tag="watermark"):
     topic: Annotated[str, Meta(max_length=249)] | None = None
 
 
-class PutBackLetters(_Order, frozen=True, kw_only=True, tag="putback"):
+class PutRecordsBack(_Order, frozen=True, kw_only=True, tag="putback"):
     """Put the records of dead letters back into the partitions from which they came.
 
-    ``letters``: the partition and the offset of each dead letter. ``value``: a corrected value, for exactly one.
+    ``dead_letters``: the partition and the offset of each dead letter. ``value``: a corrected value, for exactly one.
     ``again``: also put back what was put back before.
     """
 
     role: ClassVar[Role] = Role.ADMIN
 
-    letters: Annotated[list[Letter], Meta(min_length=1, max_length=LETTERS_MAX)]
+    dead_letters: Annotated[list[DeadLetterPlace], Meta(min_length=1, max_length=DEAD_LETTERS_MAX)]
     value: Annotated[str, Meta(max_length=RECORD_BYTES_MAX)] | None = None
     again: bool = False
 
 
-Order = Move | Drain | Scale | ReleaseSilent | PutBackLetters
+Order = Move | Drain | Scale | ReleaseSilent | PutRecordsBack
 
 _decoder: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)
 

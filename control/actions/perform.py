@@ -10,7 +10,7 @@ import joiner.runtime.control as control_records
 from broker.kafka.topics import TopicError, topic_facts
 from broker.wire.records import encode as encode_message
 from control.actions.audit import DONE, FAILED, WITHDRAWN
-from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
+from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused, plan_watermark, progress, units_to_move
 from control.actions.reinjection import PutBackError, put_back
 from joiner.cli.move import carry_out
@@ -70,7 +70,7 @@ def perform(order: Order, means: Means) -> Outcome:
                 outcome = _move(order, means)
             case ReleaseSilent():
                 outcome = _write_watermark(order, means)
-            case PutBackLetters():
+            case PutRecordsBack():
                 outcome = _put_back(order, means)
             case Drain(site=site, instance=instance):
                 record = control_records.Drain(site=site, instance=instance, drained=not order.undo)
@@ -149,10 +149,10 @@ def _write_watermark(order: ReleaseSilent, means: Means) -> Outcome:
     )
 
 
-def _put_back(order: PutBackLetters, means: Means) -> Outcome:
+def _put_back(order: PutRecordsBack, means: Means) -> Outcome:
     value = None if order.value is None else order.value.encode()
     settings = means.watcher.settings
-    outcomes = put_back(settings, order.letters, means.by, value, again=order.again, clock=means.clock)
+    outcomes = put_back(settings, order.dead_letters, means.by, value, again=order.again, clock=means.clock)
     done = sum(one.is_done for one in outcomes)
     reasons = [f"{one.partition}/{one.offset}: {one.reason}" for one in outcomes if not one.is_done]
     places = sorted({f"{one.to_topic} [{one.to_partition}]" for one in outcomes if one.is_done})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.partitioner import partition_of
 from broker.times import iso_text, parse_time
 from broker.wire.records import Watermark
-from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
+from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
 from joiner.runtime.membership.presence import NOBODY
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class WatermarkPlan(NamedTuple):
 def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> list[str]:
     """Return in sentences what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
     status = _status_of(facts)
-    if isinstance(order, PutBackLetters):
+    if isinstance(order, PutRecordsBack):
         return _put_back_sentences(order)
     if isinstance(order, ReleaseSilent):
         return _watermark_sentences(plan_watermark(order, settings, now_ns), settings)
@@ -144,10 +144,10 @@ def _watermark_sentences(planned: WatermarkPlan, settings: JoinerSettings) -> li
     ]
 
 
-def _put_back_sentences(order: PutBackLetters) -> list[str]:
-    if order.value is not None and len(order.letters) > 1:
+def _put_back_sentences(order: PutRecordsBack) -> list[str]:
+    if order.value is not None and len(order.dead_letters) > 1:
         raise OrderRefused("a corrected value is for one dead letter only: put back one at a time")
-    letters = ", ".join(f"{partition}/{offset}" for partition, offset in order.letters)
+    letters = ", ".join(f"{partition}/{offset}" for partition, offset in order.dead_letters)
     value = "with a corrected value" if order.value is not None else "unchanged"
     twice = "even if it was put back before" if order.again else "unless it was put back before"
     return [

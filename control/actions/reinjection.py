@@ -29,7 +29,7 @@ from broker.kafka.topics import TopicError, ensure_topics, topic_facts
 from broker.settings import SettingsError
 from control.actions.audit import LaterFormat, PutBack, audit_topic, audit_topic_spec, decode_put_back, encode
 from control.actions.candidates import Candidate, candidate_of
-from control.facts.letter_reading import LetterGone, read_message
+from control.facts.dead_letter_reading import LetterGone, read_message
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import (
     describe,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from control.actions.audit import DONE, FAILED, INTERRUPTED, WITHDRAWN, Doubted, Ended, Reported
-from control.actions.orders import PutBackLetters, ReleaseSilent
+from control.actions.orders import PutRecordsBack, ReleaseSilent
 from control.actions.perform import Means, perform
 from control.actions.plan import progress
 
@@ -166,7 +166,7 @@ class Tasks:
         if isinstance(action.order, ReleaseSilent):
             text = f"{why}; the watermark may have been written, and writing it again is harmless"
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
-        if isinstance(action.order, PutBackLetters):
+        if isinstance(action.order, PutRecordsBack):
             text = f"{why}; the records may have been put back, and putting them back again is refused if they were"
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
         found = progress(action.order, self._watcher.facts)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from control.facts.dead_letter_reading import LetterReading
+from control.facts.dead_letters import DeadLetterIndex
 from control.facts.flow.endpoints import Endpoints
-from control.facts.letter_reading import LetterReading
-from control.facts.letters import DeadLetterIndex
 from control.facts.lookup.lookup import Lookup
 from control.facts.reading import Facts, Reading
 from control.facts.retrying import RetryingThread

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from control.actions.orders import UNITS_MAX, Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
+from control.actions.orders import UNITS_MAX, Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def describe(order: Order) -> str:
             return f"{'end the drain of' if order.undo else 'drain'} {instance} at {site}"
         case Scale(site=site, instance=instance, processes=processes):
             return f"run {processes} worker processes under {instance} at {site}"
-        case PutBackLetters(letters=letters):
-            names = ", ".join(f"{partition}/{offset}" for partition, offset in letters)
+        case PutRecordsBack(dead_letters=places):
+            names = ", ".join(f"{partition}/{offset}" for partition, offset in places)
             return f"put back the records of dead letters {names}"
         case ReleaseSilent(time=time, thing=thing, quantity=quantity):
             of = [f"thing {thing}"] if thing is not None else []

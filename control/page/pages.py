@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from control.page.actions import ActionsSection
+from control.page.dead_letters import LetterSection
 from control.page.frame import Place
 from control.page.join import JoinSection
-from control.page.letters import LetterSection
 from control.page.overview import OverviewSection
 from control.page.topology import TopologySection
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.partitioner import partition_of
 from broker.wire.records import Record, Unreadable, decode_data, encode, reject
 from control.actions.candidates import Candidate, candidate_of
-from control.facts.letters import DeadLetterIndex, describe
+from control.facts.dead_letters import DeadLetterIndex, describe
 from tests.unit.control.letters_made import NOW_MS, letter_text, message
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings
 

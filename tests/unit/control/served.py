@@ -12,8 +12,8 @@ from control.access.guard import Guard
 from control.access.login import Login
 from control.access.users import User
 from control.app import make_app
+from control.facts.dead_letters import DeadLetterIndex
 from control.facts.flow.endpoints import Endpoints
-from control.facts.letters import DeadLetterIndex
 from control.facts.lookup.keys import Awaited, Key, Keys, Selection, StreamOfKey, UnitRead
 from control.facts.lookup.one_at_a_time import Unavailable
 from control.facts.lookup.pairs import Pair

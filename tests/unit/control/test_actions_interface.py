@@ -15,7 +15,7 @@ from tests.unit.control.served import Served
 
 ACTIONS: Final = "/api/v1/applications/lsb/actions"
 MOVE: Final = {"kind": "move", "to": "spark", "epochs": {"process": 3}}
-PUT_BACK: Final = {"kind": "putback", "letters": [[0, 1]], "value": "a secret"}
+PUT_BACK: Final = {"kind": "putback", "dead_letters": [[0, 1]], "value": "a secret"}
 WATERMARK: Final = {"kind": "watermark", "time": 5, "thing": "R0815"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale
+from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused
 from control.page.forms import DRAIN, MOVE, RELEASE, SCALE, UNDO, describe, order_of, units_of
 from tests.unit.control.audited import facts_of
@@ -61,7 +61,7 @@ def test_a_form_becomes_an_order(kind: str, fields: dict[str, Any], order: Order
 
 
 def test_an_order_to_put_records_back_is_described_without_their_contents() -> None:
-    order = PutBackLetters(letters=[(3, 17), (0, 4)], value="a secret")
+    order = PutRecordsBack(dead_letters=[(3, 17), (0, 4)], value="a secret")
     assert describe(order) == "put back the records of dead letters 3/17, 0/4"
 
 

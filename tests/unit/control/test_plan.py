@@ -9,7 +9,7 @@ import pytest
 
 from broker.partitioner import partition_of
 from broker.wire.records import Watermark
-from control.actions.orders import Drain, Move, Order, PutBackLetters, ReleaseSilent, Scale, decode_order
+from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale, decode_order
 from control.actions.plan import OrderRefused, plan, plan_watermark, progress, units_to_move
 from control.facts.reading import Facts
 from tests.unit.control.audited import facts_of, settings_of
@@ -175,10 +175,10 @@ def test_the_plan_of_a_watermark_names_time_place_and_consequence() -> None:
 
 
 def test_a_corrected_value_is_for_one_dead_letter_only() -> None:
-    assert "dead letters 0/1, 1/2 to the partitions" in would(PutBackLetters(letters=[(0, 1), (1, 2)]))
-    assert "with a corrected value, unless" in would(PutBackLetters(letters=[(0, 1)], value="{}"))
+    assert "dead letters 0/1, 1/2 to the partitions" in would(PutRecordsBack(dead_letters=[(0, 1), (1, 2)]))
+    assert "with a corrected value, unless" in would(PutRecordsBack(dead_letters=[(0, 1)], value="{}"))
     with pytest.raises(OrderRefused, match="for one dead letter only"):
-        would(PutBackLetters(letters=[(0, 1), (1, 2)], value="{}"))
+        would(PutRecordsBack(dead_letters=[(0, 1), (1, 2)], value="{}"))
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_a_corrected_value_is_for_one_dead_letter_only() -> None:
         b'{"kind":"scale","site":"process","instance":"host","processes":0,"epochs":{}}',
         b'{"kind":"watermark","time":1.5}',
         b'{"kind":"watermark","time":1,"thing":""}',
-        b'{"kind":"putback","letters":[]}',
-        b'{"kind":"putback","letters":[[0,-1]]}',
-        b'{"kind":"putback","letters":[[0]]}',
+        b'{"kind":"putback","dead_letters":[]}',
+        b'{"kind":"putback","dead_letters":[[0,-1]]}',
+        b'{"kind":"putback","dead_letters":[[0]]}',
         b"[" * 50_000,
     ],
 )

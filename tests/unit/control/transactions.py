@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from broker.kafka.topics import TopicFacts
 from control.actions import reinjection
 from control.actions.audit import audit_topic
-from control.facts.letter_reading import LetterGone
+from control.facts.dead_letter_reading import LetterGone
 from joiner.runtime.settings import JoinerSettings
 from tests.unit.control.letters_made import message
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from control.access.permission import user_with_role
-from control.actions.letter_contents import DeadLetterContents, contents_of
+from control.actions.dead_letter_contents import DeadLetterContents, contents_of
 from control.api.applications import Name, watcher_of
 from control.api.schema import answer, json_response
-from control.facts.letters import PAGE_MAX, DeadLetterPage
+from control.facts.dead_letters import PAGE_MAX, DeadLetterPage
 from control.roles import Role
 
 if TYPE_CHECKING:

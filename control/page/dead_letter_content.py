@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from control.actions.letter_contents import DeadLetterContents
-from control.facts.letters import LETTERS_MAX, DeadLetter, DeadLetterPage, ReasonCount
+from control.actions.dead_letter_contents import DeadLetterContents
+from control.facts.dead_letters import LETTERS_MAX, DeadLetter, DeadLetterPage, ReasonCount
 from control.page.content import Row, moment
 
 LETTER_COLUMNS: Final = ("time (UTC)", "source", "reason", "from", "bytes", "put back", "show")

@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from broker.settings import SettingsError
 from broker.stack.child import wait_until
-from control.actions import letter_contents
-from control.actions.letter_contents import DeadLetterContents
-from control.facts.letter_reading import LetterGone
-from control.facts.letters import DeadLetterPage, describe
+from control.actions import dead_letter_contents as letter_contents
+from control.actions.dead_letter_contents import DeadLetterContents
+from control.facts.dead_letter_reading import LetterGone
+from control.facts.dead_letters import DeadLetterPage, describe
 from tests.unit.control.letters_made import NOW_MS, letter_text, message, record_text
 from tests.unit.control.served import Served
 from tests.unit.joiner.runtime.joiner_inputs import thing_of

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker.kafka.topics import TopicFacts, topic_facts
-from control.facts.letters import LETTERS_MAX, DeadLetter, DeadLetterIndex, describe
+from control.facts.dead_letters import LETTERS_MAX, DeadLetter, DeadLetterIndex, describe
 from joiner.runtime.kafka.clients import EOF_CODE, is_passing, make_admin, make_consumer, timed_out
 
 if TYPE_CHECKING:

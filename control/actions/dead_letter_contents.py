@@ -14,8 +14,8 @@ from confluent_kafka import KafkaException
 from broker.settings import SettingsError
 from broker.wire.records import reject
 from control.actions.candidates import candidate_of
-from control.facts.letter_reading import LetterGone, read_message
-from control.facts.letters import DeadLetter, describe, whole_value
+from control.facts.dead_letter_reading import LetterGone, read_message
+from control.facts.dead_letters import DeadLetter, describe, whole_value
 from control.problem import Problem
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import describe as cause_of

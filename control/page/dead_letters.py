@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nicegui import run, ui
 
+from control.actions.dead_letter_contents import contents_of
 from control.actions.desk import KeyReused, NotAccepted
-from control.actions.letter_contents import contents_of
-from control.actions.orders import PutBackLetters
+from control.actions.orders import PutRecordsBack
 from control.actions.plan import OrderRefused
-from control.page import letter_content as content
+from control.page import dead_letter_content as content
 from control.page.frame import Visit, list_in, table_of
 from control.problem import Problem
 from control.roles import Role
@@ -20,8 +20,8 @@ from control.roles import Role
 if TYPE_CHECKING:
     from nicegui.events import GenericEventArguments
 
-    from control.actions.letter_contents import DeadLetterContents
-    from control.facts.letters import DeadLetter, DeadLetterPage
+    from control.actions.dead_letter_contents import DeadLetterContents
+    from control.facts.dead_letters import DeadLetter, DeadLetterPage
 
 _PAGE: Final = 50
 _TEXT_MAX: Final = 300
@@ -180,7 +180,7 @@ class LetterSection:
             return
         value = str(self._contents.value or "")
         corrected = None if value == self._original else value
-        order = PutBackLetters(letters=[(letter.partition, letter.offset)], value=corrected)
+        order = PutRecordsBack(dead_letters=[(letter.partition, letter.offset)], value=corrected)
         self._put.disable()
         try:
             accepted = await run.io_bound(self._visit.desk.accept, order, self._key, user.name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from control.actions.letter_contents import DeadLetterContents
-from control.facts.letters import LETTERS_MAX, DeadLetterIndex, describe
-from control.page import letter_content as content
+from control.actions.dead_letter_contents import DeadLetterContents
+from control.facts.dead_letters import LETTERS_MAX, DeadLetterIndex, describe
+from control.page import dead_letter_content as content
 from tests.unit.control.letters_made import NOW_MS, letter_text
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 

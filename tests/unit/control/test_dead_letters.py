@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from broker.wire.records import REJECTED_BYTES_MAX, decode_rejected, encode, reject
-from control.facts import letters as module
-from control.facts.letters import DeadLetterIndex, Origin, describe, refusal_of, whole_value
+from control.facts import dead_letters as module
+from control.facts.dead_letters import DeadLetterIndex, Origin, describe, refusal_of, whole_value
 from tests.unit.control.letters_made import letter_text, record_text
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 

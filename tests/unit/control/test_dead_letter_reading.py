@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka.topics import TopicFacts
-from control.facts import letter_reading, letters
-from control.facts.letter_reading import LetterGone, LetterReading, read_message
-from control.facts.letters import DeadLetterIndex
+from control.facts import dead_letter_reading as letter_reading
+from control.facts import dead_letters as letters
+from control.facts.dead_letter_reading import LetterGone, LetterReading, read_message
+from control.facts.dead_letters import DeadLetterIndex
 from joiner.runtime.kafka.clients import EOF_CODE
 from tests.manual_clock import ManualClock
 from tests.unit.control.letters_made import letter_text
