@@ -32,6 +32,8 @@ DEADLINE_S: Final = 60.0
 STOP_S: Final = 5.0
 """How long a service may take to stop after a signal."""
 
+_MOMENT_S: Final = 1.0
+
 
 class Stored(NamedTuple):
     """A record of a topic."""
@@ -64,7 +66,8 @@ def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTE
     # A signal that arrives while Python is still importing would end the process at once.
     wait_until(lambda: handles(process, number), "the service handles signals")
     process.send_signal(number)
-    return process.wait(deadline_s)
+    # A service that does not end by itself exits by force at its deadline, and is seen to have ended a moment later.
+    return process.wait(deadline_s + _MOMENT_S)
 
 
 def handles(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
