@@ -88,13 +88,13 @@ def test_an_operator_moves_units_and_drains_an_instance(
         choose(page, "Order", "Drain an instance")
         choose(page, "Instance", "process two")
         page.get_by_role("button", name="Check").click()
-        expect(page.get_by_role("dialog")).to_contain_text("It keeps running without units.", timeout=SEEN_MS)
+        expect(page.get_by_role("dialog")).to_contain_text("two keeps running without units.", timeout=SEEN_MS)
         assert visitor.faults() == []
         visitor.picture("actions-dialog")
         # Whoever thinks better of it changes nothing.
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_role("dialog")).to_have_count(0)
-        confirm(page, "of two to blue")
+        confirm(page, "two keeps running without units.")
         row(page, "drain two at process", "done")
         assert (visitor.elsewhere, visitor.errors) == ([], [])
         visitor.context.close()
