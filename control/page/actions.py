@@ -123,8 +123,8 @@ class ActionsSection:
             for sentence in would:
                 ui.label(sentence)
             with ui.row():
-                ui.button("Do it", on_click=lambda: dialog.submit(_YES)).props("unelevated")
-                ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat")
+                ui.button("Do it", on_click=lambda: dialog.submit(_YES), color=None).props("outline no-caps")
+                ui.button("Cancel", on_click=lambda: dialog.submit(None), color=None).props("outline no-caps")
         answer = await dialog
         if not dialog.is_deleted:
             dialog.delete()

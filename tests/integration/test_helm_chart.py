@@ -312,7 +312,7 @@ def test_prometheus_finds_the_pods_under_the_names_that_the_alerts_use(helm: Hel
         *values_of("secure"),
         *(
             "--set",
-            "metrics.serviceMonitor.enabled=true,control.api.metricsToken.name=token,control.tls.authorityKey=ca.crt",
+            "metrics.serviceMonitor.enabled=true,control.metricsToken.name=token,control.tls.authorityKey=ca.crt",
         ),
     )
     (control,) = [
