@@ -90,7 +90,9 @@ class Watcher:
 
     def join(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until reading has stopped."""
+        until_s = self._clock.monotonic_s() + wait_s
         self._thread.join(wait_s)
+        self.lookup.join(max(0.0, until_s - self._clock.monotonic_s()))
 
     def _run(self) -> None:
         wait_s = _RETRY_S

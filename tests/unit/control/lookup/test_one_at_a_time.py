@@ -177,6 +177,7 @@ def test_an_end_of_the_service_ends_what_is_read_and_what_waits(readings: OneAtA
     for future in (first, second):
         with pytest.raises(Unavailable):
             future.result(WAIT_S)
+    readings.join(WAIT_S)
     assert over.is_set()
     assert work.begun == []
     with pytest.raises(Unavailable):
