@@ -99,6 +99,7 @@ class Watcher:
         until_s = self._clock.monotonic_s() + wait_s
         for thread in self._threads:
             thread.join(max(0.0, until_s - self._clock.monotonic_s()))
+        self.lookup.join(max(0.0, until_s - self._clock.monotonic_s()))
 
     def _read(self, stop: threading.Event, note_success: Callable[[], None]) -> None:
         with closing(Reading(self.settings, self._clock, self._timeline, self.endpoints.sink)) as reading:

@@ -22,6 +22,8 @@ from joiner.operators import JoinSettings
 if TYPE_CHECKING:
     from nicegui.events import ValueChangeEventArguments
 
+    from control.facts.lookup.records import ThingRecords
+
 _PERIOD_S: Final = 3.0
 _KEYS_SHOWN: Final = 50
 _RECORDS_SHOWN: Final = 100
@@ -108,6 +110,9 @@ class JoinSection:
 
     async def _read(self) -> None:
         troubles: list[str] = []
+        if self._visit.refusal(Role.OPERATOR):
+            # Even if nothing can be read: the user may have had the role until now.
+            self._show_contents(None)
         try:
             await self._show_keys(self._operator)
             await self._show_records(self._operator)
@@ -147,9 +152,14 @@ class JoinSection:
             note = "Nothing is held for any thing. Enter the name of a thing to see its last records."
         else:
             found = await self._lookup.records(join, chosen, _RECORDS_SHOWN)
+            if self._visit.refusal(Role.OPERATOR):
+                return
         if self._is_outdated(operator) or chosen != self._chosen:
             return
         list_in(self._notes, [note] if note else [], "")
+        self._show_contents(found)
+
+    def _show_contents(self, found: ThingRecords | None) -> None:
         self._contents.set_visibility(found is not None)
         self._summary.set_text("" if found is None else join_content.summary(found))
         self._pairs.rows = [] if found is None else join_content.pair_rows(found)

@@ -320,7 +320,7 @@ def test_an_operator_sees_the_pairs_of_a_thing(app: Application, control: Contro
 @needs_browser
 @pytest.mark.slow
 def test_the_plot_follows_what_arrives_and_what_is_chosen(
-    app: Application, control: ControlService, browser: Browser
+    app: Application, control: ControlService, browser: Browser, tmp_path: Path
 ) -> None:
     first, second = things_over_all_units(2)
     app.create_topics()
@@ -357,6 +357,12 @@ def test_the_plot_follows_what_arrives_and_what_is_chosen(
     expect(page.get_by_text(sentence.format(second, 15, 15, 29))).to_have_count(0)
     page.evaluate(SET_VISIBILITY, "visible")
     expect(page.get_by_text(sentence.format(second, 15, 15, 29))).to_be_visible(timeout=SEEN_MS)
+    # Whoever loses the role loses the contents, without loading the page again.
+    users = tmp_path / "users"
+    users.write_text(users.read_text().replace("otto:operator:", "otto:viewer:"))
+    expect(page.get_by_text("this needs the role operator, and otto is viewer")).to_be_visible(timeout=SEEN_MS)
+    expect(page.get_by_text("pairs between them.")).to_have_count(0)
+    expect(page.get_by_role("row").filter(has_text="0.20944")).to_have_count(0)
     assert (visitor.elsewhere, visitor.errors) == ([], [])
     assert joiner.stop() == 0
 

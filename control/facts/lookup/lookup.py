@@ -52,6 +52,10 @@ class Lookup:
         """Let the reading in progress end soon."""
         self._readings.stop()
 
+    def join(self, wait_s: float) -> None:
+        """Wait up to ``wait_s`` seconds until the reading in progress has ended."""
+        self._readings.join(wait_s)
+
     def _frontiers(self, subject: Subject) -> Frontiers | None:
         """Return the frontiers of a thing, if the keys of its unit were read lately."""
         for unit in (None, subject.unit):

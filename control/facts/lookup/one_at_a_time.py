@@ -149,6 +149,13 @@ class OneAtATime:
         with self._changed:
             self._changed.notify()
 
+    def join(self, wait_s: float) -> None:
+        """Wait up to ``wait_s`` seconds until the reading in progress has ended."""
+        with self._changed:
+            thread = self._thread
+        if thread is not None:
+            thread.join(wait_s)
+
     def _known(self, key: Hashable) -> tuple[float, Any] | None:
         found = self._kept.get(key)
         return found if found is not None and self._clock.monotonic_s() < found[0] else None

@@ -171,13 +171,15 @@ def test_frontiers_are_lines_where_they_are_known() -> None:
         assert not series.get("markLine", {}).get("data")
 
 
-@pytest.mark.parametrize("values", [(-1.7e308, 1.7e308, 0.0), (5e-324, 0.0), (1.0, 1.0), (3.0,), ()])
+@pytest.mark.parametrize("values", [(-1.7e308, 1.7e308, 0.0), (1e-300, 0.0), (1.0, 1.0), (3.0,), ()])
 def test_any_values_fit_into_the_chart(values: tuple[float, ...]) -> None:
     left = StreamRecords("speed", "t", shown(*values), WHOLE)
     options = join_content.plot(found_of(left=left, pairs=[]))
     heights = [one[1] for one in options["series"][2]["data"]]
     assert len(heights) == len(values)
     assert all(0.6 - 1e-9 <= height <= 1.0 + 1e-9 for height in heights)
+    if len({*values}) > 1:
+        assert (min(heights), max(heights)) == (0.6, 1.0)
     json.dumps(options, allow_nan=False)
 
 

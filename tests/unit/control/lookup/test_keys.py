@@ -10,7 +10,17 @@ from control.facts.lookup import keys
 from control.facts.lookup.keys import Awaited, KeysRead, Selection, StreamOfKey, UnitRead, add_keys
 from joiner.runtime.settings import JoinerSettings
 from joiner.runtime.task.unit import Unit
-from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, Message, apply, make_settings, record
+from tests.unit.joiner.runtime.joiner_inputs import (
+    BASE_MS,
+    DATA,
+    GAP,
+    POWER,
+    Message,
+    apply,
+    make_settings,
+    message,
+    record,
+)
 
 MS = 1_000_000
 SETTINGS = make_settings(POWER, GAP)
@@ -79,6 +89,12 @@ def test_of_several_streams_that_are_waited_for_the_silent_one_comes_first_and_t
 def test_a_thing_without_a_part_in_a_join_is_none_of_its_keys() -> None:
     found = read([record(0, "torque", BASE_MS, 1.0, "a"), record(1, "command", BASE_MS, 1.0, "b")])
     assert [(key.thing, key.operator) for key in found.keys] == [("a", "power"), ("b", "gap")]
+
+
+def test_a_thing_for_which_nothing_is_held_is_found_by_its_frontier() -> None:
+    sent = [*speeds(b=1), message(1, {"mark": BASE_MS, "quantity": "torque", "thing": "a"})]
+    found = [(key.thing, key.held) for key in read(sent).keys if key.operator == "power"]
+    assert found == [("b", 1), ("a", 0)]
 
 
 def test_a_thing_is_found_by_a_part_of_its_name_in_any_case() -> None:
