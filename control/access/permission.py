@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 def user_with_role(connection: HTTPConnection, role: Role) -> User:
     """Return the user of a request that has passed the `Guard`. Raises `Problem` if the role is not enough."""
     user: User = connection.state.user
-    if user.role < role:
-        raise Problem(
-            HTTPStatus.FORBIDDEN,
-            f"this needs the role {role.name.lower()}, and {user.name} is {user.role.name.lower()}",
-        )
+    if refusal := refusal_of(user, role):
+        raise Problem(HTTPStatus.FORBIDDEN, refusal)
     return user
+
+
+def refusal_of(user: User, role: Role) -> str:
+    """Return why a user may not do what needs a role, or an empty string."""
+    if user.role >= role:
+        return ""
+    return f"this needs the role {role.name.lower()}, and {user.name} is {user.role.name.lower()}"

@@ -24,6 +24,7 @@ from control.actions.orders import Move, Order, PutRecordsBack, ReleaseSilent
 from control.actions.plan import OrderRefused, plan
 from control.actions.reinjection import PutBackError, put_back
 from control.actions.tasks import Tasks
+from control.facts.retrying import DEFECT
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ _AGREE_S: Final = 10.0
 _REFUSED_S: Final = 1.0
 """At most one refusal is recorded in this time, so that nobody can fill the audit topic with them."""
 _WHY_LENGTH_MAX: Final = 1_000
-
-_DEFECT: Final = "an error in this program; whoever runs it finds the cause in its log"
 
 _log = logging.getLogger(__name__)
 
@@ -226,9 +225,9 @@ class Desk:
             except (KafkaException, TopicError, SettingsError) as error:
                 self._fail(describe(error))
             except Exception:  # noqa: BLE001 - without this thread, no order could be accepted any more
-                if self._trouble != _DEFECT:
+                if self._trouble != DEFECT:
                     _log.exception("the audit topic of %s cannot be read", self._watcher.settings.application.name)
-                self._fail(_DEFECT)
+                self._fail(DEFECT)
         self._log.close(1.0)
 
     def _fail(self, why: str) -> None:

@@ -114,7 +114,7 @@ def plan_watermark(order: ReleaseSilent, settings: JoinerSettings, now_ns: int) 
     topic = settings.topics.data if order.topic is None else order.topic
     if topic not in settings.input_topics:
         raise OrderRefused(f"{topic} is not an input topic; these are: {', '.join(settings.input_topics)}")
-    quantities = _quantities(settings, topic)
+    quantities = quantities_of(settings, topic)
     if order.quantity is not None and not {order.quantity, None} & quantities:
         known = ", ".join(sorted(filter(None, quantities)))
         raise OrderRefused(f"nothing reads the quantity {order.quantity} of {topic}; known are: {known}")
@@ -177,8 +177,7 @@ def _check_epochs(epochs: dict[str, int], status: Status) -> None:
 def _plan_drain(order: Drain, status: Status) -> list[str]:
     serves = _members(order.site, status)
     if order.undo:
-        assignment = status.assignments.get(order.site)
-        if assignment is None or order.instance not in assignment.drained:
+        if order.instance not in _drained_at(order.site, status):
             raise OrderRefused(f"{order.instance} is not drained")
         return [f"Let {order.instance} have units again."]
     if order.instance not in serves:
@@ -256,10 +255,10 @@ def _site_of(status: Status, unit: int) -> str:
     return "" if found is None or found.state == NOBODY else found.site
 
 
-def _quantities(settings: JoinerSettings, topic: str) -> set[str | None]:
-    """Return the quantities that joins and aligns read from a topic; None: any."""
+def quantities_of(settings: JoinerSettings, topic: str | None = None) -> set[str | None]:
+    """Return the quantities that joins and aligns read from a topic, or from all; None among them: any quantity."""
     streams = [settings.stream(stream) for operator in settings.operators for stream in operator.streams.values()]
-    return {stream["quantity"] for stream in streams if stream["topic"] == topic}
+    return {stream["quantity"] for stream in streams if topic in {None, stream["topic"]}}
 
 
 def _units(units: Sequence[int]) -> str:

@@ -32,6 +32,8 @@ from control.actions.candidates import Candidate, candidate_of
 from control.facts.dead_letter_reading import LetterGone, read_message
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.clients import (
+    EARLIEST,
+    LATEST,
     describe,
     make_admin,
     make_producer,
@@ -63,8 +65,6 @@ _STEP_S: Final = 1.0
 
 _LOOK_S: Final = 0.02
 
-_FIRST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # it has no types
-_LAST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # as above
 
 _one_at_a_time: Final = threading.Lock()
 """A second call in this process would fence the first."""
@@ -254,10 +254,10 @@ class _Call:
         settings, topic = self._settings, audit_topic(self._settings)
         if self._order.dry_run and topic not in topic_facts(admin, [topic], self._left_s()):
             return {}
-        first = self._offset(admin, _FIRST)
-        end = self._offset(admin, _LAST, IsolationLevel.READ_UNCOMMITTED)
+        first = self._offset(admin, EARLIEST)
+        end = self._offset(admin, LATEST, IsolationLevel.READ_UNCOMMITTED)
         # Whatever our predecessors have committed must be visible. Their transactions have ended by now.
-        while (stable := self._offset(admin, _LAST)) < end and not self._order.dry_run:
+        while (stable := self._offset(admin, LATEST)) < end and not self._order.dry_run:
             if self._left_s() < _STEP_S:
                 raise PutBackError(f"nothing was put back: {topic} has an open transaction; try again")
             self._clock.sleep(_LOOK_S)

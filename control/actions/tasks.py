@@ -15,6 +15,8 @@ from control.actions.perform import Means, perform
 from control.actions.plan import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from control.actions.audit_log import AuditLog
     from control.actions.history import Action, History, Known
     from control.facts.watcher import Watcher
@@ -106,7 +108,8 @@ class Tasks:
         """Return what is to be posted now. The history must not change meanwhile."""
         now_s = self._clock.monotonic_s()
         with self._lock:
-            return [*self._of_own(history, now_s), *self._of_others(history, now_s)]
+            running = history.running()
+            return [*self._of_own(history, running, now_s), *self._of_others(running, now_s)]
 
     def _perform(self, action: Action, task: _Task) -> None:
         def report(text: str) -> None:
@@ -122,10 +125,9 @@ class Tasks:
         with self._lock:
             task.end(ended)
 
-    def _of_own(self, history: History, now_s: float) -> list[Ended | Reported | Doubted]:
+    def _of_own(self, history: History, running: Mapping[str, Known], now_s: float) -> list[Ended | Reported | Doubted]:
         """Return the outcomes of this service's actions, and that the others are running."""
         posts: list[Ended | Reported | Doubted] = []
-        running = history.running()
         for name, task in list(self._tasks.items()):
             known, is_doubted = history.get(name), name in running and running[name].is_doubted
             if task.ended is not None:
@@ -139,10 +141,10 @@ class Tasks:
                 posts.append(Reported(action=name))
         return posts
 
-    def _of_others(self, history: History, now_s: float) -> list[Ended | Reported | Doubted]:
+    def _of_others(self, running: Mapping[str, Known], now_s: float) -> list[Ended | Reported | Doubted]:
         """Return what is to be said about actions of which nothing is heard any more."""
         posts: list[Ended | Reported | Doubted] = []
-        running = {name: known for name, known in history.running().items() if name not in self._tasks}
+        running = {name: known for name, known in running.items() if name not in self._tasks}
         self._heard = {
             name: self._heard[name] if self._heard.get(name, (-1, 0.0))[0] == known.offset else (known.offset, now_s)
             for name, known in running.items()

@@ -16,7 +16,7 @@ from control.actions.desk import Desk, KeyReused, NotAccepted
 from control.actions.history import ACTIONS_MAX, Action, Refusal, without_contents
 from control.actions.orders import Order, decode_order
 from control.actions.plan import OrderRefused
-from control.api.applications import Name
+from control.api.applications import Name, of_application
 from control.api.schema import answer, body_of, json_response
 from control.problem import Problem
 from control.roles import Role
@@ -70,13 +70,13 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
     async def actions(
         name: Name, limit: Annotated[int, Query(ge=1, le=ACTIONS_MAX, description="At most this many.")] = _LISTED
     ) -> Response:
-        desk = _desk(desks, name)
+        desk = of_application(desks, name)
         shown = [without_contents(one) for one in desk.actions(limit)]
         return json_response(Actions(shown, desk.refusals[-limit:], desk.trouble))
 
     @routes.get("/{action}", responses=answer("The action.", Action), summary="Show an action and its progress")
     async def action(name: Name, action: Id) -> Response:
-        found = _desk(desks, name).action(action)
+        found = of_application(desks, name).action(action)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"no action of this id among the last {ACTIONS_MAX}")
         return json_response(without_contents(found))
@@ -98,7 +98,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
     ) -> Response:
         # Everybody who is refused learns whether it is for the role before anything about the application.
         user = user_with_role(request, Role.OPERATOR)
-        desk = _desk(desks, name)
+        desk = of_application(desks, name)
         given = await _order_in(request)
         user_with_role(request, given.role)
         if dry_run:
@@ -141,9 +141,3 @@ def _accept(desk: Desk, order: Order, key: str, user: User) -> Action:
     except NotAccepted as error:
         advice = "; repeat the request with the same Idempotency-Key" if error.may_count else ""
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}{advice}", Retry_After="5") from error
-
-
-def _desk(desks: Mapping[str, Desk], name: str) -> Desk:
-    if name not in desks:
-        raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(desks)}")
-    return desks[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Path, Query
@@ -20,6 +20,8 @@ from joiner.runtime.membership.status.summary import Status
 
 if TYPE_CHECKING:
     from control.facts.watcher import Watcher
+
+_Of = TypeVar("_Of")
 
 Name = Annotated[str, Path(max_length=200, description="The name of an application.")]
 
@@ -54,7 +56,7 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         summary="Show the units, processes, assignments and joins of an application",
     )
     async def application(name: Name) -> Response:
-        facts = watcher_of(watchers, name).facts
+        facts = of_application(watchers, name).facts
         return json_response(
             ApplicationStatus(
                 name,
@@ -73,7 +75,7 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         summary="Show what flows from where to where, at which rate, and what waits",
     )
     async def topology(name: Name) -> Response:
-        watcher = watcher_of(watchers, name)
+        watcher = of_application(watchers, name)
         return json_response(topology_of(watcher.settings, watcher.endpoints, watcher.facts))
 
     @routes.get(
@@ -86,14 +88,14 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         after: Annotated[int, Query(ge=0, le=2**53, description="Only events with a higher number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="At most this many, the newest.")] = EVENTS_MAX,
     ) -> Response:
-        found = [event for event in watcher_of(watchers, name).events if event.number > after]
+        found = [event for event in of_application(watchers, name).events if event.number > after]
         return json_response(found[-limit:])
 
     return routes
 
 
-def watcher_of(watchers: Mapping[str, Watcher], name: str) -> Watcher:
-    """Return the watcher of an application. Raises `Problem` if there is no such application."""
-    if name not in watchers:
-        raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(watchers)}")
-    return watchers[name]
+def of_application(known: Mapping[str, _Of], name: str) -> _Of:
+    """Return what belongs to the application of this name. Raises `Problem` if there is none."""
+    if name not in known:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(known)}")
+    return known[name]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from control.access.permission import user_with_role
 from control.actions.dead_letter_contents import DeadLetterContents, contents_of
-from control.api.applications import Name, watcher_of
+from control.api.applications import Name, of_application
 from control.api.schema import answer, json_response
 from control.facts.dead_letters import PAGE_MAX, DeadLetterPage
 from control.roles import Role
@@ -41,7 +41,7 @@ def letter_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
             str, Query(max_length=300, description="Only those whose reason, or its kind, contains this text.")
         ] = "",
     ) -> Response:
-        return json_response(watcher_of(watchers, name).letters.page(before, limit, source, reason))
+        return json_response(of_application(watchers, name).letters.page(before, limit, source, reason))
 
     @routes.get(
         "/{partition}/{offset}",
@@ -55,7 +55,7 @@ def letter_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         request: Request,
     ) -> Response:
         user_with_role(request, Role.OPERATOR)
-        settings = watcher_of(watchers, name).settings
+        settings = of_application(watchers, name).settings
         return json_response(await contents_of(settings, partition, offset))
 
     return routes

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from broker.wire.records import NAME_LENGTH_MAX
 from control.access.permission import user_with_role
-from control.api.applications import Name, watcher_of
+from control.api.applications import Name, of_application
 from control.api.schema import answer, json_response
 from control.facts.lookup.keys import KEYS_MAX, Keys, Selection
 from control.facts.lookup.one_at_a_time import Unavailable
@@ -45,7 +45,7 @@ def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         thing: Annotated[str, Query(max_length=NAME_LENGTH_MAX, description="Only names that contain this text.")] = "",
         limit: Annotated[int, Query(ge=1, le=KEYS_MAX, description="At most this many.")] = 50,
     ) -> Response:
-        watcher = watcher_of(watchers, name)
+        watcher = of_application(watchers, name)
         units = watcher.settings.topics.partitions
         if unit is not None and unit >= units:
             raise Problem(HTTPStatus.NOT_FOUND, f"no unit of this number; there are 0 to {units - 1}")
@@ -67,7 +67,7 @@ def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=LIMIT_MAX, description="At most this many of each stream.")] = 100,
     ) -> Response:
         user_with_role(request, Role.OPERATOR)
-        watcher = watcher_of(watchers, name)
+        watcher = of_application(watchers, name)
         found = _join_of(watcher.settings.join, join)
         return json_response(await _read(watcher.lookup.records(found, thing, limit)))
 

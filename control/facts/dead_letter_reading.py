@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from broker.kafka.topics import TopicFacts, topic_facts
 from control.facts.dead_letters import LETTERS_MAX, DeadLetter, DeadLetterIndex, describe
-from joiner.runtime.kafka.clients import EOF_CODE, is_passing, make_admin, make_consumer, timed_out
+from joiner.runtime.kafka.clients import EOF_CODE, LATEST, is_passing, make_admin, make_consumer, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,6 @@ _READ_MAX: Final = 100
 _READ_S: Final = 0.25
 _BUFFER_KB: Final = 4_096
 """How much of the topic the client fetches ahead, so that large dead letters do not fill the memory."""
-
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # it has no types
 
 
 class LetterGone(Exception):
@@ -159,7 +157,7 @@ class LetterReading:
     def _check_ends(self, admin: AdminClient) -> bool:
         """Return whether everything was read up to the last stable offsets of a moment ago. Report what is late."""
         topic, now_s = self._settings.topics.rejected, self._clock.monotonic_s()
-        wanted = {TopicPartition(topic, partition): _LATEST for partition in self._positions}
+        wanted = {TopicPartition(topic, partition): LATEST for partition in self._positions}
         found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
         ends = {asked.partition: future.result().offset for asked, future in found.items()}
         behind = {}

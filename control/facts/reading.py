@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
 from broker.kafka.topics import topic_facts
 from control.facts.flow.endpoints import Sink
@@ -18,7 +17,7 @@ from control.facts.follow import Followed
 from control.facts.timeline import Timeline
 from joiner.runtime.control import TAIL
 from joiner.runtime.kafka.checkpoint_log import TAIL as STATE_TAIL
-from joiner.runtime.kafka.clients import EOF_CODE, describe, is_passing, make_admin, make_consumer, timed_out
+from joiner.runtime.kafka.clients import EOF_CODE, LATEST, describe, is_passing, make_admin, make_consumer, timed_out
 from joiner.runtime.membership.presence import Members, read_members
 from joiner.runtime.membership.status.reading import compose_status, sites_of
 from joiner.runtime.membership.status.summary import Status
@@ -38,7 +37,6 @@ _RATE_S: Final = 5.0
 _READ_MAX: Final = 1_000
 _READ_S: Final = 0.05
 
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # it has no types
 
 _Place = tuple[str, int]
 """A topic and a partition."""
@@ -255,7 +253,7 @@ class Reading:
         """Return the last stable offset of each partition that matters, and why that of others is not known."""
         checkpoints = self._followed.checkpoints
         inputs = {(topic, unit) for unit, one in enumerate(checkpoints) if one for topic in one.checkpoint.offsets}
-        wanted = {TopicPartition(*place): _LATEST for place in inputs | self._positions.keys()}
+        wanted = {TopicPartition(*place): LATEST for place in inputs | self._positions.keys()}
         found = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
         )

@@ -13,7 +13,7 @@ from control.actions.desk import KeyReused, NotAccepted
 from control.actions.orders import PutRecordsBack
 from control.actions.plan import OrderRefused
 from control.page import dead_letter_content as content
-from control.page.frame import Visit, list_in, table_of
+from control.page.frame import TROUBLE, Visit, list_in, table_of
 from control.problem import Problem
 from control.roles import Role
 
@@ -86,7 +86,7 @@ class LetterSection:
             return
         self._page = page
         trouble = f"The dead letters are not current: {page.trouble}" if page.trouble else ""
-        list_in(self._troubles, [trouble] if trouble else [], "bg-red-800 text-white rounded px-2 py-1")
+        list_in(self._troubles, [trouble] if trouble else [], TROUBLE)
         self._summary.set_text(content.summary(page))
         chosen = str(self._source.value or "")
         options = {_ALL: "all"} | {name: content.visible(name) or "unknown" for name in [*page.sources, chosen] if name}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from control.actions.orders import UNITS_MAX, Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
-from control.actions.plan import OrderRefused
+from control.actions.plan import OrderRefused, quantities_of
 
 if TYPE_CHECKING:
     from control.facts.reading import Facts
@@ -47,19 +47,13 @@ def options(kind: str, facts: Facts, settings: JoinerSettings) -> dict[str, list
     if kind == MOVE:
         return {"to": sorted(site for site, there in instances.items() if there)}
     if kind == RELEASE:
-        return {"quantity": quantities_of(settings), "topic": settings.input_topics}
+        return {"quantity": sorted(filter(None, quantities_of(settings))), "topic": settings.input_topics}
     if kind == SCALE:
         return {"instance": [f"{one.site} {one.instance}" for one in facts.supervisors]}
     if kind == UNDO:
         assignments = {} if status is None else status.assignments
         return {"instance": [f"{site} {name}" for site, one in sorted(assignments.items()) for name in one.drained]}
     return {"instance": [f"{site} {name}" for site, there in sorted(instances.items()) for name in sorted(there)]}
-
-
-def quantities_of(settings: JoinerSettings) -> list[str]:
-    """Return the quantities that the joins and aligns name."""
-    streams = [settings.stream(one) for operator in settings.operators for one in operator.streams.values()]
-    return sorted({stream["quantity"] for stream in streams if stream["quantity"] is not None})
 
 
 def describe(order: Order) -> str:

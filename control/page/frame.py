@@ -17,9 +17,8 @@ from fastapi import FastAPI, Request
 from nicegui import ui
 
 from control.access.form import PATH as LOGIN_PATH
-from control.access.permission import user_with_role
+from control.access.permission import refusal_of
 from control.page import content
-from control.problem import Problem
 
 if TYPE_CHECKING:
     from control.access.login import Login
@@ -67,14 +66,7 @@ class Visit(NamedTuple):
         """Return why the user may not do now what needs a role, or an empty string."""
         # The user may have been removed or given another role since the page was opened.
         user = self.user()
-        if user is None:
-            return "log in again"
-        self.request.state.user = user
-        try:
-            user_with_role(self.request, role)
-        except Problem as problem:
-            return problem.detail
-        return ""
+        return "log in again" if user is None else refusal_of(user, role)
 
 
 class Section(Protocol):

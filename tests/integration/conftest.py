@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from broker.stack import LocalStack, ephemeral_stack
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.integration.control_service import ControlService
+    from tests.integration.joiner_application import Application
 
 
 class MqttAddress(NamedTuple):
@@ -69,3 +76,20 @@ def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
 def influxdb(new_database: Callable[[], InfluxdbAccess]) -> InfluxdbAccess:
     """A new, empty database in a running InfluxDB, for this test only."""
     return new_database()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser, for tests of the pages of the control service."""
+    # Most tests need none, and it takes a while to import.
+    from tests.integration.browser import launched_browser  # noqa: PLC0415 - see above
+
+    yield from launched_browser()
+
+
+@pytest.fixture
+def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
+    """A control service that shows the application of the test and has users of each role."""
+    from tests.integration.browser import service_with_users  # noqa: PLC0415 - as above
+
+    yield from service_with_users(app, tmp_path)

@@ -23,7 +23,7 @@ from control.access.users import add_user
 from control.actions.audit import decode_put_back
 from control.actions.reinjection import Outcome, put_back
 from control.roles import Role
-from tests.integration.browser import SEEN_MS, Visitor, launched_browser, needs_browser, service_with_users
+from tests.integration.browser import SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import (
     BASE_MS,
@@ -47,19 +47,7 @@ HOSTILE = '<img src=x onerror="alert(1)">\u202e'
 
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
-    for made in application(kafka, tmp_path):
-        yield made
-        made.admin().delete_topics([f"{made.name}.audit"], operation_timeout=DEADLINE_S)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from launched_browser()
-
-
-@pytest.fixture
-def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
-    yield from service_with_users(app, tmp_path)
+    yield from application(kafka, tmp_path)
 
 
 def bad(identity: str) -> Entry:

@@ -21,7 +21,7 @@ from joiner.core.frontier import NEVER
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
-from tests.integration.browser import SEEN_MS, Visitor, launched_browser, needs_browser, service_with_users
+from tests.integration.browser import SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import (
     ALIGNS,
@@ -49,16 +49,6 @@ MS: Final = UNIT_NS["ms"]
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from launched_browser()
-
-
-@pytest.fixture
-def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
-    yield from service_with_users(app, tmp_path)
 
 
 def inputs(app: Application) -> dict[int, list[bytes]]:

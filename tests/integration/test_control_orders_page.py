@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.integration.browser import SEEN_MS, Visitor, launched_browser, needs_browser, service_with_users
+from tests.integration.browser import SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService
 from tests.integration.joiner_application import (
     PARTITIONS,
@@ -26,16 +26,6 @@ pytestmark = [pytest.mark.slow, needs_browser]
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from launched_browser()
-
-
-@pytest.fixture
-def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
-    yield from service_with_users(app, tmp_path)
 
 
 def choose(page: Page, label: str, option: str) -> None:

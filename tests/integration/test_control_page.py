@@ -11,9 +11,7 @@ from playwright.sync_api import Browser, expect
 from tests.integration.browser import (
     SEEN_MS,
     Visitor,
-    launched_browser,
     needs_browser,
-    service_with_users,
     users_file,
 )
 from tests.integration.control_service import ControlService, control_service
@@ -25,16 +23,6 @@ pytestmark = [pytest.mark.slow, needs_browser]
 @pytest.fixture
 def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     yield from application(kafka, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from launched_browser()
-
-
-@pytest.fixture
-def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
-    yield from service_with_users(app, tmp_path)
 
 
 def test_a_person_sees_the_units_live(app: Application, control: ControlService, browser: Browser) -> None:

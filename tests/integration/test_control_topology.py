@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, ViewportSize, expect
 
 from control.facts.graph.parts import numbers
-from tests.integration.browser import SEEN_MS, Visitor, launched_browser, needs_browser, service_with_users
+from tests.integration.browser import SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import ALIGNS, PARTITIONS, Application, application, flowing, seeded_entries
 from tests.integration.services import ends_of, kill, start_service, stop, topic_reader, wait_until
@@ -45,16 +45,6 @@ def app(kafka: str, tmp_path: Path) -> Iterator[Application]:
     for made in application(kafka, tmp_path):
         made.aligns = ALIGNS + CONNECTORS.format(url="http://db.example:8086", bucket="lsb/autogen", name=made.name)
         yield made
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from launched_browser()
-
-
-@pytest.fixture
-def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
-    yield from service_with_users(app, tmp_path)
 
 
 class Shown:

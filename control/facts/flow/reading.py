@@ -12,11 +12,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
 from control.facts.flow.endpoints import Sink, target_of
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
-from joiner.runtime.kafka.clients import describe, make_consumer, timed_out
+from joiner.runtime.kafka.clients import EARLIEST, LATEST, describe, make_consumer, timed_out
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, MemberDescription
@@ -37,9 +36,6 @@ _RATE_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
 _OVERDUE_S: Final = 15.0
 """After this time, an answer is not waited for any more, although the client should have reported a timeout."""
-
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # it has no types
-_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # it has no types
 
 
 class FlowReading:
@@ -68,7 +64,7 @@ class FlowReading:
 
     def _ask(self) -> None:
         partitions = range(self._settings.topics.partitions)
-        wanted = {TopicPartition(topic, one): _LATEST for topic in self._topics for one in partitions}
+        wanted = {TopicPartition(topic, one): LATEST for topic in self._topics for one in partitions}
         self._ends = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
         )
@@ -123,7 +119,7 @@ class _GroupReading:
         if self._committed.done():
             self._committed = _in_background(self._ask_committed)
         # The connector reads them from their beginning.
-        starts = {TopicPartition(self._topic, one): _EARLIEST for one in self._meter.uncommitted}
+        starts = {TopicPartition(self._topic, one): EARLIEST for one in self._meter.uncommitted}
         self._starts = self._admin.list_offsets(starts, request_timeout=_TIMEOUT_S) if starts else {}
 
     def _ask_committed(self) -> list[TopicPartition]:

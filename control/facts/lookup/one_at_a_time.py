@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 
+from control.facts.retrying import DEFECT
 from joiner.runtime.kafka.clients import describe
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class OneAtATime:
             error = Unavailable(str(found), found.retry_s)
         except Exception:  # noqa: BLE001 - otherwise, those who wait would wait in vain, as would all later ones
             _log.exception("%s: what was asked for cannot be read", self._name)
-            error = Unavailable("an error in this program; whoever runs it finds the cause in its log")
+            error = Unavailable(DEFECT)
         now_s = self._clock.monotonic_s()
         with self._changed:
             del self._asked[job.key]

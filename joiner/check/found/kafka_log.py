@@ -12,13 +12,14 @@ import time
 from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from broker.kafka.client_log import client_logger
 from broker.kafka.topics import TopicFacts, topic_facts
 from broker.settings import SettingsError
 from joiner.check.found.evidence import EvidenceError, Message
 from joiner.runtime.clock import SystemClock
+from joiner.runtime.kafka.clients import EARLIEST, LATEST
 from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
 from joiner.runtime.model import FORMAT_VERSION, checkpoint_key, decode_checkpoint
 
@@ -40,8 +41,6 @@ _REQUEST_TIMEOUT_S: Final = 20.0
 _TAIL_OFFSETS: Final = 2_000
 """How many offsets at the end of the state topic are searched first when looking for the newest checkpoint."""
 
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # the library does not type it
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call] # the library does not type it
 
 _log = client_logger(__name__)
 
@@ -208,7 +207,7 @@ class KafkaEvidence:
                 )[place]
                 .result()
                 .offset
-                for wanted in (_EARLIEST, _LATEST)
+                for wanted in (EARLIEST, LATEST)
             )
         except KafkaException as error:
             message = f"the offsets of {topic} partition {partition} cannot be read: {error.args[0].str()}"

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker.kafka.client_log import client_logger
 from broker.settings import KafkaSettings
@@ -24,6 +24,9 @@ READ_WAIT_S: Final = 0.01
 """How long `Consumer.consume` waits for a batch to fill, even at the end of the log."""
 
 EOF_CODE: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - the public name of the constant
+
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # it has no types
+LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call] # it has no types
 
 KAFKA_LOG: Final = client_logger("joiner.kafka")
 

@@ -15,6 +15,7 @@ from broker.kafka.topics import TopicFacts
 from control.actions import reinjection
 from control.actions.audit import audit_topic
 from control.facts.dead_letter_reading import LetterGone
+from joiner.runtime.kafka.clients import EARLIEST
 from joiner.runtime.settings import JoinerSettings
 from tests.unit.control.letters_made import message
 
@@ -90,7 +91,7 @@ class Broker:
         (place,) = wanted
         log = self.logs[place.topic, place.partition]
         opened = [at for at, one in enumerate(log) if one.state == "open"]
-        is_first = wanted[place] is reinjection._FIRST  # noqa: SLF001 - the request is not readable
+        is_first = wanted[place] is EARLIEST
         end = opened[0] if opened and isolation_level == IsolationLevel.READ_COMMITTED else len(log)
         answer: Future[Any] = Future()
         answer.set_result(SimpleNamespace(offset=0 if is_first else end))
