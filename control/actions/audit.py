@@ -23,7 +23,7 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 WITHDRAWN: Final = "withdrawn"
 INTERRUPTED: Final = "interrupted"
-"""The service that carried out the action has ended, or was cut off, and has not reported the outcome."""
+"""The service has ended, or was cut off, before the outcome of the action was known."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 import joiner.runtime.control as control_records
 from broker.kafka.topics import TopicError, topic_facts
 from broker.wire.records import encode as encode_message
-from control.actions.audit import DONE, FAILED, WITHDRAWN
+from control.actions.audit import DONE, FAILED, INTERRUPTED, WITHDRAWN
 from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
 from control.actions.plan import OrderRefused, plan_watermark, progress, units_to_move
 from control.actions.reinjection import PutBackError, put_back
@@ -34,7 +34,7 @@ _REASONS_MAX: Final = 10
 
 
 class Outcome(NamedTuple):
-    """How an action has ended: ``done``, ``failed`` or ``withdrawn``, and the outcome in words."""
+    """How an action has ended: ``done``, ``failed``, ``withdrawn`` or ``interrupted``, and the outcome in words."""
 
     state: str
     text: str
@@ -128,7 +128,7 @@ def _give(order: Drain | Scale, record: control_records.MemberRecord, means: Mea
         if found.text != text:
             text = found.text
             means.report(text)
-    return Outcome(FAILED, f"the service was stopped while it waited: {text}; the order remains in force")
+    return Outcome(INTERRUPTED, f"the service was stopped while it waited: {text}; the order remains in force")
 
 
 def _write_watermark(order: ReleaseSilent, means: Means) -> Outcome:

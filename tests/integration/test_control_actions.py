@@ -194,7 +194,7 @@ def test_an_action_whose_service_dies_ends_or_is_withdrawn_and_another_says_so(
     app.verify()
 
 
-def test_a_service_that_is_stopped_withdraws_what_it_has_not_begun(app: Application, tmp_path: Path) -> None:
+def test_an_order_remains_in_force_if_the_service_is_stopped_while_it_waits(app: Application, tmp_path: Path) -> None:
     app.create_topics()
     app.start(instance="one")
     app.start(instance="two")
@@ -209,4 +209,4 @@ def test_a_service_that_is_stopped_withdraws_what_it_has_not_begun(app: Applicat
         assert first.stop() == 0
     with control_service(app.config, tmp_path, "second") as second:
         found = second.outcome(app.name, action["id"])
-        assert (found["state"], "the order remains" in found["text"]) == ("withdrawn", True), found
+        assert (found["state"], "the order remains" in found["text"]) == ("interrupted", True), found
