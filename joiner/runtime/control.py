@@ -17,6 +17,9 @@ import msgspec
 TAIL: Final = 2_000
 """How many of the records before its start an instance reads. A summary is among them if any instance is running."""
 
+STANDBYS_MAX: Final = 2
+"""The most standbys that a unit may have. The settings have the same bound."""
+
 FORMAT_VERSION: Final = 1
 """The format version of these records. Readers skip records of a higher version and of unknown kinds."""
 
@@ -183,6 +186,32 @@ class Drain(_OfSite, frozen=True, kw_only=True):
     drained: bool = True
 
 
+_Unit = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+_Standbys = Annotated[int, msgspec.Meta(ge=0, le=STANDBYS_MAX)]
+
+
+class Pin(_OfSite, frozen=True, kw_only=True):
+    """Orders that an instance own a unit whenever it is able to. An empty name ends such an order."""
+
+    unit: _Unit
+    instance: str = ""
+
+
+class Standbys(_OfSite, frozen=True, kw_only=True):
+    """Orders how many standbys each unit of the site should have. None: as many as the settings say."""
+
+    count: _Standbys | None = None
+
+
+class Retry(_OfSite, frozen=True, kw_only=True):
+    """Orders that all instances forget why they could not serve a unit, and that its owner claim it now.
+
+    Instances that start later do not follow it. It changes neither the members nor the assignment of a site.
+    """
+
+    unit: _Unit
+
+
 class Scale(_OfSite, frozen=True, kw_only=True):
     """Orders how many worker processes the supervisor ``instance`` should run."""
 
@@ -202,19 +231,26 @@ class Workers(_OfSite, frozen=True, kw_only=True):
 class Summary(_OfSite, frozen=True, kw_only=True):
     """States what the records up to the offset ``read`` amount to, so that a new instance need not read all of them.
 
-    ``drained``: the instances that are drained. ``reason``: that of the last assignment. Heartbeats are not included,
-    because they are repeated.
+    ``drained``: the instances that are drained. ``pinned``: by unit, the instance that should own it. ``standbys``: how
+    many each unit should have, or None if the settings say it. ``ordered``: the offset of the last order about each
+    subject, which is ``drain <instance>``, ``pin <unit>`` or ``standbys``. ``reason``: that of the last assignment.
+    Heartbeats are not included, because they are repeated.
     """
 
     read: int
     epoch: _Epoch
     units: list[UnitAssignment]
     drained: list[str] = []
+    pinned: dict[_Unit, str] = {}
+    standbys: _Standbys | None = None
+    ordered: dict[str, int] = {}
     reason: str = ""
 
 
 Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming | Stop
-MemberRecord = Heartbeat | Left | Assignment | Drain | Scale | Workers | Summary
+StandingOrder = Drain | Pin | Standbys
+"""An order of an operator that is in force until it is withdrawn."""
+MemberRecord = Heartbeat | Left | Assignment | StandingOrder | Retry | Scale | Workers | Summary
 
 
 class Logged(NamedTuple):

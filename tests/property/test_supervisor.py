@@ -120,6 +120,11 @@ class Lives(RuleBasedStateMachine):
         claims: Any = SimpleNamespace(claim=self._claim)
         self.supervisor._assignment._claimer = claims  # noqa: SLF001 - claims without Kafka
 
+    @property
+    def lost(self) -> set[int]:
+        """The units that another process has claimed."""
+        return {*self.supervisor._assignment.failed} - self.supervisor.failed_units  # noqa: SLF001 - not told otherwise
+
     def teardown(self) -> None:
         self._patch.undo()
 
@@ -160,6 +165,13 @@ class Lives(RuleBasedStateMachine):
         """Fail a batch or a commit. Only claims can detect that a unit belongs to another site."""
         unit = data.draw(st.sampled_from(sorted(self.execution.tasks)))
         self.execution.fail(unit, FAULTS[fault](unit) if fault else None)
+
+    @rule(units=st.sets(st.integers(0, UNITS - 1), min_size=1))
+    def retry(self, units: set[int]) -> None:
+        """Order that units be tried again, whatever has become of them."""
+        self.supervisor.retry(units)
+        assert not units & self.supervisor.failed_units
+        assert not {unit for unit in units if self.supervisor.states.get(unit) is UnitState.FAILED} - self.lost
 
     @precondition(lambda self: self.execution.tasks)
     @rule(data=st.data())

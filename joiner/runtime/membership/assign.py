@@ -1,7 +1,8 @@
 """Computes the next assignment of a site from its state.
 
-The assignment is sticky. A unit changes its owner only if the owner is gone, leaves, is drained or cannot serve it, or
-to balance the load. Load is the number of units in relation to the capacity.
+The assignment is sticky. A unit changes its owner only if the owner is gone, leaves, is drained or cannot serve it, if
+the unit is pinned to another instance that can, or to balance the load. Load is the number of units in relation to the
+capacity.
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ def next_assignment(state: SiteState, units: int, by: str, silent: Collection[st
     )
 
 
+def wanted_standbys(state: SiteState, live: Mapping[str, Heartbeat]) -> int:
+    """Return how many standbys each unit should have: by order or, if there is none, by the settings of instances.
+
+    ``live``: the members whose settings count. While the settings are being changed, these may differ.
+    """
+    if state.orders.standbys is not None:
+        return state.orders.standbys
+    return max((heartbeat.standbys for heartbeat in live.values()), default=0)
+
+
 class _Planner:
     def __init__(self, state: SiteState, units: int, silent: Collection[str]) -> None:
         self.silent = set(silent) & state.live.keys()
@@ -52,13 +63,18 @@ class _Planner:
         self._live: Mapping[str, Heartbeat] = {
             name: heartbeat for name, heartbeat in state.live.items() if name not in self.silent
         }
-        # During a change of the settings, instances may want different numbers of standbys.
-        self._wanted = max((heartbeat.standbys for heartbeat in self._live.values()), default=0)
+        self._wanted = wanted_standbys(state, self._live)
         staying = [name for name, heartbeat in sorted(self._live.items()) if not heartbeat.leaving]
         # Instances that may have units: drained ones only if there are no others.
         able = [name for name in staying if name not in state.drained] or staying
         self._able = {name: max(_CAPACITY_MIN, self._live[name].capacity) for name in able}
         self._load = Counter(owner for owner in self.owners if owner in self._able)
+        # The pins that can be followed.
+        self._pinned = {
+            unit: name
+            for unit, name in state.orders.pinned.items()
+            if unit < units and name in self._able and self._can_serve(name, unit)
+        }
         self._changes: list[str] = []
 
     def is_unchanged(self) -> bool:
@@ -76,8 +92,16 @@ class _Planner:
                 self._note("the consumer group assigns the units to an older release as well")
 
     def replace_owners(self) -> None:
-        """Give the units of instances that cannot have them to others."""
-        for unit, owner in enumerate(self.owners):
+        """Give units to the instances to which they are pinned, and units of instances that cannot have them to others.
+
+        Pinned units come first, so that the others are spread around them.
+        """
+        for unit in sorted(range(len(self.owners)), key=lambda unit: unit not in self._pinned):
+            owner = self.owners[unit]
+            if self._may_follow_pin(unit):
+                self._give(unit, self._pinned[unit])
+                self._note(f"{self._pinned[unit]} gets units that are pinned to it")
+                continue
             # A unit that cannot be served by its owner stays there, unless another instance still serves it.
             if owner in self._able and (self._can_serve(owner, unit) or self._state.server(unit) in {None, owner}):
                 continue
@@ -88,15 +112,14 @@ class _Planner:
                 # A leaving owner keeps serving until it stops.
                 self.owners[unit] = owner if owner in self._live else ""
                 continue
-            self._load[heir] += 1
-            self._load[owner] -= 1
-            self.owners[unit] = heir
+            self._give(unit, heir)
             self._note(f"{owner} {self._why_not(owner)}" if owner else "some units had no owner")
 
     def balance(self) -> None:
         """Move units from the most loaded instances to the least loaded ones until the loads are as equal as possible.
 
-        Only units that are served move, because what their owner cannot serve, others cannot either.
+        Only units that are served move, because what their owner cannot serve, others cannot either. Pinned units count
+        as load, but stay.
         """
         tried: set[tuple[str, str]] = set()
         while (pair := self._uneven(tried)) is not None:
@@ -105,15 +128,34 @@ class _Planner:
             if unit is None:
                 tried.add(pair)
                 continue
-            self.owners[unit] = least
-            self._load[most] -= 1
-            self._load[least] += 1
+            self._give(unit, least)
             self._note(f"{least} gets units to balance the load")
+
+    def _give(self, unit: int, heir: str) -> None:
+        self._load[self.owners[unit]] -= 1
+        self._load[heir] += 1
+        self.owners[unit] = heir
+
+    def _may_follow_pin(self, unit: int) -> bool:
+        """Return whether the instance to which a unit is pinned, but which does not own it, should own it from now on.
+
+        Not while another instance is about to serve the unit, because the pause would last longer.
+        """
+        pin, owner = self._pinned.get(unit), self.owners[unit]
+        if pin is None or pin == owner or not self._is_settled(pin):
+            return False
+        if any(unit in heartbeat.claims for name, heartbeat in self._live.items() if name != pin):
+            return False
+        if any(unit in heartbeat.serves for heartbeat in self._live.values()):
+            return True
+        # The owner has failed, or waits before it tries again. One that is warm is about to claim the unit. If there is
+        # none, a warm standby comes first (see `_heir`).
+        return owner in self._able and owner not in self._warm(unit)
 
     def _uneven(self, tried: Collection[tuple[str, str]]) -> tuple[str, str] | None:
         """Return two instances whose loads a unit would make more equal, the more loaded one first, or None."""
         able, load = self._able, self._load
-        settled = [name for name in able if self._state.members[name].is_settled]
+        settled = [name for name in able if self._is_settled(name)]
         pairs = [
             (most, least)
             for least in sorted(settled, key=lambda name: ((load[name] + 1) / able[name], name))
@@ -126,7 +168,7 @@ class _Planner:
         """Return the unit of ``source`` that ``target`` could take over most easily, or None if there is none."""
         served = set(self._live[source].serves)
         units = [unit for unit, owner in enumerate(self.owners) if owner == source and unit in served]
-        units = [unit for unit in units if unit not in self._live[target].failed]
+        units = [unit for unit in units if self._can_serve(target, unit) and not self._is_fixed(unit)]
         is_standby = {unit: target in self.standbys[unit] for unit in units}
         return min(units, key=lambda unit: (target not in self._warm(unit), not is_standby[unit], unit), default=None)
 
@@ -166,8 +208,12 @@ class _Planner:
             if name in before:
                 # Another one takes its place only if that one is on another host, and has been running for a moment.
                 return 0 if is_apart else 2, name not in warm, before.index(name)
-            is_settled = self._state.members[name].is_settled
-            return 1 if is_apart and is_settled else 3, not is_apart, followed[name] / self._able[name], name
+            return (
+                1 if is_apart and self._is_settled(name) else 3,
+                not is_apart,
+                followed[name] / self._able[name],
+                name,
+            )
 
         return order
 
@@ -186,7 +232,7 @@ class _Planner:
         def order(name: str) -> tuple[object, ...]:
             rank = ranks.index(name) if name in ranks and name in warm else len(ranks)
             load = (self._load[name] + 1) / self._able[name]
-            return name != serving, not self._can_serve(name, unit), rank, load, name
+            return name != serving, not self._can_serve(name, unit), rank, name != self._pinned.get(unit), load, name
 
         return min(self._able, key=order)
 
@@ -195,6 +241,13 @@ class _Planner:
 
     def _can_serve(self, name: str, unit: int) -> bool:
         return unit not in self._live[name].failed
+
+    def _is_settled(self, name: str) -> bool:
+        return self._state.members[name].is_settled
+
+    def _is_fixed(self, unit: int) -> bool:
+        """Return whether a unit must not be moved to balance the load."""
+        return unit in self._pinned
 
     def _why_not(self, name: str) -> str:
         if name in self.silent or name not in self._live:

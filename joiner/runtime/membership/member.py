@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
-from joiner.runtime.control import TAIL, Assignment, Heartbeat, Left, Logged, MemberRecord, Summary, UnitAssignment
+from joiner.runtime.control import (
+    TAIL,
+    Assignment,
+    Heartbeat,
+    Left,
+    Logged,
+    MemberRecord,
+    Retry,
+    Summary,
+    UnitAssignment,
+)
 from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.state import SiteState
@@ -87,10 +97,37 @@ class Identity:
     standbys: int = 0
 
 
-@dataclass
-class _Proposal:
-    since_s: float
-    written_s: float | None = None
+class _Proposals:
+    """The assignments that an instance proposes: each when it is its turn, and again if it is not read back."""
+
+    def __init__(self, instance: str, units: int) -> None:
+        self._instance, self._units = instance, units
+        self._since_s: float | None = None
+        self._written_s: float | None = None
+        self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
+
+    def end(self) -> None:
+        """Note that another assignment counts now, or that none is needed."""
+        self._since_s = self._written_s = None
+
+    def due(self, state: SiteState, silent: set[str], rank: int, now_s: float) -> Assignment | None:
+        """Return the assignment to write now, if any. ``rank``: how many instances are to write it before this one."""
+        proposed = self._next(state, silent)
+        if proposed is None:
+            self.end()
+            return None
+        self._since_s = now_s if self._since_s is None else self._since_s
+        is_awaited = self._written_s is not None and now_s - self._written_s < _ANSWER_S
+        if is_awaited or now_s - self._since_s < rank * _RANK_S:
+            return None
+        self._written_s = now_s
+        return proposed
+
+    def _next(self, state: SiteState, silent: set[str]) -> Assignment | None:
+        key = state.version, frozenset((name, state.members[name].offset) for name in silent)
+        if self._computed is None or self._computed[0] != key:
+            self._computed = key, next_assignment(state, self._units, self._instance, silent)
+        return self._computed[1]
 
 
 class Member:
@@ -119,8 +156,8 @@ class Member:
         self._summed: set[str] = set()
         # When to contradict a summary that is out of date.
         self._correction_s: float | None = None
-        self._proposal: _Proposal | None = None
-        self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
+        self._proposals = _Proposals(identity.instance, units)
+        self._retries: set[int] = set()
         self._ready_s: dict[int, float] = {}
 
     @property
@@ -182,6 +219,12 @@ class Member:
                     # After an outage of Kafka, others may take longer to reconnect.
                     self._reconnecting_s = now_s + _RECONNECT_S
             self._own_s = now_s
+        match record:
+            case Retry(site=self.state.site, unit=unit) if self._joined is not None and unit < self._units:
+                # Orders from before this run are not meant for it.
+                self._retries.add(unit)
+            case _:
+                pass
         if self._unsure is None:
             self._apply(logged, now_s)
             return
@@ -217,14 +260,14 @@ class Member:
                     self._detector.hear(instance, self._time_of(logged, now_s))
             case Left(site=self.state.site, instance=instance) if instance not in self.state.members:
                 self._detector.forget(instance)
-            case Summary(site=self.state.site, epoch=epoch):
-                # Its author has missed an assignment, because the log was truncated while it was suspended.
-                is_late = epoch < self.state.epoch
+            case Summary(site=self.state.site):
+                # Its author has missed records, because the log was truncated while it was suspended.
+                is_late = record.epoch < self.state.epoch or self.state.orders.are_missing_in(record)
                 self._correction_s = now_s + self._rank(set()) * _RANK_S if is_late else None
             case _:
                 pass
         if accepted:
-            self._proposal = None
+            self._proposals.end()
             self._detector.watch_only(self.state.members.keys())
 
     def _time_of(self, logged: Logged, now_s: float) -> float:
@@ -259,6 +302,11 @@ class Member:
             elif self._me.instance in one.standbys and unit not in work.serves:
                 follow.add(unit)
         return Orders(frozenset(serve), frozenset(release), frozenset(follow))
+
+    def take_retries(self) -> set[int]:
+        """Return the units that this instance has been ordered to try again since the last call."""
+        retries, self._retries = self._retries, set()
+        return retries
 
     def leave(self) -> Left:
         """Return the record by which the instance leaves. It must not serve any unit then."""
@@ -299,23 +347,8 @@ class Member:
         # An instance that does not read its own heartbeats cannot know whether others write any.
         can_tell = self.is_in_touch(now_s) and now_s >= self._reconnecting_s
         silent = self._detector.silent(now_s) & self.state.live.keys() if can_tell else set[str]()
-        proposed = self._next_assignment(silent)
-        if proposed is None:
-            self._proposal = None
-            return
-        proposal = self._proposal = self._proposal or _Proposal(now_s)
-        if proposal.written_s is not None and now_s - proposal.written_s < _ANSWER_S:
-            return
-        if now_s - proposal.since_s >= self._rank(silent) * _RANK_S:
-            proposal.written_s = now_s
+        if (proposed := self._proposals.due(self.state, silent, self._rank(silent), now_s)) is not None:
             yield proposed
-
-    def _next_assignment(self, silent: set[str]) -> Assignment | None:
-        key = self.state.version, frozenset((name, self.state.members[name].offset) for name in silent)
-        if self._computed is None or self._computed[0] != key:
-            proposed = next_assignment(self.state, self._units, self._me.instance, silent)
-            self._computed = key, proposed
-        return self._computed[1]
 
     def _sum_up(self, now_s: float) -> Iterator[MemberRecord]:
         live = self.state.live

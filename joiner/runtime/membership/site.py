@@ -58,6 +58,10 @@ class Host(Protocol):
         """Return the units that cannot be handed over at the moment, because a large snapshot is being written."""
         ...
 
+    def retry(self, units: AbstractSet[int]) -> None:
+        """Forget why these units could not be served or kept warm, and try again."""
+        ...
+
     def give_back(self, units: list[int], lost: bool) -> None:  # noqa: FBT001 - a callback of the consumer group
         """Stop serving units. ``lost``: whether other processes may already have been assigned them."""
         ...
@@ -157,6 +161,7 @@ class SiteMembership:
             raise InstanceReplaced(self._instance)
         self._note_assignment()
         self._note_silence()
+        self._pass_on_retries()
         serves = self._known.serves
         if self._member.is_mixed:
             before, self.units = self.units, set(self._group.units)
@@ -198,6 +203,13 @@ class SiteMembership:
             self._member.sees_older = self._older.is_running
             self._turn()
             return self._member.orders(work, self._polled_s)
+
+    def _pass_on_retries(self) -> None:
+        with self._lock:
+            units = self._member.take_retries()
+        if units:
+            _log.info("units %s: to be tried again, by order", sorted(units))
+            self._host.retry(units)
 
     def _turn(self) -> None:
         if not self._older.is_known:

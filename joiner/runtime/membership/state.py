@@ -6,6 +6,8 @@ the same records agree on it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +17,9 @@ from joiner.runtime.control import (
     Heartbeat,
     Left,
     MemberRecord,
+    Pin,
+    Standbys,
+    StandingOrder,
     Summary,
     UnitAssignment,
     Workers,
@@ -26,6 +31,9 @@ after its start does not make units wander."""
 
 _FORGOTTEN_AFTER: Final = 10_000
 """A member that is gone, or a supervisor, is forgotten after this many records without one of its own."""
+
+_BEFORE_ALL: Final = -2
+"""Before the offset -1 of an order whose offset is not known."""
 
 _RUNS_MAX: Final = 16
 """How many replaced runs of an instance are remembered."""
@@ -53,6 +61,102 @@ class Member:
 
 
 @dataclass
+class StandingOrders:
+    """What operators have ordered about a site. Of several orders about a subject, the last one in the log counts.
+
+    The orders of two readers are merged by their offsets, so it does not matter which of them has missed which.
+    """
+
+    drained: set[str] = field(default_factory=set)
+    """The instances that should have no units."""
+    pinned: dict[int, str] = field(default_factory=dict)
+    """By unit, the instance that should own it."""
+    standbys: int | None = None
+    """How many standbys each unit should have, or None if the settings say it."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """The offset of the last order about each subject, even if that order withdraws another one."""
+
+    @classmethod
+    def of(cls, summary: Summary) -> StandingOrders:
+        """Return the orders that a summary states."""
+        orders = cls()
+        orders.merge(summary)
+        return orders
+
+    def last_about(self, order: StandingOrder) -> int:
+        """Return the offset of the last order about the same subject, or -1 if none is known."""
+        return self.offsets.get(_subject(order), -1)
+
+    def apply(self, order: StandingOrder, offset: int) -> None:
+        """Apply the order at ``offset``."""
+        self.offsets[_subject(order)] = offset
+        match order:
+            case Drain(instance=instance, drained=drained):
+                (self.drained.add if drained else self.drained.discard)(instance)
+            case Pin(unit=unit, instance=""):
+                self.pinned.pop(unit, None)
+            case Pin(unit=unit, instance=instance):
+                self.pinned[unit] = instance
+            case Standbys(count=count):
+                self.standbys = count
+
+    def merge(self, summary: Summary) -> bool:
+        """Apply the orders in a summary that are newer than what is known. Return whether there are any."""
+        newer = [
+            (order, offset)
+            for order, offset in _stated(summary)
+            if offset > self.offsets.get(_subject(order), _BEFORE_ALL)
+        ]
+        for order, offset in newer:
+            self.apply(order, offset)
+        return bool(newer)
+
+    def are_missing_in(self, summary: Summary) -> bool:
+        """Return whether the author of a summary has missed an order, because it was removed before it was read."""
+        return any(
+            summary.ordered.get(subject, _BEFORE_ALL) < offset <= summary.read
+            for subject, offset in self.offsets.items()
+        )
+
+    def forget_before(self, offset: int) -> None:
+        """Forget older orders by which instances may have units again. Otherwise, each name would be kept for ever."""
+        for subject, at in [*self.offsets.items()]:
+            kind, _, instance = subject.partition(" ")
+            if kind == "drain" and at < offset and instance not in self.drained:
+                del self.offsets[subject]
+
+
+def _subject(order: StandingOrder) -> str:
+    """Return what an order is about. Of two orders about the same subject, the later one counts."""
+    match order:
+        case Drain(instance=instance):
+            return f"drain {instance}"
+        case Pin(unit=unit):
+            return f"pin {unit}"
+        case Standbys():
+            return "standbys"
+
+
+def _stated(summary: Summary) -> Iterator[tuple[StandingOrder, int]]:
+    """Yield the last order about each subject of a summary, with its offset, or -1 if the summary does not say it."""
+    site, instances, units = summary.site, set(summary.drained), set(summary.pinned)
+    for subject in summary.ordered:
+        kind, _, what = subject.partition(" ")
+        if kind == "drain":
+            instances.add(what)
+        elif kind == "pin" and re.fullmatch(r"[0-9]{1,10}", what):
+            units.add(int(what))
+    orders: list[StandingOrder] = [
+        *(Drain(site=site, instance=name, drained=name in summary.drained) for name in sorted(instances)),
+        *(Pin(site=site, unit=unit, instance=summary.pinned.get(unit, "")) for unit in sorted(units)),
+        Standbys(site=site, count=summary.standbys),
+    ]
+    for order in orders:
+        if order != Standbys(site=site) or "standbys" in summary.ordered:
+            yield order, summary.ordered.get(_subject(order), -1)
+
+
+@dataclass
 class SiteState:
     """The members of a site, by instance, and its last assignment."""
 
@@ -61,14 +165,12 @@ class SiteState:
     epoch: int = 0
     """The epoch of the last assignment; 0 before the first."""
     units: list[UnitAssignment] = field(default_factory=list)
-    drained: set[str] = field(default_factory=set)
+    orders: StandingOrders = field(default_factory=StandingOrders)
     _ended: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """The last runs of each instance that has left, and the offset at which it left. A heartbeat that one of these runs
     wrote before may be appended later."""
     _reported: dict[str, int] = field(default_factory=dict)
     """The offset of the last report of each supervisor."""
-    _drains: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    """The last order about each instance: its offset, and whether the instance was to be drained."""
     workers: dict[str, Workers] = field(default_factory=dict)
     """The last report of each supervisor of worker processes."""
     reason: str = ""
@@ -95,9 +197,8 @@ class SiteState:
                     self._ended[record.instance] = offset, (*member.before, record.run)[-_RUNS_MAX:]
                     del self.members[record.instance]
                     self.version += 1
-            case Drain(instance=instance, drained=drained):
-                self._drains[instance] = offset, drained
-                (self.drained.add if drained else self.drained.discard)(instance)
+            case Drain() | Pin() | Standbys():
+                self.orders.apply(record, offset)
                 self.version += 1
             case Workers(instance=instance):
                 self.workers[instance], self._reported[instance] = record, offset
@@ -115,7 +216,7 @@ class SiteState:
             summary.site,
             epoch=summary.epoch,
             units=list(summary.units),
-            drained=set(summary.drained),
+            orders=StandingOrders.of(summary),
             reason=summary.reason,
             read=summary.read,
         )
@@ -127,9 +228,17 @@ class SiteState:
             read=self.read,
             epoch=self.epoch,
             units=self.units,
-            drained=sorted(self.drained),
+            drained=sorted(self.orders.drained),
+            pinned=dict(sorted(self.orders.pinned.items())),
+            standbys=self.orders.standbys,
+            ordered=dict(sorted(self.orders.offsets.items())),
             reason=self.reason,
         )
+
+    @property
+    def drained(self) -> set[str]:
+        """The instances that are drained."""
+        return self.orders.drained
 
     @property
     def live(self) -> dict[str, Heartbeat]:
@@ -159,6 +268,7 @@ class SiteState:
         for name, reported in [*self._reported.items()]:
             if reported < offset - _FORGOTTEN_AFTER:
                 del self.workers[name], self._reported[name]
+        self.orders.forget_before(offset - _FORGOTTEN_AFTER)
 
     def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
         before = self.members.get(heartbeat.instance)
@@ -191,17 +301,12 @@ class SiteState:
         because it knows less about members than the others did when they ignored an assignment. All readers of a
         summary then agree again.
         """
-        drained = set(summary.drained)
-        for instance, (offset, is_drained) in self._drains.items():
-            if offset > summary.read:
-                (drained.add if is_drained else drained.discard)(instance)
-        stated = summary.epoch, summary.units, drained
-        if summary.epoch < self.epoch or stated == (self.epoch, self.units, self.drained):
-            return False
-        self.epoch, self.units, self.drained = summary.epoch, list(summary.units), drained
-        self.reason = summary.reason
-        self.version += 1
-        return True
+        is_changed = self.orders.merge(summary)
+        if summary.epoch >= self.epoch and (summary.epoch, summary.units) != (self.epoch, self.units):
+            self.epoch, self.units, self.reason = summary.epoch, list(summary.units), summary.reason
+            is_changed = True
+        self.version += is_changed
+        return is_changed
 
     def _assign(self, assignment: Assignment) -> bool:
         # If epochs in between are missing, they were removed before this instance could read them.

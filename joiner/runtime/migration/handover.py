@@ -175,6 +175,11 @@ class Handover:
         self._elsewhere.pop(number, None)
         self._resumed_s[number] = self._clock.monotonic_s()
 
+    def claim_anew(self, number: int) -> None:
+        """Let a failed unit be claimed, even if it was found to belong to another site. The claim finds out anew."""
+        self._elsewhere.pop(number, None)
+        self._reported.discard(number)
+
     def give_back(self, units: list[int]) -> None:
         """Stop tracking units that were revoked from this process, so that others of the same site can serve them."""
         for number in units:

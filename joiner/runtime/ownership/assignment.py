@@ -183,6 +183,18 @@ class AssignmentManager:
         self.failed.pop(number, None)
         self._waiting[number] = _Next(self._clock.monotonic_s())
 
+    def retry(self, number: int) -> bool:
+        """Forget the failures of a unit, and claim it at once if it waits for that or has failed. Return if it had.
+
+        A unit that another process has claimed is left to that process: see `due`.
+        """
+        then, has_failed = self._waiting.get(number), number in self.failed_units
+        if has_failed or then is not None:
+            self._troubles.forget(number)
+            self.failed.pop(number, None)
+            self._waiting[number] = _Next(self._clock.monotonic_s(), None if then is None else then.runs)
+        return has_failed
+
     def claimed(self, number: int) -> None:
         """Record that the unit is served."""
         self._end_force(number)
@@ -291,5 +303,5 @@ def _why(number: int, error: Exception, action: _Action) -> str:
     what = f"unit {number}: {action.failed} with {type(error).__name__}: {describe(error)}{action.note}"
     if cause_of(error).is_transient:
         return what
-    again = "Restart the joiner; if this happens again, report it as a bug (--log-level debug shows where it occurred)"
-    return f"{what}. {again}"
+    again = "if this happens again, report it as a bug (--log-level debug shows where it occurred)"
+    return f"{what}. Run `joiner retry {number}`, or restart the joiner if it has ended; {again}"

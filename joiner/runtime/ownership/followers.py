@@ -128,6 +128,14 @@ class Followers:
         """Whether a first state is being built. This may take long, so only one at a time delays those that follow."""
         return any(one.warm is None and one.step is not None for one in self._units.values())
 
+    def retry(self, units: AbstractSet[int]) -> None:
+        """Forget that the states of these units could not be built, and try again at the next poll."""
+        for unit in units:
+            self._unable_s.pop(unit, None)
+            followed = self._units.get(unit)
+            if followed is not None and followed.warm is None:
+                followed.failures, followed.due_s = 0, 0.0
+
     def take(self, unit: int) -> Warm | None:
         """Return the state of a unit, for a claim, and stop following the unit. Return None if there is no state.
 

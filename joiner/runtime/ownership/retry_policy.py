@@ -128,7 +128,7 @@ class RetryTracker:
             trouble.served_since_s = self._clock.monotonic_s()
 
     def forget(self, number: int) -> None:
-        """Forget the failures of a unit that is now assigned to another runner."""
+        """Forget the failures of a unit that is now assigned to another runner, or is to be tried again by order."""
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:

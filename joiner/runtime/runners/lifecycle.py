@@ -7,7 +7,7 @@ RESTORING   the unit is claimed and its state is being built
 RUNNING     the unit's batches are joined and committed
 RELEASING   the unit's last transaction before a move is being written
 ELSEWHERE   the unit belongs to another site or is being moved there; the runner waits for it
-FAILED      the unit cannot continue here until an operator acts, or it is assigned again
+FAILED      the unit cannot continue here until an operator orders another attempt, or it is assigned again
 """
 
 from __future__ import annotations

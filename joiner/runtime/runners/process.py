@@ -226,6 +226,11 @@ class ProcessLoop:
         """See `site.Host`."""
         return {number for number, task in self.tasks.tasks.items() if task.is_writing_long}
 
+    def retry(self, units: AbstractSet[int]) -> None:
+        """See `site.Host`."""
+        self.supervisor.retry(units)
+        self._followers.retry(units)
+
     def close(self) -> None:
         """Release all units within seconds, and leave the site."""
         held = self.finish_all()

@@ -182,6 +182,15 @@ class Supervisor(Generic[_Task]):
         for number in units:
             self._note_state(number)
 
+    def retry(self, units: AbstractSet[int]) -> None:
+        """Forget why these units could not be served, and claim those that are assigned to this runner once more."""
+        self.collect_failures()
+        self._assignment.plan_retries(self._ours)
+        for number in units:
+            if self._assignment.retry(number):
+                self._moves.claim_anew(number)
+            self._note_state(number)
+
     # The interface that moves use, see `handover.Host`
 
     @property

@@ -280,6 +280,12 @@ def test_every_limit_of_the_wire_is_in_the_formats() -> None:
     assert {str(limit) for limit in (*limits_of_wire, model.CHUNK_BYTES_MAX)} <= numbers
 
 
+LEFT_OUT: Final[dict[type[msgspec.Struct], set[str]]] = {
+    control.Heartbeat: {"capacity", "claims", "failed", "leaving", "mixed"},
+    control.Drain: {"drained"},
+}
+"""The members of records about instances that their examples do not show."""
+
 FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[str]]]] = {
     # How each example is read, the type whose members it must show, and the members that are described in prose
     # instead.
@@ -294,6 +300,11 @@ FORMS: Final[dict[str, tuple[Callable[[bytes], Any], type[msgspec.Struct], set[s
     "manifest": (model.decode_manifest, model.Manifest, set()),
     "control notserved": (unit_reports.decode, control.NotServed, set()),
     **{f"control {kind.__struct_config__.tag}": (control.decode, kind, set()) for kind in get_args(control.Record)},
+    # Members that have their default value are left out of these.
+    **{
+        f"control {kind.__struct_config__.tag}": (control.decode_member, kind, {"format"} | LEFT_OUT.get(kind, set()))
+        for kind in get_args(control.MemberRecord)
+    },
 }
 
 

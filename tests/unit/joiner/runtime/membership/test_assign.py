@@ -2,52 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, UnitAssignment, Workers
-from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
-
-
-class Site:
-    """A site whose records are applied as they are given."""
-
-    def __init__(self, *names: str, units: int = 4, standbys: int = 0) -> None:
-        self.state, self.offset = SiteState("plain"), 0
-        self.units, self.standbys = units, standbys
-        for name in names:
-            self.beat(name)
-
-    def apply(self, record: Any) -> bool:
-        self.offset += 1
-        return self.state.apply(record, self.offset)
-
-    def beat(self, name: str, *, times: int = SETTLED_BEATS, **more: Any) -> None:
-        for _ in range(times):
-            given = {"standbys": self.standbys, **more}
-            self.apply(Heartbeat(site="plain", instance=name, run=f"run of {name}", **given))
-
-    def next(self, *silent: str) -> Assignment | None:
-        return next_assignment(self.state, self.units, "a", silent)
-
-    def settle(self, *silent: str) -> list[str]:
-        """Accept assignments, and let everybody follow them, until nothing changes. Return the reasons."""
-        reasons: list[str] = []
-        while (following := self.next(*silent)) is not None:
-            assert len(reasons) < 100
-            assert self.apply(following)
-            reasons.append(following.reason)
-            for name in list(self.state.live):
-                one = self.state.live[name]
-                followed = [unit for unit, given in enumerate(following.units) if name in given.standbys]
-                kept = ("host", "capacity", "leaving", "mixed", "failed", "standbys")
-                more = {what: getattr(one, what) for what in kept}
-                serves = [unit for unit in self.owned(name) if unit not in one.failed]
-                self.beat(name, serves=serves, warm=followed, **more)
-        return reasons
-
-    def owned(self, name: str) -> list[int]:
-        return [unit for unit, one in enumerate(self.state.units) if one.owner == name]
+from tests.unit.joiner.runtime.membership.pretended_site import Site
 
 
 def test_the_units_are_spread_evenly() -> None:

@@ -308,6 +308,32 @@ def test_no_error_of_a_standby_affects_the_units_that_are_served(
     assert (site.followers.warm, site.followers.unable) == ({0}, set())
 
 
+def test_a_unit_whose_state_could_not_be_built_is_tried_again_at_once_by_order(site: Site) -> None:
+    site.fault = UnitStopped("no")
+    for _ in range(3):
+        site.poll(0)
+        site.clock.now_s += 10
+    assert site.followers.unable == {0}
+    site.poll(0)
+    site.followers.retry({0, 1})
+    assert site.followers.unable == set()
+    for _ in range(2):
+        site.poll(0)
+        site.followers.retry({0})
+    assert site.followers.unable == set(), "earlier failures do not count"
+    site.fault = None
+    site.poll(0)
+    assert site.followers.warm == {0}
+
+
+def test_a_state_that_is_warm_stays_as_it_is_when_it_is_to_be_tried_again(site: Site) -> None:
+    site.poll(0)
+    site.followers.retry({0})
+    assert site.followers.warm == {0}
+    site.followers.poll({0})
+    assert (site.pool.waiting, site.closed) == ([], [])
+
+
 def test_the_stack_trace_of_a_defect_is_logged_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for fault in (UnitStopped("no"), KeyError("data"), ValueError("other")):
