@@ -22,13 +22,14 @@ with imports_of("joiner"):
     from broker.logs import set_up_logs
     from broker.settings import SettingsError, load_settings
     from broker.times import parse_duration
-    from joiner.cli.drain import drain
     from joiner.cli.function_probe import probe_functions, probe_row_functions
     from joiner.cli.move import move
+    from joiner.cli.orders import give_order
     from joiner.cli.status import show_status
     from joiner.cli.workers import run_workers, scale
     from joiner.functions import load_all
     from joiner.runtime.clock import Clock, SystemClock
+    from joiner.runtime.control import STANDBYS_MAX
     from joiner.runtime.kafka.clients import make_admin
     from joiner.runtime.kafka.reachability import KafkaAway, reach_kafka
     from joiner.runtime.membership.consumer_group import InstanceInUse, InstanceReplaced
@@ -48,6 +49,9 @@ _REACH_S: Final = 10.0
 _RUNNERS: Final = frozenset({"run", "spark"})
 """Commands that start a runner."""
 
+_INSTANCE: Final = "name of the instance, as shown by `joiner status`"
+_UNIT: Final = "number of the unit, as shown by `joiner status`"
+
 _log = logging.getLogger(__name__)
 
 _EXAMPLES = """\
@@ -60,6 +64,9 @@ examples:
   joiner run --processes 4                run four processes on this machine, and restart those that end
   joiner scale 2                          make it two while data flows
   joiner drain joiner-2                   hand over all units of an instance, which keeps running (--undo ends it)
+  joiner pin 3 joiner-2                   let an instance serve unit 3 whenever it can (joiner pin 3 --undo ends it)
+  joiner standbys 1                       keep each unit warm on one more instance (--undo: as the settings say)
+  joiner retry 3                          try a unit that has failed once more, once its cause is mended
   joiner status                           show each unit's owner, state and lag, and the totals of joins and aligns
   joiner status --watch 5s                the same every 5 seconds; --json for programs
   joiner reset --yes                      delete all progress: the next start begins at application.start
@@ -116,9 +123,8 @@ def _dispatch(options: argparse.Namespace, settings: JoinerSettings) -> int:
             status = _reset(settings, clock, confirmed=options.yes)
         case "move":
             status = move(settings, options.to, options.units, options.timeout, clock)
-        case "drain":
-            site = options.at or settings.application.site
-            status = drain(settings, site, options.name, options.timeout, clock, undo=options.undo)
+        case "drain" | "pin" | "standbys" | "retry":
+            status = give_order(settings, options, clock)
         case "scale":
             status = scale(settings, options.processes, options.instance, options.timeout, clock)
         case "spark":
@@ -214,6 +220,25 @@ def _units(text: str) -> list[int]:
     return [int(number) for number in numbers]
 
 
+def _unit(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a unit: use its number, as in `joiner status`")
+    return int(text)
+
+
+def _instance(text: str) -> str:
+    if not text:
+        message = "the name of an instance is empty: use one from `joiner status`"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def _standbys(text: str) -> int:
+    if not text.isdecimal() or int(text) > STANDBYS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of standbys: use 0 to {STANDBYS_MAX}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         return parse_duration(text) / 1e9
@@ -250,7 +275,8 @@ def build_parser() -> argparse.ArgumentParser:
     move_parser.add_argument(
         "--timeout", type=_seconds, default="30s", help="how long to wait for the target to be ready (default: 30s)"
     )
-    _add_drain_and_scale(add_command)
+    _add_orders(add_command)
+    _add_scale(add_command)
     status = add_command("status", "show each unit's owner, state, offsets and lag, and the totals of joins and aligns")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument(
@@ -289,14 +315,35 @@ def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> 
         )
 
 
-def _add_drain_and_scale(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    drain_parser = add_command("drain", "hand over all units of an instance while data flows; it keeps running")
-    drain_parser.add_argument("name", metavar="INSTANCE", help="name of the instance, as shown by `joiner status`")
-    drain_parser.add_argument("--at", type=_site, help="name of the instance's site (default: that of the settings)")
-    drain_parser.add_argument("--undo", action="store_true", help="let the instance have units again")
-    drain_parser.add_argument(
-        "--timeout", type=_seconds, default="30s", help="how long to wait until it has no units (default: 30s)"
+def _add_orders(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    drain = add_command("drain", "hand over all units of an instance while data flows; it keeps running")
+    drain.add_argument("name", metavar="INSTANCE", type=_instance, help=_INSTANCE)
+    drain.add_argument("--undo", action="store_true", help="let the instance have units again")
+    pin = add_command("pin", "let an instance serve a unit whenever it can, until that is undone")
+    pin.add_argument("unit", metavar="UNIT", type=_unit, help=_UNIT)
+    which = pin.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", metavar="INSTANCE", nargs="?", type=_instance, help=_INSTANCE)
+    which.add_argument("--undo", action="store_true", help="let any instance serve the unit again")
+    standbys = add_command("standbys", "change how many further instances keep each unit warm, while they run")
+    number = standbys.add_mutually_exclusive_group(required=True)
+    number.add_argument("count", metavar="N", nargs="?", type=_standbys, help=f"how many, 0 to {STANDBYS_MAX}")
+    number.add_argument("--undo", action="store_true", help="as many as application.standbys says")
+    retry = add_command("retry", "try once more to serve a unit that has failed or waits to be tried again")
+    retry.add_argument("unit", metavar="UNIT", type=_unit, help=_UNIT)
+    waits = (
+        (drain, "it has no units"),
+        (pin, "it serves the unit"),
+        (standbys, "all are warm"),
+        (retry, "it is served"),
     )
+    for parser, what in waits:
+        parser.add_argument("--at", type=_site, help="name of the site (default: that of the settings)")
+        parser.add_argument(
+            "--timeout", type=_seconds, default="30s", help=f"how long to wait until {what} (default: 30s)"
+        )
+
+
+def _add_scale(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     scale_parser = add_command("scale", "change the number of processes of `joiner run --processes` while it runs")
     scale_parser.add_argument("processes", type=_processes, metavar="N", help="how many worker processes to run")
     scale_parser.add_argument("--instance", help="name of the process that runs them (default: the only one)")

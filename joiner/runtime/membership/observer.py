@@ -27,18 +27,26 @@ def read_sites(settings: JoinerSettings, clock: Clock) -> Mapping[str, SiteState
 
     The control topic must exist.
     """
+    return fold(read_records(settings, clock))
+
+
+def read_records(settings: JoinerSettings, clock: Clock, since_s: float = SINCE_S) -> list[Logged]:
+    """Return the records about members of the last ``since_s`` seconds. Raises KafkaException.
+
+    The control topic must exist.
+    """
     topic = settings.control_topic
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
-        since = TopicPartition(topic, 0, round(1000 * (clock.wall_s() - SINCE_S)))
+        since = TopicPartition(topic, 0, round(1000 * (clock.wall_s() - since_s)))
         (place,) = consumer.offsets_for_times([since], TIMEOUT_S)
         _, end = log_range(consumer, topic, 0)
         if not 0 <= place.offset < end:
-            return {}
-        return fold(
+            return []
+        return [
             Logged(record, message.offset() or 0, int(message.timestamp()[1]))
             for message in read_to_end(consumer, clock, topic, 0, place.offset, end)
             if (record := decode_member(message.value())) is not None
-        )
+        ]
 
 
 def read_site(settings: JoinerSettings, site: str, clock: Clock) -> SiteState | None:

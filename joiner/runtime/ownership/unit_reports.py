@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from confluent_kafka import TopicPartition
@@ -73,8 +73,29 @@ class UnitReports:
             self._write(notice)
 
 
+class Report(NamedTuple):
+    """A report that a runner cannot serve a unit, and its append time in ms since the epoch."""
+
+    notice: NotServed
+    at_ms: int
+
+    def __str__(self) -> str:
+        """Return the report as a line of text."""
+        notice, at_ms = self
+        since = f"{_moment(at_ms - notice.lasts_ms):%Y-%m-%dT%H:%M:%SZ}"
+        said = f"{_moment(at_ms):%H:%M:%SZ}"
+        then = "failed" if notice.retry_ms is None else f"retried {notice.retry_ms / 1000:.0f} s later"
+        who = f"{notice.site} {notice.instance}"
+        return f"unit {notice.unit}: not served by {who} since {since} (reported at {said}, {then}): {notice.why}"
+
+
 def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
     """Return the current reports, one line per unit and runner. Raises KafkaException if a request to Kafka fails."""
+    return [str(report) for report in read_reports(settings, clock)]
+
+
+def read_reports(settings: JoinerSettings, clock: Clock) -> list[Report]:
+    """Return the current reports, one per unit and runner. Raises KafkaException if a request to Kafka fails."""
     now_ms = round(1000 * clock.wall_s())
     with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
         since = TopicPartition(settings.control_topic, 0, now_ms - round(1000 * LASTS_S))
@@ -83,25 +104,21 @@ def read_notices(settings: JoinerSettings, clock: Clock) -> list[str]:
         if not 0 <= place.offset < end:
             return []
         messages = read_to_end(consumer, clock, settings.control_topic, 0, place.offset, end)
-        return describe((message.value(), int(message.timestamp()[1])) for message in messages)
+        return _current((message.value(), int(message.timestamp()[1])) for message in messages)
 
 
 def describe(records: Iterable[tuple[bytes | None, int]]) -> list[str]:
     """Return one line per unserved unit and runner. ``records``: control records with their append times in ms."""
-    newest: dict[tuple[int, str, str], tuple[NotServed, int]] = {}
+    return [str(report) for report in _current(records)]
+
+
+def _current(records: Iterable[tuple[bytes | None, int]]) -> list[Report]:
+    newest: dict[tuple[int, str, str], Report] = {}
     for value, at_ms in records:
         notice = decode(value)
         if notice is not None:
-            newest[notice.unit, notice.site, notice.instance] = notice, at_ms
-    return [_line(notice, at_ms) for _, (notice, at_ms) in sorted(newest.items()) if notice.why]
-
-
-def _line(notice: NotServed, at_ms: int) -> str:
-    since = f"{_moment(at_ms - notice.lasts_ms):%Y-%m-%dT%H:%M:%SZ}"
-    said = f"{_moment(at_ms):%H:%M:%SZ}"
-    then = "failed" if notice.retry_ms is None else f"retried {notice.retry_ms / 1000:.0f} s later"
-    who = f"{notice.site} {notice.instance}"
-    return f"unit {notice.unit}: not served by {who} since {since} (reported at {said}, {then}): {notice.why}"
+            newest[notice.unit, notice.site, notice.instance] = Report(notice, at_ms)
+    return [report for _, report in sorted(newest.items(), key=lambda one: one[0]) if report.notice.why]
 
 
 def _moment(at_ms: int) -> datetime:

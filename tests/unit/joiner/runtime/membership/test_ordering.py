@@ -1,0 +1,392 @@
+"""Do orders wait for what follows from them, say what it is, and refuse what cannot be meant?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from joiner.runtime.control import (
+    Drain,
+    Heartbeat,
+    Left,
+    Logged,
+    MemberRecord,
+    NotServed,
+    Pin,
+    Retry,
+    Standbys,
+    Summary,
+)
+from joiner.runtime.membership import ordering
+from joiner.runtime.membership.assign import next_assignment
+from joiner.runtime.membership.ordering import Ordering, OrderRefused, Outcome, UnknownUnit
+from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
+from joiner.runtime.ownership.unit_reports import Report
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+UNITS, SITE = 4, "process"
+
+
+class Kafka:
+    """A control topic, and instances that follow what it says whenever it is read, unless they are ``still``."""
+
+    def __init__(self, *instances: str) -> None:
+        self.records: list[Logged] = []
+        self.orders: list[Any] = []
+        self.state = SiteState(SITE)
+        self.has_topic, self.is_lost, self.still = True, False, False
+        self.reports: list[Report] = []
+        self.broken: set[tuple[str, int]] = set()
+        self.now_ms = 0
+        self.then: Callable[[], None] = lambda: None
+        for name in instances:
+            for _ in range(SETTLED_BEATS):
+                self.append(Heartbeat(site=SITE, instance=name, run=f"run of {name}"))
+        for _ in range(10):
+            self.follow()
+
+    def append(self, record: MemberRecord) -> None:
+        self.now_ms += 1
+        self.records.append(Logged(record, len(self.records), self.now_ms))
+        self.state.apply(record, self.records[-1].offset)
+
+    def write(self, order: Any) -> None:
+        self.orders.append(order)
+        if self.is_lost:
+            return
+        self.append(order)
+        if isinstance(order, Retry) and not self.still:
+            for name, beat in self.state.live.items():
+                if order.unit in beat.failed:
+                    self.change(name, failed=[unit for unit in beat.failed if unit != order.unit])
+
+    def close(self) -> None:
+        """See `ControlLog`."""
+
+    def change(self, name: str, **changes: Any) -> None:
+        self.append(msgspec.structs.replace(self.state.live[name], **changes))
+
+    def follow(self) -> None:
+        """Let one assignment be written, and the instances follow it."""
+        if (following := next_assignment(self.state, UNITS, "a")) is not None:
+            self.append(following)
+        for name, beat in self.state.live.items():
+            owned = {unit for unit, one in enumerate(self.state.units) if one.owner == name}
+            broken = {unit for broken_at, unit in self.broken if broken_at == name} & owned
+            serves = owned - set(beat.failed) - broken
+            failed = sorted({*beat.failed, *broken})
+            warm = [unit for unit, one in enumerate(self.state.units) if name in one.standbys]
+            self.change(name, serves=sorted(serves), failed=failed, warm=warm)
+
+    def read(self, *_given: Any) -> list[Logged]:
+        if not self.still:
+            self.follow()
+        self.then()
+        return list(self.records)
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kafka], None]:
+    def apply(kafka: Kafka) -> None:
+        monkeypatch.setattr(ordering, "make_admin", lambda _settings: None)
+        monkeypatch.setattr(
+            ordering, "topic_facts", lambda _admin, names: dict.fromkeys(names) if kafka.has_topic else {}
+        )
+        monkeypatch.setattr(ordering, "read_records", kafka.read)
+        monkeypatch.setattr(ordering, "read_reports", lambda *_: kafka.reports)
+        monkeypatch.setattr(ordering, "ControlLog", lambda _settings: kafka)
+
+    return apply
+
+
+class Case:
+    """Orders about the site of a `Kafka`, and what is reported of them."""
+
+    def __init__(self, patch: Callable[[Kafka], None], *instances: str) -> None:
+        self.kafka, self.lines, self.clock = Kafka(*instances), list[str](), ManualClock()
+        patch(self.kafka)
+        settings = make_settings(partitions=UNITS)
+        self.ordering = Ordering(settings, SITE, 10.0, self.clock, self.lines.append)
+
+    def unit_of(self, name: str) -> int:
+        return next(unit for unit, one in enumerate(self.kafka.state.units) if one.owner == name)
+
+
+@pytest.fixture
+def make_case(patch: Callable[[Kafka], None]) -> Callable[..., Case]:
+    return lambda *instances: Case(patch, *instances)
+
+
+def give(case: Case, kind: str) -> Outcome:
+    match kind:
+        case "drain":
+            return case.ordering.drain("a")
+        case "pin":
+            return case.ordering.pin(0, "a")
+        case "standbys":
+            return case.ordering.standbys(1)
+        case _:
+            return case.ordering.retry(0)
+
+
+KINDS = ["drain", "pin", "standbys", "retry"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_order_is_given_about_an_application_that_has_never_run(make_case: Callable[..., Case], kind: str) -> None:
+    case = make_case()
+    case.kafka.has_topic = False
+    with pytest.raises(OrderRefused, match="has never run: there is no topic"):
+        give(case, kind)
+    assert case.kafka.orders == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_order_is_given_about_instances_that_do_not_run(make_case: Callable[..., Case], kind: str) -> None:
+    case = make_case()
+    with pytest.raises(OrderRefused, match=r"has no instance.* at site 'process'"):
+        give(case, kind)
+    assert case.kafka.orders == []
+
+
+@pytest.mark.parametrize("kind", ["drain", "pin"])
+def test_the_instances_that_run_are_named_if_another_one_is_meant(make_case: Callable[..., Case], kind: str) -> None:
+    case = make_case("b", "c")
+    with pytest.raises(OrderRefused, match="no instance 'a' at site 'process'; running there: b, c"):
+        give(case, kind)
+    assert case.kafka.orders == []
+
+
+@pytest.mark.parametrize("unit", [-1, UNITS])
+def test_no_order_is_given_about_a_unit_that_does_not_exist(make_case: Callable[..., Case], unit: int) -> None:
+    case = make_case("a")
+    orders: list[Callable[[], Outcome]] = [
+        lambda: case.ordering.pin(unit, "a"),
+        lambda: case.ordering.pin(unit, ""),
+        lambda: case.ordering.retry(unit),
+    ]
+    for order in orders:
+        with pytest.raises(UnknownUnit, match=f"has no unit {unit}; its units are 0 to 3"):
+            order()
+    assert case.kafka.orders == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_order_that_kafka_does_not_confirm_is_not_said_to_remain(make_case: Callable[..., Case], kind: str) -> None:
+    case = make_case("a", "b")
+    case.kafka.broken.add((case.kafka.state.units[0].owner, 0))
+    case.kafka.follow()
+    case.kafka.is_lost = True
+    assert give(case, kind) == Outcome(
+        is_reached=False, text="Kafka has not confirmed the order in time: give it again"
+    )
+    assert case.clock.now_s <= 1000.0 + 2 * 10.0
+
+
+def test_a_drained_instance_has_no_units_in_the_end(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    assert case.ordering.drain("a") == Outcome(is_reached=True, text="a is drained")
+    assert case.kafka.orders == [Drain(site=SITE, instance="a")]
+    assert case.lines[-1] == "a serves no unit"
+    assert case.ordering.drain("a", undo=True) == Outcome(is_reached=True, text="a may have units again")
+    assert case.kafka.state.drained == set()
+
+
+def test_an_instance_that_nobody_can_take_over_from_is_not_drained(make_case: Callable[..., Case]) -> None:
+    case = make_case("a")
+    outcome = case.ordering.drain("a")
+    assert outcome == Outcome(
+        is_reached=False,
+        text="a serves units 0, 1, 2, 3: no other instance takes over the rest; the order remains",
+    )
+    assert case.kafka.state.drained == {"a"}
+
+
+def test_the_order_to_drain_an_instance_can_be_undone_while_it_is_not_running(make_case: Callable[..., Case]) -> None:
+    case = make_case("a")
+    outcome = case.ordering.drain("x", undo=True)
+    assert outcome == Outcome(is_reached=True, text="x may have units again; it is not running now")
+    assert case.kafka.orders == [Drain(site=SITE, instance="x", drained=False)]
+
+
+def test_a_pinned_unit_is_served_there_in_the_end(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    unit = case.unit_of("a")
+    assert case.ordering.pin(unit, "b") == Outcome(is_reached=True, text=f"unit {unit} is served by b")
+    assert case.kafka.orders == [Pin(site=SITE, unit=unit, instance="b")]
+    assert case.ordering.pin(unit, "") == Outcome(is_reached=True, text=f"unit {unit} is not pinned any more")
+    assert case.kafka.state.orders.pinned == {}
+
+
+def test_a_unit_that_is_there_already_is_pinned_at_once(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    unit = case.unit_of("b")
+    assert case.ordering.pin(unit, "b").is_reached
+    assert case.clock.now_s == 1000.0
+    assert case.kafka.state.orders.pinned == {unit: "b"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "why"),
+    [
+        ("drained", "b is drained"),
+        ("leaving", "b is stopping"),
+        ("left", "b is not running any more"),
+        ("failed", "b cannot serve it, as `joiner status` or its log says"),
+        ("mixed", "the consumer group assigns the units as long as a process of an older release runs"),
+        ("slow", "b has not taken it over"),
+    ],
+)
+def test_it_is_said_why_a_unit_is_not_served_where_it_is_pinned(
+    make_case: Callable[..., Case], cause: str, why: str
+) -> None:
+    case = make_case("a", "b")
+    unit, kafka = case.unit_of("a"), case.kafka
+    match cause:
+        case "drained":
+            kafka.append(Drain(site=SITE, instance="b"))
+        case "leaving":
+            kafka.change("b", leaving=True)
+        case "left":
+            kafka.then = lambda: kafka.append(Left(site=SITE, instance="b", run="run of b")) if kafka.orders else None
+        case "failed":
+            kafka.change("b", failed=[unit])
+        case "mixed":
+            kafka.change("a", mixed=True)
+        case "slow":
+            kafka.still = True
+    text = f"unit {unit} is served by a: {why}; the order remains"
+    assert case.ordering.pin(unit, "b") == Outcome(is_reached=False, text=text)
+    assert kafka.state.orders.pinned == {unit: "b"}
+    has_waited = case.clock.now_s > 1000.0 + 1.0
+    assert has_waited == (cause not in {"drained", "mixed"}), "whether it may change by itself"
+
+
+def test_each_unit_has_the_standbys_that_are_ordered_in_the_end(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b", "c")
+    assert case.ordering.standbys(2) == Outcome(is_reached=True, text="each unit has 2 standbys")
+    assert case.ordering.standbys(1) == Outcome(is_reached=True, text="each unit has 1 standby")
+    assert case.ordering.standbys(None) == Outcome(is_reached=True, text="each unit has 0 standbys")
+    assert case.kafka.orders == [Standbys(site=SITE, count=count) for count in (2, 1, None)]
+    assert case.lines[-1] == "0 of 0 standbys are warm"
+
+
+def test_it_is_said_if_there_are_too_few_instances_for_the_standbys(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    outcome = case.ordering.standbys(2)
+    text = "4 of 8 standbys are warm: no other instance can be a standby now; the order remains"
+    assert outcome == Outcome(is_reached=False, text=text)
+    assert case.kafka.state.orders.standbys == 2
+
+
+def test_standbys_that_do_not_become_warm_are_waited_for_in_vain(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    case.kafka.still = True
+    outcome = case.ordering.standbys(1)
+    assert outcome == Outcome(
+        is_reached=False, text="0 of 4 standbys are warm: some standbys are not warm; the order remains"
+    )
+
+
+def test_the_number_of_standbys_can_be_left_to_the_settings_while_nobody_runs(make_case: Callable[..., Case]) -> None:
+    case = make_case()
+    case.kafka.append(Summary(site=SITE, read=0, epoch=1, units=[], standbys=2, ordered={"standbys": 0}))
+    assert case.ordering.standbys(None).is_reached
+    assert case.kafka.state.orders.standbys is None
+
+
+def test_a_failed_unit_is_served_again_in_the_end(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    unit = case.unit_of("a")
+    case.kafka.broken.add(("a", unit))
+    case.kafka.follow()
+    assert case.kafka.state.server(unit) is None
+    case.kafka.broken.clear()
+    assert case.ordering.retry(unit) == Outcome(is_reached=True, text=f"unit {unit} is served by a")
+    assert case.kafka.orders == [Retry(site=SITE, unit=unit)]
+
+
+def test_a_unit_that_fails_again_is_said_to_with_the_new_reason(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    unit, kafka = case.unit_of("a"), case.kafka
+    kafka.broken.add(("a", unit))
+    kafka.follow()
+    notice = NotServed(unit=unit, instance="a", site=SITE, why="the former reason")
+    kafka.reports = [Report(notice, kafka.now_ms)]
+    asked = 0
+
+    def report_late(*_given: Any) -> list[Report]:
+        nonlocal asked
+        asked += 1
+        newer = Report(msgspec.structs.replace(notice, why="damaged"), kafka.now_ms + 1)
+        other = Report(msgspec.structs.replace(notice, instance="b", why="of another"), kafka.now_ms + 1)
+        return [other, newer] if asked > 3 else [other, *kafka.reports]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordering, "read_reports", report_late)
+        outcome = case.ordering.retry(unit)
+    assert outcome == Outcome(is_reached=False, text=f"unit {unit} has failed again at a: damaged")
+
+
+def test_a_unit_that_fails_again_without_a_report_is_said_to_as_well(make_case: Callable[..., Case]) -> None:
+    case = make_case("a")
+    case.kafka.broken.add(("a", 2))
+    case.kafka.follow()
+    assert case.ordering.retry(2) == Outcome(is_reached=False, text="unit 2 has failed again at a; its log says why")
+
+
+def test_a_unit_that_nobody_tries_again_is_waited_for_in_vain(make_case: Callable[..., Case]) -> None:
+    case = make_case("a")
+    case.kafka.broken.add(("a", 2))
+    case.kafka.follow()
+    case.kafka.still = True
+    text = "after 10 s, unit 2 is served by no instance; not tried again yet: a"
+    assert case.ordering.retry(2) == Outcome(is_reached=False, text=text)
+
+
+def test_it_is_said_what_a_unit_waits_for_that_is_not_served_in_time(make_case: Callable[..., Case]) -> None:
+    case = make_case("a")
+    kafka = case.kafka
+    kafka.still = True
+    kafka.change("a", serves=[0, 1, 3])
+    notice = NotServed(unit=2, instance="a", site=SITE, why="no memory", retry_ms=1000)
+    kafka.reports = [Report(notice, 10**6)]
+    text = "after 10 s, unit 2 is served by no instance: no memory"
+    assert case.ordering.retry(2) == Outcome(is_reached=False, text=text)
+
+
+def test_an_order_of_somebody_else_is_not_taken_for_the_own_one(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    kafka = case.kafka
+    kafka.is_lost = True
+    kafka.then = lambda: kafka.append(Pin(site=SITE, unit=3, instance="b")) if kafka.orders else None
+    assert not case.ordering.pin(0, "").is_reached
+    assert not case.ordering.standbys(None).is_reached
+
+
+def test_a_unit_that_is_served_everywhere_is_not_tried_again(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    outcome = case.ordering.retry(case.unit_of("b"))
+    assert outcome.is_reached
+    assert outcome.text.endswith("is served by b; there is nothing to try again")
+    assert case.kafka.orders == []
+
+
+def test_a_unit_that_another_instance_could_not_keep_warm_is_tried_again_there(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    unit = case.unit_of("a")
+    case.kafka.change("b", failed=[unit])
+    assert case.ordering.retry(unit) == Outcome(is_reached=True, text=f"unit {unit} is served by a")
+    assert case.kafka.state.live["b"].failed == []
+
+
+def test_what_is_reported_changes_with_what_is_the_case(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    unit = case.unit_of("a")
+    case.ordering.pin(unit, "b")
+    assert len(case.lines) == len(set(case.lines))
+    assert case.lines[-1] == f"unit {unit} is served by b"
