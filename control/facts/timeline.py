@@ -18,12 +18,15 @@ from joiner.runtime.control import (
     Heartbeat,
     Left,
     MemberRecord,
+    Pin,
     Record,
     Refused,
     Released,
     Request,
     Resumed,
+    Retry,
     Scale,
+    Standbys,
 )
 from joiner.runtime.model import RESET_RUN, Checkpoint
 
@@ -45,9 +48,10 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that has happened.
 
     ``number``: grows by one with each event, from 1 at the start of the service. ``at_ms``: since the epoch. ``kind``:
-    ``joined``, ``returned``, ``left``, ``failed`` or ``drained`` (an instance), ``assigned`` or ``scaled`` (a site),
-    ``ordered``, ``released``, ``moved``, ``refused`` or ``cancelled`` (a move of units), ``owner`` (a unit is served by
-    another process). ``pause_ms``: for how long the unit did not commit because of it, or None if that is not known.
+    ``joined``, ``returned``, ``left``, ``failed`` or ``drained`` (an instance), ``assigned``, ``scaled`` or
+    ``standbys`` (a site), ``pinned`` or ``retried`` (a unit), ``ordered``, ``released``, ``moved``, ``refused`` or
+    ``cancelled`` (a move of units), ``owner`` (a unit is served by another process). ``pause_ms``: for how long the
+    unit did not commit because of it, or None if that is not known.
     """
 
     number: int
@@ -106,9 +110,24 @@ class Timeline:
                     self._add(at_ms, "failed", text, site=site, instance=instance)
                 text = f"assignment {record.epoch}: {record.reason or 'reason not known'}"
                 self._add(at_ms, "assigned", text, site=site, instance=record.by)
+            case _:
+                self._apply_order(record, at_ms)
+
+    def _apply_order(self, record: MemberRecord, at_ms: int) -> None:
+        match record:
             case Drain(site=site, instance=instance):
                 text = "is to have no units" if record.drained else "may have units again"
                 self._add(at_ms, "drained", f"{instance} {text}", site=site, instance=instance)
+            case Pin(site=site, instance=instance, unit=unit):
+                text = f"unit {unit} is {f'pinned to {instance}' if instance else 'no longer pinned'}"
+                self._add(at_ms, "pinned", text, site=site, instance=instance, unit=unit)
+            case Standbys(site=site, count=count):
+                number = (
+                    "as many standbys as the settings say" if count is None else f"{count} standby{'s' * (count != 1)}"
+                )
+                self._add(at_ms, "standbys", f"each unit of {site} is to have {number}", site=site)
+            case Retry(site=site, unit=unit):
+                self._add(at_ms, "retried", f"unit {unit} is to be tried again", site=site, unit=unit)
             case Scale(site=site, instance=instance):
                 text = f"{instance} is to run {record.processes} worker processes"
                 self._add(at_ms, "scaled", text, site=site, instance=instance)

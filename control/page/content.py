@@ -13,7 +13,7 @@ from control.facts.watcher import Sample
 from control.page.forms import describe
 from joiner.runtime.membership.presence import RUNNING
 from joiner.runtime.membership.status.summary import UnitSummary
-from joiner.runtime.membership.status.tables import age, span
+from joiner.runtime.membership.status.tables import age, orders_in_force, span
 
 EVENTS_SHOWN: Final = 100
 _OLD_MS: Final = 15_000
@@ -143,11 +143,11 @@ def troubles(facts: Facts, now_ms: int) -> list[str]:
 
 
 def assignments(facts: Facts) -> list[str]:
-    """Return a sentence for the last assignment of each site."""
+    """Return a sentence for the last assignment of each site, with the orders of operators that are in force."""
     if facts.status is None:
         return []
     return [
-        f"Assignment {one.epoch} of {site}: {one.reason or 'reason not known'}"
+        "; ".join([f"Assignment {one.epoch} of {site}: {one.reason or 'reason not known'}", *orders_in_force(one)])
         for site, one in sorted(facts.status.assignments.items())
     ]
 

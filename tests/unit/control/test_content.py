@@ -77,7 +77,7 @@ def test_the_headline_and_the_troubles_say_what_matters() -> None:
     assert content.headline(facts) == "1 of 2 units running, 10 records/s, lag 12, 10 results"
     assert content.troubles(facts, 15_000) == []
     assert content.troubles(facts, 20_002) == ["What is shown was read 20 s ago"]
-    assert content.assignments(facts) == ["Assignment 4 of process: two has joined"]
+    assert content.assignments(facts) == ["Assignment 4 of process: two has joined; drained: three"]
     assert content.headline(Facts(trouble="")) == "The application has never run."
     assert content.headline(Facts()) == ""
     assert content.troubles(Facts(), 0) == ["What is shown is not current: Kafka has not answered yet"]

@@ -18,12 +18,15 @@ from joiner.runtime.control import (
     Heartbeat,
     Left,
     NotServed,
+    Pin,
     Ready,
     Refused,
     Released,
     Request,
     Resumed,
+    Retry,
     Scale,
+    Standbys,
     UnitAssignment,
     Workers,
     encode,
@@ -218,9 +221,23 @@ def test_orders_of_operators_are_events() -> None:
         Drain(site="process", instance="one", drained=False),
         Scale(site="process", instance="host", processes=3),
         Workers(site="process", instance="host", host="h", running=1, wanted=3),
+        Pin(site="process", unit=1, instance="one"),
+        Pin(site="process", unit=1),
+        Standbys(site="process", count=1),
+        Standbys(site="process"),
+        Retry(site="process", unit=0),
     )
-    assert case.kinds() == ["drained", "drained", "scaled"]
-    assert case.texts()[1] == "one may have units again"
+    assert case.kinds() == [*["drained"] * 2, "scaled", *["pinned"] * 2, *["standbys"] * 2, "retried"]
+    assert case.texts() == [
+        "one is to have no units",
+        "one may have units again",
+        "host is to run 3 worker processes",
+        "unit 1 is pinned to one",
+        "unit 1 is no longer pinned",
+        "each unit of process is to have 1 standby",
+        "each unit of process is to have as many standbys as the settings say",
+        "unit 0 is to be tried again",
+    ]
 
 
 def test_a_move_is_reported_step_by_step_with_its_pause() -> None:

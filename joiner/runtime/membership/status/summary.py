@@ -139,7 +139,8 @@ class AssignmentStatus(msgspec.Struct, frozen=True):
     """The last assignment of a site: its number, its reason, and by unit the owner and the standbys.
 
     ``warm``: by unit, the standbys that hold its state at its last checkpoint. ``drained``: instances without units by
-    order.
+    order. ``pinned``: by unit, the instance that should own it by order. ``standbys_ordered``: how many standbys each
+    unit should have by order, or None if the settings say it.
     """
 
     epoch: int
@@ -148,6 +149,8 @@ class AssignmentStatus(msgspec.Struct, frozen=True):
     standbys: list[list[str]]
     warm: list[list[str]]
     drained: list[str]
+    pinned: dict[int, str] = {}
+    standbys_ordered: int | None = None
 
     @classmethod
     def of(cls, state: SiteState) -> AssignmentStatus:
@@ -161,7 +164,9 @@ class AssignmentStatus(msgspec.Struct, frozen=True):
                 [name for name in unit.standbys if name in state.live and number in state.live[name].warm]
                 for number, unit in enumerate(state.units)
             ],
-            sorted(state.drained),
+            sorted(state.orders.drained),
+            dict(sorted(state.orders.pinned.items())),
+            state.orders.standbys,
         )
 
 

@@ -63,9 +63,10 @@ def _headings(status: Status) -> list[str]:
 def _assignment(site: str, assignment: AssignmentStatus) -> str:
     standbys = sum(map(len, assignment.standbys))
     warm = sum(map(len, assignment.warm))
-    drained = f"; drained: {', '.join(assignment.drained)}" if assignment.drained else ""
-    kept = f"; {warm} of {standbys} standbys warm" if standbys else ""
-    return f"assignment {assignment.epoch} of {site}: {assignment.reason or 'reason not known'}{kept}{drained}"
+    parts = [f"assignment {assignment.epoch} of {site}: {assignment.reason or 'reason not known'}"]
+    if standbys:
+        parts.append(f"{warm} of {standbys} standbys warm")
+    return "; ".join([*parts, *orders_in_force(assignment)])
 
 
 def _tables(status: Status) -> list[_Table]:
@@ -170,6 +171,18 @@ def _text_table(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list
 def _short(text: str) -> str:
     """Shorten a name for the tables. The JSON output contains it in full."""
     return text if len(text) <= _NAME_LENGTH_MAX else f"{text[: _NAME_LENGTH_MAX - 3]}..."
+
+
+def orders_in_force(assignment: AssignmentStatus) -> list[str]:
+    """Return what operators have ordered about a site, in a few words each."""
+    found = []
+    if assignment.standbys_ordered is not None:
+        found.append(f"standbys by order: {assignment.standbys_ordered}")
+    if assignment.drained:
+        found.append(f"drained: {', '.join(assignment.drained)}")
+    if assignment.pinned:
+        found.append(f"pinned: {', '.join(f'unit {unit} to {name}' for unit, name in assignment.pinned.items())}")
+    return found
 
 
 def age(seconds: float) -> str:

@@ -15,11 +15,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from broker.kafka.topics import TopicFacts
 from joiner.cli import status
+from joiner.runtime.control import Assignment, Drain, Heartbeat, MemberRecord, Pin, Standbys, UnitAssignment
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.presence import read_members, state_of
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.membership.status import reading
 from joiner.runtime.membership.status.reading import read_status
-from joiner.runtime.membership.status.summary import Status
+from joiner.runtime.membership.status.summary import AssignmentStatus, Status
 from joiner.runtime.membership.status.tables import WIDTH, lines_of
 from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummary, OnTheWay, decode_checkpoint, encode
 from joiner.runtime.ownership.claim import _owned
@@ -232,6 +234,32 @@ def test_for_programs_all_of_it_is_one_object(
     unit = decoded["units"][0]
     assert (unit["state"], unit["committed_s_ago"], unit["lag"], unit["offsets"]) == ("running", 3.0, 8, {DATA: 12})
     assert set(unit["joins"]["power"]) >= {"pairs", "failed", "late", "duplicates", "unmatched", "held_left"}
+
+
+def test_what_operators_have_ordered_stands_with_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = SiteState("process")
+    records: list[MemberRecord] = [
+        Heartbeat(site="process", instance="one", run="run of one", warm=[1]),
+        Assignment(site="process", epoch=4, units=[UnitAssignment("one"), UnitAssignment("two", ["one"])], reason="x"),
+        Drain(site="process", instance="three"),
+        Pin(site="process", unit=1, instance="two"),
+        Pin(site="process", unit=0, instance="one"),
+        Standbys(site="process", count=1),
+    ]
+    for offset, record in enumerate(records):
+        site.apply(record, offset)
+    before = shown(monkeypatch, make_checkpoint())
+    found = msgspec.structs.replace(before, assignments={"process": AssignmentStatus.of(site)})
+    text = " ".join(lines_of(found))
+    orders = "standbys by order: 1; drained: three; pinned: unit 0 to one, unit 1 to two"
+    assert f"assignment 4 of process: x; 1 of 1 standbys warm; {orders}" in text
+    assert json.loads(msgspec.json.encode(found))["assignments"]["process"]["pinned"] == {"0": "one", "1": "two"}
+    for order in (Drain(site="process", instance="three", drained=False), Standbys(site="process")):
+        site.apply(order, len(records))
+    for unit in (0, 1):
+        site.apply(Pin(site="process", unit=unit), len(records))
+    found = msgspec.structs.replace(before, assignments={"process": AssignmentStatus.of(site)})
+    assert "assignment 4 of process: x; 1 of 1 standbys warm" in lines_of(found)
 
 
 def test_a_notebook_shows_the_same_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
