@@ -18,6 +18,7 @@ from joiner.runtime.settings import JoinerSettings
 from tests.simulation.feed import APPLICATION, Step, make_feed, make_settings
 from tests.simulation.incidents import Incidents
 from tests.simulation.memory_log import COMMITTED, Transaction
+from tests.simulation.orders import Orders
 from tests.simulation.outcome import Outcome
 from tests.simulation.stage import CHUNK_BYTES, membership_in, on_stage, running
 from tests.simulation.temper import CALM, DEADLY, TEMPERS
@@ -98,6 +99,7 @@ class History:
         self.world.faults.temper = self._trouble
         self._is_mixed = plan.random() < _MIXED
         names = ("one", "two", "three")[: plan.randint(1, 3)]
+        self._orders = Orders(self.world, self._settings, seed, list(names))
         now_s = self.world.clock_s
         self._slots = [
             _Slot(self._named(name), now_s + plan.choice([0, 0, 3, 30]) * at) for at, name in enumerate(names)
@@ -159,6 +161,7 @@ class History:
                 self._feed_one()
         if draw.random() < 0.01 and self._faults_max:
             self._incidents.let_one_happen()
+        self._orders.step()
         # The next owner resolves transactions whose markers were forgotten. Until then, the output may be wrong.
         if draw.random() < 0.002 and not self.world.counts["markers forgotten"]:
             self._judge("on the way")

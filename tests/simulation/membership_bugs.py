@@ -14,7 +14,7 @@ from joiner.runtime.control import Assignment
 from joiner.runtime.membership import assign, detector, member
 from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.member import Member
-from joiner.runtime.membership.state import SiteState
+from joiner.runtime.membership.state import SiteState, StandingOrders
 from tests.simulation.bugs import changed
 
 
@@ -78,6 +78,21 @@ def _each_plans_with_its_own_number_of_standbys() -> AbstractContextManager[None
     return changed(member, "next_assignment", plan)
 
 
+def _an_order_is_lost_by_a_summary(what: str, nothing: Any) -> AbstractContextManager[None]:
+    summary = SiteState.summary
+    return changed(SiteState, "summary", lambda self: msgspec.structs.replace(summary(self), **{what: nothing}))
+
+
+def _a_summary_undoes_newer_orders() -> AbstractContextManager[None]:
+    def adopt(self: StandingOrders, summary: Any) -> bool:
+        before = self.drained, self.pinned, self.standbys
+        self.drained, self.pinned, self.standbys = set(summary.drained), dict(summary.pinned), summary.standbys
+        self.offsets = dict(summary.ordered)
+        return before != (self.drained, self.pinned, self.standbys)
+
+    return changed(StandingOrders, "merge", adopt)
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
@@ -95,4 +110,9 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "each_plans_with_its_own_number_of_standbys": _each_plans_with_its_own_number_of_standbys,
     "the_load_is_not_balanced": lambda: changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
     "standbys_are_not_replaced": lambda: changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
+    "pinned_units_are_moved_to_balance_the_load": lambda: changed(assign._Planner, "_is_fixed", lambda *_: False),  # noqa: SLF001
+    "a_summary_loses_the_number_of_standbys": lambda: _an_order_is_lost_by_a_summary("standbys", None),
+    "a_summary_loses_pins": lambda: _an_order_is_lost_by_a_summary("pinned", {}),
+    "a_summary_undoes_newer_orders": _a_summary_undoes_newer_orders,
+    "an_order_to_try_again_reaches_nobody": lambda: changed(Member, "take_retries", lambda _: set()),
 }

@@ -1,16 +1,18 @@
 """Plays random histories of a site: instances die, stall, slow down, leave and return, and records are lost.
 
 Afterwards, the instances are left alone. Each unit must then be served by one instance, the one that is assigned, and
-nothing may change any more.
+nothing may change any more. Orders of operators must be followed, whoever has read them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Final
 
+from joiner.runtime.control import Pin, Retry, Standbys
 from tests.simulation.membership_world import World, accepted_in
 
 START_S: Final = 3.0
@@ -140,7 +142,7 @@ def play_outage(seed: int) -> str:
     world.run(2 * START_S)
     claims = world.claims
     for _ in range(3):
-        world.cut(random.choice([0.7, 1.5, 5, 20]))
+        world.cut(random.choice([0.7, 1.5, 5, 20]), world.instances)
         world.run(world.outage_s + START_S)
     if world.claims != claims:
         return f"{world.claims - claims} claims after an outage"
@@ -165,6 +167,99 @@ def play_truncation(seed: int) -> str:
     claims = world.claims
     world.run(world.now_s + STILL_S)
     return _fault(world, len(names), claims)
+
+
+def play_orders(seed: int) -> str:
+    """Give orders while units fail, instances come and go, and some miss records. Return what is wrong."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 0, 1]))
+    names = ["a0", "b0", "a1", "b1"][: random.choice([2, 3, 4])]
+    for name in names:
+        world.start(name)
+    if random.random() < _MIXED:
+        world.start_older("old")
+        world.after(random.uniform(START_S, START_S + TROUBLE_S), partial(world.stop_older, "old"))
+    world.run(START_S)
+    world.loss = random.choice([0, 0.02])
+    for _ in range(random.randrange(2, 12)):
+        world.after(random.uniform(0, TROUBLE_S), partial(_order, world, random, random.choice(names)))
+    for _ in range(random.randrange(3)):
+        world.after(random.uniform(0, TROUBLE_S), partial(_trouble, world, random, random.choice(names)))
+    if random.random() < _HALF:
+        late = random.choice(names)
+        log_kept = random.choice([0, 5, 50])
+        world.after(random.uniform(0, 2), lambda: _stall_if_there(world, late, log_kept))
+    world.run(START_S + TROUBLE_S)
+    world.loss = 0
+    world.run(world.now_s + LONGEST_STALL_S + 2)
+    for one in world.instances.values():
+        one.slowness = 1
+    for name in names:
+        if name not in world.instances:
+            world.start(name)
+        world.drain(name, drained=False)
+    world.run(world.now_s + START_S)
+    # What was in the way is mended, and each unit is tried again.
+    world.broken.clear()
+    for unit in range(world.units):
+        world.order(Retry(site="plain", unit=unit))
+    world.run(world.now_s + SETTLED_S)
+    claims = world.claims
+    world.run(world.now_s + STILL_S)
+    return next(_faults(world, len(names), claims), "")
+
+
+def play_pins(seed: int) -> str:
+    """Pin units while nothing fails, and restart an instance. Return what is wrong, or an empty text."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([3, 8, 16]), standbys=random.choice([0, 1]))
+    names = ["a0", "b0", "a1"]
+    for name in names:
+        world.start(name)
+    world.run(2 * START_S)
+    world.longest_pause_s = 0.0
+    for unit in random.sample(range(world.units), random.choice([1, 2, 3])):
+        world.after(random.uniform(0, START_S), partial(world.order, Pin(site="plain", unit=unit, instance="b0")))
+    if random.random() < _HALF:
+        world.after(random.uniform(0, START_S), partial(world.order, Standbys(site="plain", count=1)))
+    world.run(world.now_s + 2 * START_S)
+    pinned = {unit: (world.servers(unit), world.fence[unit]) for unit in world.pins}
+    if any(served != ["b0"] for served, _ in pinned.values()):
+        return f"the units {world.pins} are served by {pinned}"
+    world.leave("a1")
+    world.run(world.now_s + START_S)
+    world.start("a1")
+    world.run(world.now_s + SETTLED_S)
+    if {unit: (world.servers(unit), world.fence[unit]) for unit in world.pins} != pinned:
+        return "a pinned unit has changed its owner"
+    if world.duels:
+        return f"{world.duels} owners were fenced without need"
+    if world.longest_pause_s > CALM_PAUSE_S:
+        return f"a unit paused for {world.longest_pause_s:.1f} s"
+    return next(_faults(world, len(names), world.claims), "")
+
+
+def _stall_if_there(world: World, name: str, log_kept: int) -> None:
+    if name in world.instances:
+        world.stall(name, LONGEST_STALL_S, log_kept=log_kept)
+
+
+def _order(world: World, random: Random, name: str) -> None:
+    unit = random.randrange(world.units)
+    match random.choice(["pin", "pin", "unpin", "standbys", "fail", "fail everywhere", "retry"]):
+        case "pin":
+            world.order(Pin(site="plain", unit=unit, instance=name))
+        case "unpin":
+            world.order(Pin(site="plain", unit=unit))
+        case "standbys":
+            world.order(Standbys(site="plain", count=random.choice([0, 1, 2, None])))
+        case "fail":
+            world.fail(name, unit)
+        case "fail everywhere":
+            for other in [*world.instances]:
+                world.fail(other, unit)
+        case _:
+            world.order(Retry(site="plain", unit=unit))
 
 
 def play_upgrade(seed: int) -> str:
@@ -193,17 +288,25 @@ def play_upgrade(seed: int) -> str:
 
 
 def _fault(world: World, count: int, claims: int) -> str:
-    return next(_faults(world, count, claims), "")
+    return next(chain(_past_faults(world), _faults(world, count, claims)), "")
+
+
+def _past_faults(world: World) -> Iterator[str]:
+    """Yield what went wrong in a history without units that failed and without members that missed others."""
+    epochs = [one.member.state.epoch for one in world.instances.values()]
+    last = accepted_in(world)[-1].epoch
+    if any(epoch != last for epoch in epochs):
+        yield f"assignment {last} counts, instances have {epochs}"
+    if world.longest_pause_s > PAUSE_S:
+        yield f"a unit was not served for {world.longest_pause_s:.1f} s while an instance could have served it"
 
 
 def _faults(world: World, count: int, claims: int) -> Iterator[str]:
+    """Yield what is wrong in the end. ``count``: the number of instances. ``claims``: that of claims some time ago."""
     instances = list(world.instances.values())
     standbys = max(world.standbys_of.get(one.name, world.standbys) for one in instances)
-    accepted = accepted_in(world)
-    if any(one.member.state.epoch != accepted[-1].epoch for one in instances):
-        yield f"assignment {accepted[-1].epoch} counts, instances have {[one.member.state.epoch for one in instances]}"
-    if world.longest_pause_s > PAUSE_S:
-        yield f"a unit was not served for {world.longest_pause_s:.1f} s while an instance could have served it"
+    if world.standbys_ordered is not None:
+        standbys = world.standbys_ordered
     if len({(one.member.state.epoch, str(one.member.state.units)) for one in instances}) != 1:
         yield "the instances disagree"
     if world.claims != claims:
@@ -215,6 +318,24 @@ def _faults(world: World, count: int, claims: int) -> Iterator[str]:
         cold = [name for name in assigned.standbys if unit not in world.instances[name].warm]
         if len(assigned.standbys) != min(standbys, count - 1) or cold:
             yield f"unit {unit} has the standbys {assigned.standbys}, and {cold} are not warm"
-    loads = [len(one.serves) for one in instances]
-    if max(loads) - min(loads) > 1:
-        yield f"the loads are {loads}"
+        if (pin := world.pins.get(unit, assigned.owner)) != assigned.owner:
+            yield f"unit {unit} is pinned to {pin}, and assigned to {assigned.owner}"
+    yield from _uneven(world)
+    yield from _unfollowed(world)
+
+
+def _uneven(world: World) -> Iterator[str]:
+    instances = world.instances.values()
+    least = min(len(one.serves) for one in instances)
+    for one in instances:
+        if len(one.serves) > least + 1 and one.serves.keys() - world.pins.keys():
+            yield f"{one.name} serves {sorted(one.serves)}, another one {least} units, and pinned are {world.pins}"
+
+
+def _unfollowed(world: World) -> Iterator[str]:
+    for one in world.instances.values():
+        orders = one.member.state.orders
+        if (orders.pinned, orders.standbys) != (world.pins, world.standbys_ordered):
+            yield f"{one.name} knows the orders {orders}"
+        if one.failed or one.unable:
+            yield f"{one.name} takes the units {one.failed | one.unable} for failed"

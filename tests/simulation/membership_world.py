@@ -1,20 +1,32 @@
 """Simulates the instances of a site: a control topic, instances that stall, die and return, and units that they claim.
 
 Only `joiner.runtime.membership` is real. Claims, restores and commits take random times. As with Kafka, the last claim
-of a unit fences every earlier one, and an instance learns at its next commit that it has been fenced.
+of a unit fences every earlier one, and an instance learns at its next commit that it has been fenced. A unit may be
+broken at an instance: then its batches, its claims and its warm-ups fail there.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from random import Random
 from typing import Final
 
-from joiner.runtime.control import Assignment, Drain, Heartbeat, Left, Logged, MemberRecord
+from joiner.runtime.control import (
+    Assignment,
+    Drain,
+    Heartbeat,
+    Left,
+    Logged,
+    MemberRecord,
+    Pin,
+    Retry,
+    Standbys,
+    StandingOrder,
+)
 from joiner.runtime.membership.member import Identity, Member, Orders, Timing, Work
 
 LOOK_S: Final = 2.0
@@ -39,6 +51,10 @@ class Instance:
     claims: dict[int, int] = field(default_factory=dict)
     follows: set[int] = field(default_factory=set)
     warm: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    """Units that it should serve, and cannot."""
+    unable: set[int] = field(default_factory=set)
+    """Units whose state it cannot build."""
     position: int = 0
     until_s: float = 0.0
     """Suspended until this time."""
@@ -52,7 +68,8 @@ class Instance:
 
     def work(self) -> Work:
         """Return what the instance does."""
-        return Work(frozenset(self.serves), frozenset(self.claims), frozenset(self.warm))
+        failed = self.failed | self.unable
+        return Work(frozenset(self.serves), frozenset(self.claims), frozenset(self.warm), frozenset(failed))
 
 
 @dataclass
@@ -63,37 +80,25 @@ class Older:
     is_dead: bool = False
 
 
-class World:
-    """The site, its log and its time."""
+class ControlTopic:
+    """The log of a site, whose records may be lost or delayed, what operators have ordered there, and the time."""
 
-    def __init__(self, seed: int, units: int, standbys: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.units, self.standbys = units, standbys
-        self.standbys_of: dict[str, int] = {}
-        """Instances whose settings name another number of standbys."""
         self.now_s = 0.0
         self.log: list[tuple[MemberRecord, float]] = []
         """The records, each with the time at which readers can see it."""
-        self.instances: dict[str, Instance] = {}
-        self.fence = dict.fromkeys(range(units), 0)
-        """The serial number of the last claim of each unit."""
-        self.claims = 0
-        self.runs = 0
-        self.unserved_s = dict.fromkeys(range(units), 0.0)
-        self.longest_pause_s = 0.0
-        self.duels = 0
-        """How often an instance was fenced that was not suspended."""
         self.loss = 0.0
         """The probability that a record is lost."""
         self.outage_s = 0.0
         """Until this time, Kafka is unreachable for everybody."""
+        self.pins: dict[int, str] = {}
+        """By unit, the instance to which it is pinned."""
+        self.standbys_ordered: int | None = None
         self._away_s: dict[str, float] = {}
         self._waiting: list[tuple[str, MemberRecord, float]] = []
-        self.older: dict[str, Older] = {}
-        self._left_group_s: dict[str, float] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
-        self.after(0.0, self._observe)
 
     def after(self, delay_s: float, event: Callable[[], None]) -> None:
         """Call ``event`` after a delay."""
@@ -106,6 +111,76 @@ class World:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
         self.now_s = until_s
+
+    def write(self, record: MemberRecord) -> None:
+        """Append a record, unless it is lost. Readers see it after a delay."""
+        author: str = getattr(record, "by", "") or getattr(record, "instance", "")
+        if self.now_s < self._away_s.get(author, 0.0):
+            self._waiting.append((author, record, self.now_s))
+        elif self.random.random() >= self.loss:
+            delay_s = self.random.choice([0.002, 0.005, 0.05])
+            before_s = self.log[-1][1] if self.log else 0.0
+            self.log.append((record, max(before_s, self.now_s + delay_s)))
+
+    def cut(self, for_s: float, clients: Iterable[str]) -> None:
+        """Make Kafka unreachable. Clients then reconnect one after another.
+
+        They write what they have waited with for less than a second.
+        """
+        self.outage_s = self.now_s + for_s
+        for name in clients:
+            self._away_s[name] = self.outage_s + self.random.uniform(0, RECONNECT_S)
+            self.after(self._away_s[name] - self.now_s, partial(self._reconnect, name))
+
+    def _reconnect(self, name: str) -> None:
+        mine = [(record, at_s) for author, record, at_s in self._waiting if author == name]
+        self._waiting = [one for one in self._waiting if one[0] != name]
+        for record, at_s in mine:
+            if self.now_s - at_s < CLIENT_WAITS_S:
+                self.write(record)
+
+    def order(self, order: StandingOrder | Retry) -> None:
+        """Give an order. It is not lost, because whoever gives it waits until Kafka has it."""
+        match order:
+            case Pin(unit=unit, instance=""):
+                self.pins.pop(unit, None)
+            case Pin(unit=unit, instance=instance):
+                self.pins[unit] = instance
+            case Standbys(count=count):
+                self.standbys_ordered = count
+            case _:
+                pass
+        loss, self.loss = self.loss, 0.0
+        self.write(order)
+        self.loss = loss
+
+    def drain(self, name: str, *, drained: bool) -> None:
+        """Drain an instance, or end that."""
+        self.order(Drain(site="plain", instance=name, drained=drained))
+
+
+class World(ControlTopic):
+    """The site and its instances."""
+
+    def __init__(self, seed: int, units: int, standbys: int) -> None:
+        super().__init__(seed)
+        self.units, self.standbys = units, standbys
+        self.standbys_of: dict[str, int] = {}
+        """Instances whose settings name another number of standbys."""
+        self.instances: dict[str, Instance] = {}
+        self.fence = dict.fromkeys(range(units), 0)
+        """The serial number of the last claim of each unit."""
+        self.claims = 0
+        self.runs = 0
+        self.unserved_s = dict.fromkeys(range(units), 0.0)
+        self.longest_pause_s = 0.0
+        self.duels = 0
+        """How often an instance was fenced that was not suspended."""
+        self.older: dict[str, Older] = {}
+        self.broken: set[tuple[str, int]] = set()
+        """The instances and units that fail there."""
+        self._left_group_s: dict[str, float] = {}
+        self.after(0.0, self._observe)
 
     def start(self, name: str) -> None:
         """Start an instance, or replace the run of one that has died."""
@@ -151,36 +226,12 @@ class World:
         if log_kept is not None:
             self.after(for_s, lambda: setattr(one, "position", max(one.position, len(self.log) - log_kept)))
 
-    def write(self, record: MemberRecord) -> None:
-        """Append a record, unless it is lost. Readers see it after a delay."""
-        author: str = getattr(record, "by", "") or getattr(record, "instance", "")
-        if self.now_s < self._away_s.get(author, 0.0):
-            self._waiting.append((author, record, self.now_s))
-        elif self.random.random() >= self.loss:
-            delay_s = self.random.choice([0.002, 0.005, 0.05])
-            before_s = self.log[-1][1] if self.log else 0.0
-            self.log.append((record, max(before_s, self.now_s + delay_s)))
-
-    def cut(self, for_s: float) -> None:
-        """Make Kafka unreachable. Clients then reconnect one after another.
-
-        They write what they have waited with for less than a second.
-        """
-        self.outage_s = self.now_s + for_s
-        for name in self.instances:
-            self._away_s[name] = self.outage_s + self.random.uniform(0, RECONNECT_S)
-            self.after(self._away_s[name] - self.now_s, partial(self._reconnect, name))
-
-    def _reconnect(self, name: str) -> None:
-        mine = [(record, at_s) for author, record, at_s in self._waiting if author == name]
-        self._waiting = [one for one in self._waiting if one[0] != name]
-        for record, at_s in mine:
-            if self.now_s - at_s < CLIENT_WAITS_S:
-                self.write(record)
-
-    def drain(self, name: str, *, drained: bool) -> None:
-        """Drain an instance, or end that."""
-        self.write(Drain(site="plain", instance=name, drained=drained))
+    def fail(self, name: str, unit: int) -> None:
+        """Let a unit fail at an instance from now on, until it is mended."""
+        self.broken.add((name, unit))
+        one = self.instances.get(name)
+        if one is not None and one.serves.pop(unit, None) is not None:
+            one.failed.add(unit)
 
     def healthy(self) -> list[Instance]:
         """Return the instances that run and are not suspended."""
@@ -212,6 +263,7 @@ class World:
             one.position += 1
         if self.now_s - one.looked_s >= LOOK_S:
             one.looked_s, one.member.sees_older = self.now_s, bool(self.older)
+        self._retry(one, one.member.take_retries())
         for record in one.member.beat(one.work(), self.now_s):
             self.write(record)
         self._follow(one, self._orders(one))
@@ -229,6 +281,13 @@ class World:
             return orders
         units = frozenset(self.units_by_group(one.name))
         return Orders(units, frozenset(one.serves) - units, orders.follow - units)
+
+    def _retry(self, one: Instance, units: set[int]) -> None:
+        """Forget why units have failed. Those that are to be served are claimed with the next orders."""
+        one.failed -= units
+        one.unable -= units
+        for unit in units & one.follows - one.warm:
+            self._later(one, self.random.uniform(0.05, 0.5), partial(self._warmed, one, unit))
 
     def _turn_older(self, name: str, one: Older) -> None:
         if one.is_dead:
@@ -248,7 +307,8 @@ class World:
             del one.serves[unit]
         for unit in one.claims.keys() - orders.serve:
             del one.claims[unit]
-        for unit in orders.serve - one.serves.keys() - one.claims.keys():
+        one.failed &= orders.serve
+        for unit in orders.serve - one.serves.keys() - one.claims.keys() - one.failed:
             self._claim(one, unit)
         for unit in orders.follow - one.follows:
             one.follows.add(unit)
@@ -259,12 +319,13 @@ class World:
 
     def _warmed(self, one: Instance, unit: int) -> None:
         if unit in one.follows:
-            one.warm.add(unit)
+            (one.unable if (one.name, unit) in self.broken else one.warm).add(unit)
 
     def _claim(self, one: Instance, unit: int) -> None:
         self.claims += 1
         mine = self.claims
         one.claims[unit] = mine
+        one.unable.discard(unit)
         restore_s = 0.02 if unit in one.warm else self.random.uniform(0.1, 1.0)
 
         def fenced() -> None:
@@ -276,12 +337,7 @@ class World:
                 self._later(one, restore_s, served)
 
         def served() -> None:
-            if one.claims.get(unit) != mine:
-                return
-            del one.claims[unit]
-            one.follows.discard(unit)
-            one.warm.discard(unit)
-            if self.fence[unit] == mine:
+            if one.claims.get(unit) == mine and self._end_claim(one, unit):
                 one.serves[unit] = mine
                 self._later(one, COMMIT_S, commit)
 
@@ -294,6 +350,15 @@ class World:
                 self._later(one, COMMIT_S, commit)
 
         self._later(one, self.random.uniform(0.02, 0.15), fenced)
+
+    def _end_claim(self, one: Instance, unit: int) -> bool:
+        """End a claim. Return whether the unit can be served."""
+        mine = one.claims.pop(unit)
+        one.follows.discard(unit)
+        one.warm.discard(unit)
+        if (one.name, unit) in self.broken:
+            one.failed.add(unit)
+        return unit not in one.failed and self.fence[unit] == mine
 
     def _later(self, one: Instance, delay_s: float, event: Callable[[], None]) -> None:
         """Call ``event`` after a delay, once the instance is not suspended, unless it has died."""

@@ -41,6 +41,7 @@ def test_everything_that_can_go_wrong_does() -> None:
     wanted |= {"lost answer of commit", "lost request of commit", "lost late of commit", "frozen at produce", "stops"}
     wanted |= {"retention", "compaction", "offsets reset", "outsider", "clock jump", "aborted transactions", "outputs"}
     wanted |= {"markers forgotten", "errors inside a batch", "topics unknown", "strangers", "watermarks written"}
+    wanted |= {f"order {order}" for order in ("Pin", "Standbys", "Drain", "Retry")}
     assert {name for name in wanted if not counts[name]} == set()
 
 

@@ -14,7 +14,9 @@ from tests.simulation.membership_history import (
     play,
     play_blinks,
     play_calmly,
+    play_orders,
     play_outage,
+    play_pins,
     play_truncation,
     play_unsteadily,
     play_upgrade,
@@ -33,6 +35,8 @@ PLAYS: Final[dict[str, Callable[[int], str]]] = {
     "upgrade": play_upgrade,
     "outage": play_outage,
     "truncation": play_truncation,
+    "orders": play_orders,
+    "pins": play_pins,
 }
 
 
