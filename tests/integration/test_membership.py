@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
-from joiner.cli.status import current_status
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.membership.status.summary import AssignmentStatus
 from joiner.runtime.runners.workers.host_load import HostLoad
 from joiner.runtime.runners.workers.supervisor import IN_USE_STATUS
 from tests.integration.joiner_application import (
@@ -23,6 +20,7 @@ from tests.integration.joiner_application import (
     flowing,
 )
 from tests.integration.services import DEADLINE_S, topic_reader, wait_until
+from tests.integration.site_status import are_shared, commits_of, owners, warm
 
 SEED = 83
 
@@ -36,11 +34,11 @@ def test_a_standby_takes_over_from_a_killed_owner(app: Application) -> None:
     app.application += "\nstandbys = 1"
     with flowing(app, SEED):
         one, two = app.start(instance="one"), app.start(instance="two")
-        wait_until(lambda: _are_shared(app, "one", "two") and _warm(app) == PARTITIONS, "every standby is warm")
+        wait_until(lambda: are_shared(app, "one", "two") and warm(app) == PARTITIONS, "every standby is warm")
         one.kill()
         two.wait_for("one is gone")
-        wait_until(lambda: set(_owners(app)) == {"two"}, "the other instance has all units")
-        wait_until(lambda: _commits_of(app) == {"two"}, "it has committed them")
+        wait_until(lambda: set(owners(app)) == {"two"}, "the other instance has all units")
+        wait_until(lambda: commits_of(app) == {"two"}, "it has committed them")
     app.wait_until_through()
     assert two.stop() == 0
     app.verify()
@@ -49,17 +47,17 @@ def test_a_standby_takes_over_from_a_killed_owner(app: Application) -> None:
 def test_units_are_handed_over_to_instances_that_come_and_from_those_that_go(app: Application) -> None:
     with flowing(app, SEED + 1):
         one = app.start(instance="one")
-        wait_until(lambda: set(_owners(app)) == {"one"}, "the only instance has all units")
+        wait_until(lambda: set(owners(app)) == {"one"}, "the only instance has all units")
         two = app.start(instance="two")
-        wait_until(lambda: _are_shared(app, "one", "two"), "both have units")
+        wait_until(lambda: are_shared(app, "one", "two"), "both have units")
         done = app.command("drain", "one")
         assert (done.returncode, "one is drained" in done.stdout) == (0, True), done.stdout + done.stderr
-        wait_until(lambda: _commits_of(app) == {"two"}, "the other one has committed all units")
+        wait_until(lambda: commits_of(app) == {"two"}, "the other one has committed all units")
         assert app.command("drain", "one", "--undo").returncode == 0
-        wait_until(lambda: _are_shared(app, "one", "two"), "both have units again")
+        wait_until(lambda: are_shared(app, "one", "two"), "both have units again")
         assert two.stop() == 0
         assert "handed over" in two.text()
-        wait_until(lambda: _commits_of(app) == {"one"}, "the one that remains has committed all units")
+        wait_until(lambda: commits_of(app) == {"one"}, "the one that remains has committed all units")
     app.wait_until_through()
     assert one.stop() == 0
     app.verify()
@@ -68,15 +66,15 @@ def test_units_are_handed_over_to_instances_that_come_and_from_those_that_go(app
 def test_the_group_assigns_the_units_while_a_process_of_an_older_release_is_running(app: Application) -> None:
     with flowing(app, SEED + 2):
         older = app.start(instance="older", module="tests.integration.older_joiner")
-        wait_until(lambda: _commits_of(app) == {"older"}, "the older process has committed all units")
+        wait_until(lambda: commits_of(app) == {"older"}, "the older process has committed all units")
         newer = app.start(instance="newer")
         newer.wait_for("the consumer group assigns the units, because older releases run as older")
-        wait_until(lambda: _commits_of(app) == {"older", "newer"}, "both have units")
+        wait_until(lambda: commits_of(app) == {"older", "newer"}, "both have units")
         assert older.stop() == 0
         newer.wait_for("no older release is running any more")
-        wait_until(lambda: _commits_of(app) == {"newer"}, "the newer process has committed all units")
+        wait_until(lambda: commits_of(app) == {"newer"}, "the newer process has committed all units")
         again = app.start(instance="older", module="tests.integration.older_joiner")
-        wait_until(lambda: _commits_of(app) == {"older", "newer"}, "both have units again")
+        wait_until(lambda: commits_of(app) == {"older", "newer"}, "both have units again")
     app.wait_until_through()
     assert [one.stop() for one in (newer, again)] == [0, 0]
     app.verify()
@@ -85,12 +83,12 @@ def test_the_group_assigns_the_units_while_a_process_of_an_older_release_is_runn
 def test_the_number_of_worker_processes_changes_while_data_flows(app: Application) -> None:
     with flowing(app, SEED + 3):
         workers = app.start("--processes", "1", instance="host")
-        wait_until(lambda: _commits_of(app) == {"host-1"}, "the only worker has committed all units")
+        wait_until(lambda: commits_of(app) == {"host-1"}, "the only worker has committed all units")
         for count in (2, 1):
             done = app.command("scale", str(count))
             assert done.returncode == 0, done.stdout + done.stderr
             names = {f"host-{number + 1}" for number in range(count)}
-            wait_until(lambda names=names: _commits_of(app) == names, f"{count} workers have committed all units")  # type: ignore[misc] # mypy cannot infer its type
+            wait_until(lambda names=names: commits_of(app) == names, f"{count} workers have committed all units")  # type: ignore[misc] # mypy cannot infer its type
     app.wait_until_through()
     assert workers.stop() == 0
     app.verify()
@@ -99,11 +97,11 @@ def test_the_number_of_worker_processes_changes_while_data_flows(app: Applicatio
 def test_of_two_supervisors_of_the_same_name_the_one_that_started_first_ends(app: Application) -> None:
     with flowing(app, SEED + 4):
         first = app.start("--processes", "2", instance="host")
-        wait_until(lambda: _are_shared(app, "host-1", "host-2"), "both workers have units")
+        wait_until(lambda: are_shared(app, "host-1", "host-2"), "both workers have units")
         second = app.start("--processes", "2", instance="host")
         assert first.ends() == IN_USE_STATUS, first.text()
         assert "another process has started under the name of worker host-" in first.text()
-        wait_until(lambda: _are_shared(app, "host-1", "host-2"), "the workers of the second one have units")
+        wait_until(lambda: are_shared(app, "host-1", "host-2"), "the workers of the second one have units")
     app.wait_until_through()
     assert "has ended" not in second.text()
     assert second.stop() == 0
@@ -126,33 +124,3 @@ def test_the_load_is_observed_while_a_unit_has_an_open_transaction(app: Applicat
         seen = load.observe([])
     producer.abort_transaction(DEADLINE_S)
     assert (seen.consumed, seen.lag) == (3, {0: 4, 1: 0, 2: 0})
-
-
-def _assignment(app: Application) -> AssignmentStatus | None:
-    """Return the last assignment of the site as `joiner status` shows it, if it is known."""
-    try:
-        status = current_status(app.settings())
-    except KafkaException:
-        return None  # a topic is being created
-    return None if status is None else status.assignments.get("process")
-
-
-def _owners(app: Application) -> list[str]:
-    return [] if (found := _assignment(app)) is None else found.owners
-
-
-def _warm(app: Application) -> int:
-    return 0 if (found := _assignment(app)) is None else sum(map(len, found.warm))
-
-
-def _are_shared(app: Application, *instances: str) -> bool:
-    """Return whether the assignment is even, and followed."""
-    counts = Counter(_owners(app))
-    is_even = counts.keys() == set(instances) and max(counts.values()) - min(counts.values()) <= 1
-    return is_even and _commits_of(app) == set(instances)
-
-
-def _commits_of(app: Application) -> set[str]:
-    """Return the owners of all units, or nothing as long as a unit has never been claimed."""
-    found = app.checkpoints()
-    return {one.instance for one in found.values()} if len(found) == PARTITIONS else set()
