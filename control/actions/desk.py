@@ -20,12 +20,13 @@ from broker.settings import SettingsError
 from control.actions.audit import Asked, Refused
 from control.actions.audit_log import AuditLog
 from control.actions.history import ACTIONS_MAX, Action, History, Refusal
-from control.actions.orders import Move, Order, PutRecordsBack, ReleaseSilent
-from control.actions.plan import OrderRefused, plan
+from control.actions.orders import Drain, Move, Order, Pin, PutRecordsBack, ReleaseSilent, Retry, Scale, Standbys
+from control.actions.plan import plan
 from control.actions.reinjection import PutBackError, put_back
 from control.actions.tasks import Tasks
 from control.facts.retrying import DEFECT
 from joiner.runtime.kafka.clients import describe
+from joiner.runtime.membership.ordering import OrderRefused
 
 if TYPE_CHECKING:
     from control.facts.watcher import Watcher
@@ -258,6 +259,14 @@ class Desk:
 
 def _target(order: Order) -> object:
     """Return what an order changes, so that two orders that contradict each other do not run at the same time."""
-    if isinstance(order, Move):
-        return Move
-    return order if isinstance(order, ReleaseSilent | PutRecordsBack) else (type(order), order.site, order.instance)
+    match order:
+        case Move():
+            return Move
+        case Pin() | Retry():
+            return Pin, order.site, order.unit
+        case Standbys():
+            return Standbys, order.site
+        case Drain() | Scale():
+            return type(order), order.site, order.instance
+        case ReleaseSilent() | PutRecordsBack():
+            return order

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from broker.wire.records import RECORD_BYTES_MAX, Name
 from control.roles import Role
+from joiner.runtime.control import STANDBYS_MAX
 from joiner.runtime.settings import PROCESSES_MAX, SITE_PATTERN
 
 UNITS_MAX: Final = 1_000
@@ -66,6 +67,34 @@ class Scale(_Order, frozen=True, kw_only=True):
     timeout_s: Timeout = 60.0
 
 
+class Pin(_Order, frozen=True, kw_only=True):
+    """Let an instance serve a unit whenever it can. ``instance``: null means any, which ends a pin."""
+
+    site: Site
+    unit: Unit
+    instance: Instance | None
+    epochs: Epochs
+    timeout_s: Timeout = 60.0
+
+
+class Standbys(_Order, frozen=True, kw_only=True):
+    """Let each unit of a site have this many standbys. ``count``: null means as many as the settings say."""
+
+    site: Site
+    count: Annotated[int, Meta(ge=0, le=STANDBYS_MAX)] | None
+    epochs: Epochs
+    timeout_s: Timeout = 60.0
+
+
+class Retry(_Order, frozen=True, kw_only=True):
+    """Let the instances of a site try once more to serve a unit, or to keep it warm."""
+
+    site: Site
+    unit: Unit
+    epochs: Epochs
+    timeout_s: Timeout = 60.0
+
+
 class ReleaseSilent(_Order, frozen=True, kw_only=True, tag="watermark"):
     """Write a watermark into an input topic, so that records that wait for a silent stream are joined.
 
@@ -95,7 +124,9 @@ class PutRecordsBack(_Order, frozen=True, kw_only=True, tag="putback"):
     again: bool = False
 
 
-Order = Move | Drain | Scale | ReleaseSilent | PutRecordsBack
+Order = Move | Drain | Scale | Pin | Standbys | Retry | ReleaseSilent | PutRecordsBack
+StandingOrder = Drain | Scale | Pin | Standbys
+"""An order that remains in force, whether or not somebody waits for it."""
 
 _decoder: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)
 

@@ -10,12 +10,24 @@ import joiner.runtime.control as control_records
 from broker.kafka.topics import TopicError, topic_facts
 from broker.wire.records import encode as encode_message
 from control.actions.audit import DONE, FAILED, INTERRUPTED, WITHDRAWN
-from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
-from control.actions.plan import OrderRefused, plan_watermark, progress, units_to_move
+from control.actions.orders import (
+    Drain,
+    Move,
+    Order,
+    Pin,
+    PutRecordsBack,
+    ReleaseSilent,
+    Retry,
+    Scale,
+    Standbys,
+    StandingOrder,
+)
+from control.actions.plan import plan_watermark, progress, units_to_move
 from control.actions.reinjection import PutBackError, put_back
 from joiner.cli.move import carry_out
 from joiner.runtime.control import encode
 from joiner.runtime.kafka.clients import describe, make_admin, make_producer
+from joiner.runtime.membership.ordering import Ordering, OrderRefused
 from joiner.runtime.migration.order import Order as MoveOrder
 from joiner.runtime.migration.order import Step
 from joiner.runtime.model import UnitStopped
@@ -72,12 +84,10 @@ def perform(order: Order, means: Means) -> Outcome:
                 outcome = _write_watermark(order, means)
             case PutRecordsBack():
                 outcome = _put_back(order, means)
-            case Drain(site=site, instance=instance):
-                record = control_records.Drain(site=site, instance=instance, drained=not order.undo)
-                outcome = _give(order, record, means)
-            case Scale(site=site, instance=instance, processes=processes):
-                scale = control_records.Scale(site=site, instance=instance, processes=processes)
-                outcome = _give(order, scale, means)
+            case Retry():
+                outcome = _retry(order, means)
+            case Drain() | Scale() | Pin() | Standbys():
+                outcome = _give(order, means)
     except (OrderRefused, PutBackError, TopicError, UnitStopped) as error:
         return Outcome(FAILED, str(error))
     except (KafkaException, BufferError) as error:
@@ -110,19 +120,43 @@ def _outcome_of(moved: MoveOrder, without_owner: list[int], *, is_stopped: bool)
     return Outcome(state, f"{len(there)} of {len(units)} units are at {moved.to}{longest}; {'; '.join(rest)}")
 
 
-def _give(order: Drain | Scale, record: control_records.MemberRecord, means: Means) -> Outcome:
+def _retry(order: Retry, means: Means) -> Outcome:
+    stop = means.stop.is_set
+    ordering = Ordering(means.watcher.settings, order.site, order.timeout_s, means.clock, means.report, stop)
+    found = ordering.retry(order.unit)
+    return Outcome(DONE if found.is_reached else INTERRUPTED if stop() else FAILED, found.text)
+
+
+def _record_of(order: StandingOrder) -> control_records.MemberRecord:
+    """Return the record of the control topic that gives an order to the instances of a site."""
+    site = order.site
+    match order:
+        case Drain(instance=instance, undo=undo):
+            return control_records.Drain(site=site, instance=instance, drained=not undo)
+        case Scale(instance=instance, processes=processes):
+            return control_records.Scale(site=site, instance=instance, processes=processes)
+        case Pin(unit=unit, instance=owner):
+            return control_records.Pin(site=site, unit=unit, instance=owner or "")
+        case Standbys(count=count):
+            return control_records.Standbys(site=site, count=count)
+
+
+def _give(order: StandingOrder, means: Means) -> Outcome:
     """Write an order to the control topic, and wait until it is seen to be carried out."""
     clock, watcher = means.clock, means.watcher
     if means.stop.is_set():
         return Outcome(WITHDRAWN, "the service was stopped: nothing was done")
     began_s, text = clock.monotonic_s(), ""
-    written, why = _write(watcher.settings.kafka, [Outgoing(watcher.settings.control_topic, 0, b"", encode(record))])
+    value = encode(_record_of(order))
+    written, why = _write(watcher.settings.kafka, [Outgoing(watcher.settings.control_topic, 0, b"", value)])
     if not written:
         return Outcome(FAILED, f"the order may not have been written: {why}; if it has no effect, order it again")
     while not means.stop.wait(_LOOK_S):
         found = progress(order, watcher.facts)
         if found.is_done:
             return Outcome(DONE, found.text)
+        if found.is_in_vain:
+            return Outcome(FAILED, f"{found.text}; the order remains in force")
         if clock.monotonic_s() - began_s > order.timeout_s:
             return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; the order remains in force")
         if found.text != text:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.partitioner import partition_of
 from broker.times import iso_text, parse_time
 from broker.wire.records import Watermark
-from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
+from control.actions.orders import (
+    Drain,
+    Move,
+    Order,
+    Pin,
+    PutRecordsBack,
+    ReleaseSilent,
+    Retry,
+    Scale,
+    Standbys,
+    StandingOrder,
+)
+from joiner.runtime.membership.ordering import OrderRefused
 from joiner.runtime.membership.presence import NOBODY
 
 if TYPE_CHECKING:
@@ -19,15 +31,12 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 
-class OrderRefused(Exception):
-    """An order that cannot be carried out at present. The message says why, and what to do."""
-
-
 class Progress(NamedTuple):
-    """How far an action is, in words, and whether it is done."""
+    """How far an action is, in words, and whether it is done. ``is_in_vain``: it is not going to be done by itself."""
 
     is_done: bool
     text: str
+    is_in_vain: bool = False
 
 
 class UnitsToMove(NamedTuple):
@@ -49,27 +58,29 @@ class WatermarkPlan(NamedTuple):
 def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> list[str]:
     """Return in sentences what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
     status = _status_of(facts)
-    if isinstance(order, PutRecordsBack):
-        return _put_back_sentences(order)
-    if isinstance(order, ReleaseSilent):
-        return _watermark_sentences(plan_watermark(order, settings, now_ns), settings)
-    _check_epochs(order.epochs, status)
+    if not isinstance(order, ReleaseSilent | PutRecordsBack):
+        _check_epochs(order.epochs, status)
     match order:
+        case PutRecordsBack():
+            would = _put_back_sentences(order)
+        case ReleaseSilent():
+            would = _watermark_sentences(plan_watermark(order, settings, now_ns), settings)
         case Move():
-            units, without_owner = units_to_move(order, status)
-            skipped = [f"Not move {_units(without_owner)}, without an owner."] if without_owner else []
-            return [
-                f"Move {_units(units)} to the site {order.to}, each as soon as its state is built there.",
-                f"A unit for which nobody is ready within {order.timeout_s:g} s stays where it is.",
-                *skipped,
-            ]
+            would = _plan_move(order, status)
         case Drain():
-            return _plan_drain(order, status)
+            would = _plan_drain(order, status)
         case Scale():
-            return _plan_scale(order, facts.supervisors, status)
+            would = _plan_scale(order, facts.supervisors, status)
+        case Pin():
+            would = _plan_pin(order, status)
+        case Standbys():
+            would = _plan_standbys(order, status)
+        case Retry():
+            would = _plan_retry(order, status)
+    return would
 
 
-def progress(order: Move | Drain | Scale, facts: Facts) -> Progress:
+def progress(order: Move | StandingOrder, facts: Facts) -> Progress:
     """Return how far an order is that has been given."""
     status = facts.status
     if status is None:
@@ -84,15 +95,16 @@ def progress(order: Move | Drain | Scale, facts: Facts) -> Progress:
             return _drained(order, status)
         case Scale():
             return _scaled(order, facts.supervisors, status)
+        case Pin():
+            return _pinned(order, status)
+        case Standbys():
+            return _kept_warm(order, status)
 
 
 def units_to_move(order: Move, status: Status) -> UnitsToMove:
     """Return the units that are to be moved. Raises `OrderRefused` if there is none, or if one cannot be moved."""
-    existing = range(len(status.units))
-    wanted = sorted(set(order.units)) if order.units is not None else list(existing)
-    unknown = [unit for unit in wanted if unit not in existing]
-    if unknown:
-        raise OrderRefused(f"unknown: {_units(unknown)}; the units are 0 to {existing[-1]}")
+    wanted = sorted(set(order.units)) if order.units is not None else list(range(len(status.units)))
+    _check_units(wanted, status)
     if not _members(order.to, status):
         running = ", ".join(sorted(site for site, instances in status.processes.items() if instances)) or "none"
         raise OrderRefused(
@@ -174,6 +186,16 @@ def _check_epochs(epochs: dict[str, int], status: Status) -> None:
             )
 
 
+def _plan_move(order: Move, status: Status) -> list[str]:
+    units, without_owner = units_to_move(order, status)
+    skipped = [f"Not move {_units(without_owner)}, without an owner."] if without_owner else []
+    return [
+        f"Move {_units(units)} to the site {order.to}, each as soon as its state is built there.",
+        f"A unit for which nobody is ready within {order.timeout_s:g} s stays where it is.",
+        *skipped,
+    ]
+
+
 def _plan_drain(order: Drain, status: Status) -> list[str]:
     serves = _members(order.site, status)
     if order.undo:
@@ -202,6 +224,56 @@ def _plan_scale(order: Scale, supervisors: Sequence[Supervisor], status: Status)
     return [f"Let {order.instance} run {order.processes} worker processes; now {supervisor.running}.", *more]
 
 
+def _plan_pin(order: Pin, status: Status) -> list[str]:
+    _check_units([order.unit], status)
+    assignment = status.assignments.get(order.site)
+    if order.instance is None:
+        if assignment is None or order.unit not in assignment.pinned:
+            raise OrderRefused(f"unit {order.unit} is not pinned at site {order.site}")
+        return [f"Let any instance of {order.site} serve unit {order.unit}. It stays where it is as long as it can."]
+    serves = _members(order.site, status)
+    if order.instance not in serves:
+        running = ", ".join(sorted(serves)) or "none"
+        raise OrderRefused(f"no instance {order.instance} runs at site {order.site}; running there: {running}")
+    if order.instance in _drained_at(order.site, status):
+        raise OrderRefused(f"{order.instance} is drained: let it have units again first")
+    servers = [name for name, units in serves.items() if order.unit in units]
+    if servers == [order.instance]:
+        return [f"Let {order.instance} keep unit {order.unit}, whenever it can serve it."]
+    other = f"{servers[0]} hands it over" if servers else "it is handed over"
+    return [f"Let {order.instance} serve unit {order.unit} whenever it can: {other} once its state is built there."]
+
+
+def _plan_standbys(order: Standbys, status: Status) -> list[str]:
+    if not _members(order.site, status):
+        raise OrderRefused(f"no instance runs at site {order.site}: start one there")
+    able = _members(order.site, status).keys() - set(_drained_at(order.site, status))
+    others = max(0, len(able) - 1)
+    if order.count is None:
+        return [f"Let each unit of {order.site} have as many standbys as `application.standbys` of its instances says."]
+    few = f"Only {others or 'none'} can be had now, because there are too few instances that are not drained."
+    return [
+        f"Let each unit of {order.site} have {standbys_text(order.count)}, whatever `application.standbys` says.",
+        *([few] if others < order.count else []),
+    ]
+
+
+def _plan_retry(order: Retry, status: Status) -> list[str]:
+    _check_units([order.unit], status)
+    if not _members(order.site, status):
+        raise OrderRefused(f"no instance runs at site {order.site}: start one there")
+    return [
+        f"Let all instances of {order.site} forget why they could not serve unit {order.unit} or keep it warm.",
+        "Its owner tries at once. Nothing happens if the unit is served already.",
+    ]
+
+
+def _check_units(units: Sequence[int], status: Status) -> None:
+    existing = range(len(status.units))
+    if unknown := [unit for unit in units if unit not in existing]:
+        raise OrderRefused(f"unknown: {_units(unknown)}; the units are 0 to {existing[-1]}")
+
+
 def _drained(order: Drain, status: Status) -> Progress:
     assignment = status.assignments.get(order.site)
     is_drained = assignment is not None and order.instance in assignment.drained
@@ -225,6 +297,46 @@ def _scaled(order: Scale, supervisors: Sequence[Supervisor], status: Status) -> 
     members = len(_workers(order, status))
     text = f"{members} of {found[0].wanted} worker processes are members"
     return Progress((members, found[0].wanted) == (order.processes, order.processes), text)
+
+
+def _pinned(order: Pin, status: Status) -> Progress:
+    unit, instance, assignment = order.unit, order.instance, status.assignments.get(order.site)
+    pin = None if assignment is None else assignment.pinned.get(unit)
+    if instance is None:
+        return Progress(pin is None, f"unit {unit} is not pinned any more" if pin is None else "ordered")
+    instances = status.processes.get(order.site)
+    if instances is None:
+        return Progress(is_done=False, text=f"the instances of {order.site} are not known at the moment")
+    servers = sorted(name for name, units in instances.items() if unit in units)
+    text = f"unit {unit} is served by {' and '.join(servers) or 'no instance'}"
+    if instance not in instances:
+        text += f"; {instance} is not running"
+    elif instance in _drained_at(order.site, status):
+        text += f"; {instance} is drained"
+    is_owner = assignment is not None and unit < len(assignment.owners) and assignment.owners[unit] == instance
+    return Progress(pin == instance and is_owner and servers == [instance], text)
+
+
+def _kept_warm(order: Standbys, status: Status) -> Progress:
+    count, assignment = order.count, status.assignments.get(order.site)
+    if assignment is None or assignment.standbys_ordered != count:
+        return Progress(is_done=False, text="ordered")
+    if count is None:
+        return Progress(is_done=True, text="each unit has as many standbys as the settings say")
+    warm, units = sum(map(len, assignment.warm)), len(assignment.owners)
+    able = status.processes.get(order.site, {}).keys() - set(assignment.drained)
+    possible = min(count, max(0, len(able) - 1))
+    if warm < possible * units or any(len(names) != possible for names in assignment.standbys):
+        return Progress(is_done=False, text=f"{warm} of {count * units} standbys are warm")
+    text = f"each unit has {standbys_text(possible)}"
+    if possible < count:
+        return Progress(is_done=False, text=f"{text}, because there are too few instances", is_in_vain=True)
+    return Progress(is_done=True, text=text)
+
+
+def standbys_text(count: int) -> str:
+    """Return a number of standbys in words."""
+    return f"{count or 'no'} standby{'s' * (count > 1)}"
 
 
 def _workers(order: Scale, status: Status) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from control.actions.audit import DONE, FAILED, INTERRUPTED, WITHDRAWN, Doubted, Ended, Reported
-from control.actions.orders import PutRecordsBack, ReleaseSilent
+from control.actions.orders import PutRecordsBack, ReleaseSilent, Retry
 from control.actions.perform import Means, perform
 from control.actions.plan import progress
 
@@ -170,6 +170,9 @@ class Tasks:
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
         if isinstance(action.order, PutRecordsBack):
             text = f"{why}; the records may have been put back, and putting them back again is refused if they were"
+            return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
+        if isinstance(action.order, Retry):
+            text = f"{why}; the unit may have been tried again. Look at it, and repeat the order if need be"
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
         found = progress(action.order, self._watcher.facts)
         if found.is_done:

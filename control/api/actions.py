@@ -15,11 +15,11 @@ from control.access.permission import user_with_role
 from control.actions.desk import Desk, KeyReused, NotAccepted
 from control.actions.history import ACTIONS_MAX, Action, Refusal, without_contents
 from control.actions.orders import Order, decode_order
-from control.actions.plan import OrderRefused
 from control.api.applications import Name, of_application
 from control.api.schema import answer, body_of, json_response
 from control.problem import Problem
 from control.roles import Role
+from joiner.runtime.membership.ordering import OrderRefused
 
 if TYPE_CHECKING:
     from control.access.users import User

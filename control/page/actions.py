@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from nicegui import run, ui
 
 from control.actions.desk import KeyReused, NotAccepted
-from control.actions.plan import OrderRefused
 from control.page import content, forms
 from control.page.frame import TROUBLE, Visit, list_in, table_of
 from control.roles import Role
+from joiner.runtime.membership.ordering import OrderRefused
 
 if TYPE_CHECKING:
     from control.actions.desk import Desk
@@ -61,27 +61,20 @@ class ActionsSection:
             return
         self._fields.clear()
         self._inputs = {}
-        kind = self._kind.value
         with self._fields:
-            if kind == forms.MOVE:
-                self._choose("to", "To site")
-                self._write("units", "Units (all if empty)")
-            elif kind == forms.RELEASE:
-                self._write("time", "No record older than")
-                self._write("thing", "Thing (all if empty)")
-                self._choose("quantity", "Quantity (all if empty)")
-                self._choose("topic", "Topic (the data topic if empty)")
-            else:
-                self._choose("instance", "Supervisor" if kind == forms.SCALE else "Instance")
-                if kind == forms.SCALE:
-                    self._inputs["processes"] = ui.number("Worker processes", min=1, precision=0, format="%d")
+            for field in forms.INPUTS[self._kind.value]:
+                self._inputs[field.name] = self._input(field).classes("w-full sm:w-56")
         self._offer(self._visit.watcher.facts)
 
-    def _choose(self, name: str, label: str) -> None:
-        self._inputs[name] = ui.select([], label=label, clearable=True).classes("w-full sm:w-56")
-
-    def _write(self, name: str, label: str) -> None:
-        self._inputs[name] = ui.input(label).classes("w-full sm:w-56")
+    @staticmethod
+    def _input(field: forms.Input) -> Any:
+        match field.kind:
+            case "choice":
+                return ui.select([], label=field.label, clearable=True)
+            case "number":
+                return ui.number(field.label, min=0, precision=0, format="%d")
+            case _:
+                return ui.input(field.label)
 
     def _offer(self, facts: Facts) -> None:
         """Offer what there is now to choose from."""

@@ -11,11 +11,11 @@ from nicegui import run, ui
 from control.actions.dead_letter_contents import contents_of
 from control.actions.desk import KeyReused, NotAccepted
 from control.actions.orders import PutRecordsBack
-from control.actions.plan import OrderRefused
 from control.page import dead_letter_content as content
 from control.page.frame import TROUBLE, Visit, list_in, table_of
 from control.problem import Problem
 from control.roles import Role
+from joiner.runtime.membership.ordering import OrderRefused
 
 if TYPE_CHECKING:
     from nicegui.events import GenericEventArguments

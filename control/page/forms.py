@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from control.actions.orders import UNITS_MAX, Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
-from control.actions.plan import OrderRefused, quantities_of
+from control.actions.orders import (
+    UNITS_MAX,
+    Drain,
+    Move,
+    Order,
+    Pin,
+    PutRecordsBack,
+    ReleaseSilent,
+    Retry,
+    Scale,
+    Standbys,
+)
+from control.actions.plan import quantities_of, standbys_text
+from joiner.runtime.membership.ordering import OrderRefused
 
 if TYPE_CHECKING:
     from control.facts.reading import Facts
@@ -19,13 +31,57 @@ MOVE: Final = "Move units to another site"
 DRAIN: Final = "Drain an instance"
 UNDO: Final = "Let a drained instance have units again"
 SCALE: Final = "Change the number of worker processes"
+PIN: Final = "Pin a unit to an instance"
+UNPIN: Final = "End the pin of a unit"
+STANDBYS: Final = "Change the number of standbys"
+RETRY: Final = "Try a failed unit again"
 RELEASE: Final = "Write a watermark for a silent stream"
 
-KINDS: Final[Mapping[str, type[Order]]] = {MOVE: Move, DRAIN: Drain, UNDO: Drain, SCALE: Scale, RELEASE: ReleaseSilent}
+KINDS: Final[Mapping[str, type[Order]]] = {
+    MOVE: Move,
+    DRAIN: Drain,
+    UNDO: Drain,
+    SCALE: Scale,
+    PIN: Pin,
+    UNPIN: Pin,
+    STANDBYS: Standbys,
+    RETRY: Retry,
+    RELEASE: ReleaseSilent,
+}
+
+
+class Input(NamedTuple):
+    """A field of a form. ``kind``: ``choice`` among `options`, ``number`` or ``text``."""
+
+    name: str
+    label: str
+    kind: str = "choice"
+
+
+_INSTANCE: Final = Input("instance", "Instance")
+_SITE: Final = Input("site", "Site")
+_UNIT: Final = Input("unit", "Unit", "number")
+
+INPUTS: Final[Mapping[str, Sequence[Input]]] = {
+    MOVE: [Input("to", "To site"), Input("units", "Units (all if empty)", "text")],
+    DRAIN: [_INSTANCE],
+    UNDO: [_INSTANCE],
+    SCALE: [Input("instance", "Supervisor"), Input("processes", "Worker processes", "number")],
+    PIN: [_INSTANCE, _UNIT],
+    UNPIN: [Input("pin", "Pin")],
+    STANDBYS: [_SITE, Input("count", "Standbys (as the settings say if empty)", "number")],
+    RETRY: [_SITE, _UNIT],
+    RELEASE: [
+        Input("time", "No record older than", "text"),
+        Input("thing", "Thing (all if empty)", "text"),
+        Input("quantity", "Quantity (all if empty)"),
+        Input("topic", "Topic (the data topic if empty)"),
+    ],
+}
 
 Fields = Mapping[str, Any]
-"""The values of a form by field: ``to``, ``units``, ``instance`` (``site instance``), ``processes``, ``topic``,
-``thing``, ``quantity`` and ``time``. Empty fields are None or an empty string."""
+"""The values of a form, by the names of `INPUTS`. An instance is written ``site instance``, and a pin ``site unit
+instance``. Empty fields are None or an empty string."""
 
 
 def order_of(kind: str, fields: Fields, facts: Facts) -> Order:
@@ -42,18 +98,22 @@ def order_of(kind: str, fields: Fields, facts: Facts) -> Order:
 
 def options(kind: str, facts: Facts, settings: JoinerSettings) -> dict[str, list[str]]:
     """Return what there is to choose from at present, by field."""
-    status = facts.status
-    instances = {} if status is None else status.processes
-    if kind == MOVE:
-        return {"to": sorted(site for site, there in instances.items() if there)}
-    if kind == RELEASE:
-        return {"quantity": sorted(filter(None, quantities_of(settings))), "topic": settings.input_topics}
-    if kind == SCALE:
-        return {"instance": [f"{one.site} {one.instance}" for one in facts.supervisors]}
-    if kind == UNDO:
-        assignments = {} if status is None else status.assignments
-        return {"instance": [f"{site} {name}" for site, one in sorted(assignments.items()) for name in one.drained]}
-    return {"instance": [f"{site} {name}" for site, there in sorted(instances.items()) for name in sorted(there)]}
+    instances = {} if facts.status is None else facts.status.processes
+    assignments = {} if facts.status is None else dict(sorted(facts.status.assignments.items()))
+    sites = sorted(site for site, there in instances.items() if there)
+    names = [f"{site} {name}" for site, there in sorted(instances.items()) for name in sorted(there)]
+    found: dict[str, dict[str, list[str]]] = {
+        MOVE: {"to": sites},
+        DRAIN: {"instance": names},
+        UNDO: {"instance": [f"{site} {name}" for site, one in assignments.items() for name in one.drained]},
+        SCALE: {"instance": [f"{one.site} {one.instance}" for one in facts.supervisors]},
+        PIN: {"instance": names},
+        UNPIN: {"pin": [f"{site} {unit} {at}" for site, one in assignments.items() for unit, at in one.pinned.items()]},
+        STANDBYS: {"site": sites},
+        RETRY: {"site": sites},
+        RELEASE: {"quantity": sorted(filter(None, quantities_of(settings))), "topic": settings.input_topics},
+    }
+    return found[kind]
 
 
 def describe(order: Order) -> str:
@@ -62,18 +122,30 @@ def describe(order: Order) -> str:
         case Move(to=to, units=units):
             named = [] if units is None else units
             numbers = f"unit{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}"
-            return f"move {'all units' if units is None else numbers} to {to}"
+            text = f"move {'all units' if units is None else numbers} to {to}"
         case Drain(site=site, instance=instance):
-            return f"{'end the drain of' if order.undo else 'drain'} {instance} at {site}"
+            text = f"{'end the drain of' if order.undo else 'drain'} {instance} at {site}"
         case Scale(site=site, instance=instance, processes=processes):
-            return f"run {processes} worker processes under {instance} at {site}"
+            text = f"run {processes} worker processes under {instance} at {site}"
+        case Pin(site=site, unit=unit, instance=instance):
+            text = (
+                f"end the pin of unit {unit} at {site}"
+                if instance is None
+                else f"pin unit {unit} to {instance} at {site}"
+            )
+        case Standbys(site=site, count=count):
+            number = "as many standbys as the settings say" if count is None else standbys_text(count)
+            text = f"{number} for each unit of {site}"
+        case Retry(site=site, unit=unit):
+            text = f"try unit {unit} again at {site}"
         case PutRecordsBack(dead_letters=places):
             names = ", ".join(f"{partition}/{offset}" for partition, offset in places)
-            return f"put back the records of dead letters {names}"
+            text = f"put back the records of dead letters {names}"
         case ReleaseSilent(time=time, thing=thing, quantity=quantity):
             of = [f"thing {thing}"] if thing is not None else []
             of += [f"quantity {quantity}"] if quantity is not None else []
-            return f"watermark {time} for {' and '.join(of) or 'everything'}"
+            text = f"watermark {time} for {' and '.join(of) or 'everything'}"
+    return text
 
 
 def units_of(text: str) -> list[int] | None:
@@ -104,17 +176,45 @@ def _content(kind: str, fields: Fields, facts: Facts) -> dict[str, Any]:
             "time": _time(str(fields.get("time") or "")),
             **{name: fields.get(name) or None for name in ("thing", "quantity", "topic")},
         }
-    site, _, instance = str(fields.get("instance") or "").partition(" ")
-    if not instance:
-        raise OrderRefused("choose an instance")
-    chosen = {"site": site, "instance": instance, "epochs": _epochs(facts, {site})}
-    if kind == SCALE:
-        processes = fields.get("processes")
-        if processes is None:
-            raise OrderRefused("say how many worker processes are to run")
-        whole = int(processes) if isinstance(processes, float) and processes.is_integer() else processes
-        return {"kind": "scale", "processes": whole, **chosen}
-    return {"kind": "drain", "undo": kind == UNDO, **chosen}
+    site, _, rest = _chosen(kind, fields).partition(" ")
+    return {"site": site, "epochs": _epochs(facts, {site}), **_ABOUT_SITES[kind](rest, fields)}
+
+
+def _chosen(kind: str, fields: Fields) -> str:
+    """Return what was chosen: a site, alone or with something of it."""
+    name = INPUTS[kind][0].name
+    if not (chosen := str(fields.get(name) or "")):
+        raise OrderRefused(f"choose {'an' if name == 'instance' else 'a'} {name}")
+    return chosen
+
+
+def _number(fields: Fields, name: str, missing: str) -> Any:
+    if (number := _whole(fields.get(name))) is None:
+        raise OrderRefused(missing)
+    return number
+
+
+def _whole(number: Any) -> Any:
+    """Return a number as an integer if it is whole, because a field for numbers yields floats."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+_MISSING_UNIT: Final = "say which unit"
+
+_ABOUT_SITES: Final[Mapping[str, Callable[[str, Fields], dict[str, Any]]]] = {
+    DRAIN: lambda instance, _: {"kind": "drain", "instance": instance},
+    UNDO: lambda instance, _: {"kind": "drain", "instance": instance, "undo": True},
+    SCALE: lambda instance, fields: {
+        "kind": "scale",
+        "instance": instance,
+        "processes": _number(fields, "processes", "say how many worker processes are to run"),
+    },
+    PIN: lambda instance, fields: {"kind": "pin", "instance": instance, "unit": _number(fields, "unit", _MISSING_UNIT)},
+    UNPIN: lambda pin, _: {"kind": "pin", "instance": None, "unit": int(pin.partition(" ")[0])},
+    STANDBYS: lambda _, fields: {"kind": "standbys", "count": _whole(fields.get("count"))},
+    RETRY: lambda _, fields: {"kind": "retry", "unit": _number(fields, "unit", _MISSING_UNIT)},
+}
+"""By kind, returns the rest of an order about a site. Takes what was chosen of the site, and the fields."""
 
 
 def _epochs(facts: Facts, sites: set[str]) -> dict[str, int]:

@@ -31,11 +31,11 @@ _REASON_S: Final = 5.0
 
 
 class OrderRefused(Exception):
-    """Raised if an order cannot be meant. Nothing was written."""
+    """An order that cannot be carried out at present. Nothing was written. The message says why, and what to do."""
 
 
 class UnknownUnit(OrderRefused):
-    """Raised if the application has no such unit."""
+    """An order about a unit that the application does not have."""
 
 
 class Outcome(NamedTuple):
@@ -86,8 +86,8 @@ _Look = Callable[[SiteState], tuple[str, Outcome | None]]
 class Ordering:
     """Gives orders about a site of an application, each of which waits until it is carried out.
 
-    ``timeout_s``: how long to wait. ``report`` is called with a line of text when something has changed. All methods
-    raise `OrderRefused` and KafkaException.
+    ``timeout_s``: how long to wait. ``report`` is called with a line of text when something has changed. Waiting ends
+    early once ``is_stopped`` returns True. All methods raise `OrderRefused` and KafkaException.
     """
 
     settings: JoinerSettings
@@ -95,6 +95,7 @@ class Ordering:
     timeout_s: float
     clock: Clock
     report: Callable[[str], None]
+    is_stopped: Callable[[], bool] = lambda: False
 
     def drain(self, instance: str, *, undo: bool = False) -> Outcome:
         """Order that an instance be given no units, and wait until it has none.
@@ -187,7 +188,7 @@ class Ordering:
             waited_s = self.clock.monotonic_s() - began_s
             records = read_records(self.settings, self.clock, SINCE_S + waited_s)
             found = Attempt.of(records, self.site, unit, last)
-            text, outcome = self._judge(unit, found, is_over=waited_s >= self.timeout_s)
+            text, outcome = self._judge(unit, found, waited_s)
             if text != said and found.ordered_ms is not None:
                 said = text
                 self.report(text)
@@ -199,8 +200,12 @@ class Ordering:
     def _units(self) -> int:
         return self.settings.topics.partitions
 
-    def _judge(self, unit: int, found: Attempt, *, is_over: bool) -> tuple[str, Outcome | None]:
+    def _is_over(self, waited_s: float) -> bool:
+        return waited_s >= self.timeout_s or self.is_stopped()
+
+    def _judge(self, unit: int, found: Attempt, waited_s: float) -> tuple[str, Outcome | None]:
         """Return what has become of a unit in words, and the outcome if there is one."""
+        is_over = self._is_over(waited_s)
         if found.ordered_ms is None:
             return "", Outcome(is_reached=False, text=_NOT_WRITTEN) if is_over else None
         if found.server and not found.waiting:
@@ -215,14 +220,14 @@ class Ordering:
         if not is_over:
             return text, None
         why = self._reason(unit, found.owner, found.ordered_ms)
-        return text, Outcome(is_reached=False, text=f"after {self.timeout_s:.0f} s, {text}{why}")
+        return text, Outcome(is_reached=False, text=f"after {waited_s:.0f} s, {text}{why}")
 
     def _why_failed(self, unit: int, owner: str, ordered_ms: int) -> tuple[str, Outcome]:
         """Return the outcome of an order whose unit has failed again, with the reason, once that is reported."""
         text = f"unit {unit} has failed again at {owner}"
         until_s = self.clock.monotonic_s() + _REASON_S
         while not (why := self._reason(unit, owner, ordered_ms)):
-            if self.clock.monotonic_s() >= until_s:
+            if self.clock.monotonic_s() >= until_s or self.is_stopped():
                 why = "; its log says why"
                 break
             self.clock.sleep(_LOOK_S)
@@ -250,7 +255,7 @@ class Ordering:
                     self.report(text)
                 if outcome is not None:
                     return outcome
-            if self.clock.monotonic_s() - began_s >= self.timeout_s:
+            if self._is_over(self.clock.monotonic_s() - began_s):
                 text = f"{said}: {why_not(state)}; the order remains" if is_known else _NOT_WRITTEN
                 return Outcome(is_reached=False, text=text)
             self.clock.sleep(_LOOK_S)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
 from control.actions import tasks as tasks_module
@@ -40,12 +41,14 @@ def facts_of(
     running: int = 1,
     owners: tuple[str, str] = ("one", "two"),
     is_known: bool = True,
+    assignment: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Facts:
     """Return facts of two units at these sites. Instances one and two run at process, and green-1 at spark.
 
     Of the units at the site process, the first is served by one and the second by two. ``owners``: to which they are
-    assigned. ``is_known``: whether the instances at process are known.
+    assigned. ``is_known``: whether the instances at process are known. ``assignment``: other values for fields of its
+    `AssignmentStatus`.
     """
     served_by = [name if site == "process" else "green-1" for name, site in zip(("one", "two"), sites, strict=True)]
     found = [
@@ -65,6 +68,8 @@ def facts_of(
     if drained:
         state.apply(Drain(site="process", instance=drained), 2)
     status = compose_status(settings_of(), found, [0, 0], members, {"process": state}, [], 1_000.0)
+    replaced = msgspec.structs.replace(status.assignments["process"], **assignment or {})
+    status = msgspec.structs.replace(status, assignments={"process": replaced})
     supervisors = [Supervisor("process", "host", "a", running, running)]
     given: dict[str, Any] = {"number": 5, "status": status, "trouble": "", "supervisors": supervisors}
     return Facts(**given | changes)

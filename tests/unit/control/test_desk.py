@@ -11,10 +11,10 @@ import pytest
 from control.actions.audit import Doubted, Refused
 from control.actions.desk import RUNNING_MAX, Accepted, Desk, KeyReused, NotAccepted
 from control.actions.history import Action
-from control.actions.orders import Drain, Move, Order, ReleaseSilent
+from control.actions.orders import Drain, Move, Order, Pin, PutRecordsBack, ReleaseSilent, Retry, Scale, Standbys
 from control.actions.perform import Outcome
-from control.actions.plan import OrderRefused
 from control.actions.tasks import ANSWER_S, SILENT_S
+from joiner.runtime.membership.ordering import OrderRefused
 from tests.integration.services import wait_until
 from tests.unit.control.audited import MOVE, Office, desk_with, facts_of
 
@@ -222,6 +222,18 @@ def test_two_actions_on_one_target_do_not_run_at_the_same_time(office: Office) -
         desk.accept(Move(to="spark", units=[0], epochs={}), "k4", "otto")
 
 
+def test_what_a_unit_is_ordered_to_do_is_not_contradicted_meanwhile(office: Office) -> None:
+    desk = office.desk()
+    accept(desk, Pin(site="process", unit=0, instance="two", epochs={}), "k1")
+    for order in (Pin(site="process", unit=0, instance="one", epochs={}), Retry(site="process", unit=0, epochs={})):
+        with pytest.raises(OrderRefused, match="an action on the same target is running"):
+            desk.accept(order, "k2", "ada")
+    assert accept(desk, Pin(site="process", unit=1, instance="one", epochs={}), "k3").is_new
+    assert accept(desk, Standbys(site="process", count=1, epochs={}), "k4").is_new
+    with pytest.raises(OrderRefused, match="an action on the same target is running"):
+        desk.accept(Standbys(site="process", count=2, epochs={}), "k5", "ada")
+
+
 def test_refusals_cannot_fill_the_topic(office: Office) -> None:
     desk = office.desk()
     for number in range(50):
@@ -280,6 +292,28 @@ def test_the_action_of_a_service_that_died_is_given_up_by_another(
     alive.turn()
     assert not any(isinstance(record, Doubted) for record in office.topic.records())
     office.watcher.facts = facts_of(sites)
+    silence(office, alive)
+    action = ended(alive)
+    assert (action.state, text in action.text) == (state, True), action
+
+
+@pytest.mark.parametrize(
+    ("order", "state", "text"),
+    [
+        (Drain(site="process", instance="one", epochs={}), "interrupted", "now: one serves unit 0"),
+        (Scale(site="process", instance="host", processes=1, epochs={}), "interrupted", "0 of 1 worker processes"),
+        (Pin(site="process", unit=0, instance="two", epochs={}), "interrupted", "now: unit 0 is served by one"),
+        (Standbys(site="process", count=None, epochs={}), "done", "as the settings say (nothing has been heard"),
+        (Retry(site="process", unit=0, epochs={}), "interrupted", "the unit may have been tried again"),
+        (ReleaseSilent(time=5), "interrupted", "writing it again is harmless"),
+        (PutRecordsBack(dead_letters=[(0, 1)]), "interrupted", "putting them back again is refused"),
+    ],
+)
+def test_what_can_be_seen_is_told_of_an_order_whose_service_died(
+    office: Office, order: Order, state: str, text: str
+) -> None:
+    accept(office.desk(), order)
+    alive = office.desk()
     silence(office, alive)
     action = ended(alive)
     assert (action.state, text in action.text) == (state, True), action

@@ -6,10 +6,26 @@ from typing import Any
 
 import pytest
 
-from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale
-from control.actions.plan import OrderRefused
-from control.page.forms import DRAIN, MOVE, RELEASE, SCALE, UNDO, describe, order_of, units_of
-from tests.unit.control.audited import facts_of
+from control.actions.orders import Drain, Move, Order, Pin, PutRecordsBack, ReleaseSilent, Retry, Scale, Standbys
+from control.page.forms import (
+    DRAIN,
+    INPUTS,
+    KINDS,
+    MOVE,
+    PIN,
+    RELEASE,
+    RETRY,
+    SCALE,
+    STANDBYS,
+    UNDO,
+    UNPIN,
+    describe,
+    options,
+    order_of,
+    units_of,
+)
+from joiner.runtime.membership.ordering import OrderRefused
+from tests.unit.control.audited import facts_of, settings_of
 
 
 @pytest.mark.parametrize(
@@ -39,6 +55,36 @@ from tests.unit.control.audited import facts_of
             {"instance": "process host", "processes": 3.0},
             Scale(site="process", instance="host", processes=3, epochs={"process": 3}),
             "run 3 worker processes under host at process",
+        ),
+        (
+            PIN,
+            {"instance": "process two", "unit": 0.0},
+            Pin(site="process", unit=0, instance="two", epochs={"process": 3}),
+            "pin unit 0 to two at process",
+        ),
+        (
+            UNPIN,
+            {"pin": "process 12 a name with spaces"},
+            Pin(site="process", unit=12, instance=None, epochs={"process": 3}),
+            "end the pin of unit 12 at process",
+        ),
+        (
+            STANDBYS,
+            {"site": "process", "count": 1.0},
+            Standbys(site="process", count=1, epochs={"process": 3}),
+            "1 standby for each unit of process",
+        ),
+        (
+            STANDBYS,
+            {"site": "spark", "count": None},
+            Standbys(site="spark", count=None, epochs={}),
+            "as many standbys as the settings say for each unit of spark",
+        ),
+        (
+            RETRY,
+            {"site": "process", "unit": 1},
+            Retry(site="process", unit=1, epochs={"process": 3}),
+            "try unit 1 again at process",
         ),
         (
             RELEASE,
@@ -82,6 +128,16 @@ def test_a_move_rests_on_the_assignments_of_the_sites_that_its_units_leave() -> 
         (SCALE, {"instance": "process host"}, "say how many worker processes"),
         (SCALE, {"instance": "process host", "processes": 0}, "at .*processes"),
         (SCALE, {"instance": "process host", "processes": 2.5}, "at .*processes"),
+        (PIN, {"unit": 1.0}, "choose an instance"),
+        (PIN, {"instance": "process one"}, "say which unit"),
+        (PIN, {"instance": "process one", "unit": 1.5}, "at .*unit"),
+        (UNPIN, {}, "choose a pin"),
+        (STANDBYS, {"count": 1.0}, "choose a site"),
+        (STANDBYS, {"site": "process", "count": 3.0}, "at .*count"),
+        (STANDBYS, {"site": "process", "count": -1.0}, "at .*count"),
+        (RETRY, {"unit": 1.0}, "choose a site"),
+        (RETRY, {"site": "process"}, "say which unit"),
+        (RETRY, {"site": "process", "unit": -1.0}, "at .*unit"),
         (RELEASE, {}, "enter a time"),
         (RELEASE, {"time": "5", "thing": "x" * 300}, "at .*thing"),
     ],
@@ -89,6 +145,20 @@ def test_a_move_rests_on_the_assignments_of_the_sites_that_its_units_leave() -> 
 def test_a_form_that_is_not_filled_says_what_is_missing(kind: str, fields: dict[str, Any], why: str) -> None:
     with pytest.raises(OrderRefused, match=why):
         order_of(kind, fields, facts_of())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_choice_of_a_form_has_options(kind: str) -> None:
+    choices = {field.name for field in INPUTS[kind] if field.kind == "choice"}
+    assert options(kind, facts_of(), settings_of()).keys() == choices
+    assert options(kind, facts_of(status=None), settings_of()).keys() == choices
+
+
+def test_a_pin_that_is_chosen_is_ended() -> None:
+    facts = facts_of(assignment={"pinned": {1: "two"}})
+    (chosen,) = options(UNPIN, facts, settings_of())["pin"]
+    assert chosen == "process 1 two"
+    assert describe(order_of(UNPIN, {"pin": chosen}, facts)) == "end the pin of unit 1 at process"
 
 
 def test_numbers_of_units_are_read_as_people_write_them() -> None:

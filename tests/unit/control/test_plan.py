@@ -9,13 +9,40 @@ import pytest
 
 from broker.partitioner import partition_of
 from broker.wire.records import Watermark
-from control.actions.orders import Drain, Move, Order, PutRecordsBack, ReleaseSilent, Scale, decode_order
-from control.actions.plan import OrderRefused, plan, plan_watermark, progress, units_to_move
+from control.actions.orders import (
+    Drain,
+    Move,
+    Order,
+    Pin,
+    PutRecordsBack,
+    ReleaseSilent,
+    Retry,
+    Scale,
+    Standbys,
+    decode_order,
+)
+from control.actions.plan import plan, plan_watermark, progress, units_to_move
 from control.facts.reading import Facts
+from joiner.runtime.membership.ordering import OrderRefused
 from tests.unit.control.audited import facts_of, settings_of
 
 NOW_NS = 1_554_096_460_000_000_000
 SEEN = {"process": 3}
+
+
+PIN = Pin(site="process", unit=0, instance="two", epochs={})
+PIN_TO_ONE = msgspec.structs.replace(PIN, instance="one")
+UNPIN = msgspec.structs.replace(PIN, instance=None)
+PINNED = {"pinned": {0: "two"}}
+STANDBY = Standbys(site="process", count=1, epochs={})
+NO_STANDBY = Standbys(site="process", count=0, epochs={})
+AS_SET = Standbys(site="process", count=None, epochs={})
+
+
+def kept_warm(*standbys: list[str], ordered: int | None = 1) -> Facts:
+    """Return facts in which each unit has these standbys, all warm, and so many were ordered."""
+    found = list(standbys)
+    return facts_of(assignment={"standbys": found, "warm": found, "standbys_ordered": ordered})
 
 
 def would(order: Order, facts: Facts | None = None) -> str:
@@ -29,6 +56,20 @@ def would(order: Order, facts: Facts | None = None) -> str:
         (Move(to="spark", units=[1, 1], epochs={}), "Move unit 1 to the site spark"),
         (Drain(site="process", instance="one", epochs=SEEN), "Hand over unit 0 of one to two."),
         (Scale(site="process", instance="host", processes=3, epochs=SEEN), "run 3 worker processes; now 1."),
+        (
+            Pin(site="process", unit=0, instance="two", epochs=SEEN),
+            "Let two serve unit 0 whenever it can: one hands it",
+        ),
+        (Pin(site="process", unit=1, instance="two", epochs=SEEN), "Let two keep unit 1"),
+        (Pin(site="process", unit=0, instance="one", epochs=SEEN), "Let one keep unit 0"),
+        (Standbys(site="process", count=1, epochs=SEEN), "Let each unit of process have 1 standby, whatever"),
+        (Standbys(site="process", count=0, epochs=SEEN), "Let each unit of process have no standby, whatever"),
+        (Standbys(site="process", count=2, epochs=SEEN), "2 standbys, whatever `application.standbys` says. Only 1"),
+        (Standbys(site="process", count=None, epochs=SEEN), "as many standbys as `application.standbys`"),
+        (
+            Retry(site="process", unit=1, epochs=SEEN),
+            "Let all instances of process forget why they could not serve unit 1",
+        ),
     ],
 )
 def test_a_plan_says_what_would_happen(order: Order, text: str) -> None:
@@ -52,6 +93,20 @@ def test_a_plan_says_what_would_happen(order: Order, text: str) -> None:
         (Drain(site="spark", instance="green-1", epochs={}), "no other instance at site spark"),
         (Scale(site="process", instance="other", processes=2, epochs={}), "running there: host"),
         (Scale(site="spark", instance="host", processes=2, epochs={}), "start one with `joiner run --processes`"),
+        (Pin(site="process", unit=2, instance="two", epochs={}), "unknown: unit 2; the units are 0 to 1"),
+        (
+            Pin(site="process", unit=0, instance="six", epochs={}),
+            "no instance six runs at site process; running there: one",
+        ),
+        (Pin(site="green", unit=0, instance="one", epochs={}), "running there: none"),
+        (Pin(site="process", unit=0, instance=None, epochs={}), "unit 0 is not pinned at site process"),
+        (
+            Pin(site="process", unit=0, instance="one", epochs={"process": 2}),
+            "assignment 2 of process has been replaced",
+        ),
+        (Standbys(site="green", count=1, epochs={}), "no instance runs at site green"),
+        (Retry(site="process", unit=2, epochs={}), "unknown: unit 2"),
+        (Retry(site="green", unit=0, epochs={}), "no instance runs at site green"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused_with_a_reason(order: Order, why: str) -> None:
@@ -70,6 +125,17 @@ def test_nothing_is_ordered_on_facts_that_are_not_current() -> None:
 def test_a_drained_instance_is_no_heir() -> None:
     with pytest.raises(OrderRefused, match="no other instance"):
         would(Drain(site="process", instance="one", epochs={}), facts_of(drained="two"))
+
+
+def test_no_unit_is_pinned_to_a_drained_instance() -> None:
+    with pytest.raises(OrderRefused, match="two is drained"):
+        would(Pin(site="process", unit=0, instance="two", epochs={}), facts_of(drained="two"))
+
+
+def test_a_pin_can_be_ended_even_if_its_instance_is_gone() -> None:
+    facts = facts_of(assignment={"pinned": {0: "gone"}})
+    order = Pin(site="process", unit=0, instance=None, epochs=SEEN)
+    assert "Let any instance of process serve unit 0." in would(order, facts)
 
 
 def test_only_units_elsewhere_are_moved() -> None:
@@ -121,6 +187,27 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
         (Drain(site="process", instance="one", epochs={}), facts_of(("spark", "process")), False, "one serves no unit"),
         (Drain(site="process", instance="one", undo=True, epochs={}), facts_of(drained="one"), False, "ordered"),
         (Drain(site="process", instance="one", undo=True, epochs={}), facts_of(), True, "one may have units again"),
+        (PIN, facts_of(), False, "unit 0 is served by one"),
+        # The order is not known yet, although the unit is there by chance.
+        (PIN, facts_of(("spark", "process"), owners=("two", "two")), False, "unit 0 is served by no instance"),
+        (PIN, facts_of(assignment=PINNED), False, "unit 0 is served by one"),
+        (PIN, facts_of(is_known=False, assignment=PINNED), False, "the instances of process are not known"),
+        (PIN, facts_of(drained="two", assignment=PINNED), False, "served by one; two is drained"),
+        (PIN_TO_ONE, facts_of(assignment={"pinned": {0: "one"}}), True, "unit 0 is served by one"),
+        (PIN_TO_ONE, facts_of(), False, "unit 0 is served by one"),
+        # It is about to be handed over.
+        (PIN_TO_ONE, facts_of(owners=("two", "two"), assignment={"pinned": {0: "one"}}), False, "is served by one"),
+        (UNPIN, facts_of(assignment=PINNED), False, "ordered"),
+        (UNPIN, facts_of(), True, "unit 0 is not pinned any more"),
+        (STANDBY, facts_of(), False, "ordered"),
+        (STANDBY, facts_of(assignment={"standbys_ordered": 1}), False, "0 of 2 standbys are warm"),
+        (STANDBY, kept_warm(["two"], []), False, "1 of 2 standbys are warm"),
+        (STANDBY, kept_warm(["two"], ["one"]), True, "each unit has 1 standby"),
+        (NO_STANDBY, kept_warm(["two"], ["one"], ordered=0), False, "2 of 0 standbys are warm"),
+        (NO_STANDBY, kept_warm([], [], ordered=0), True, "each unit has no standby"),
+        (NO_STANDBY, kept_warm([], [], ordered=None), False, "ordered"),
+        (AS_SET, kept_warm([], [], ordered=0), False, "ordered"),
+        (AS_SET, kept_warm([], [], ordered=None), True, "as the settings say"),
         (Scale(site="process", instance="other", processes=1, epochs={}), facts_of(), False, "other is not running"),
         (Scale(site="process", instance="host", processes=1, epochs={}), facts_of(), False, "0 of 1 worker processes"),
     ],
@@ -128,6 +215,13 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
 def test_progress_is_what_the_facts_say(order: Any, facts: Facts, is_done: bool, text: str) -> None:  # noqa: FBT001 - a case
     found = progress(order, facts)
     assert (found.is_done, text in found.text) == (is_done, True), found
+
+
+def test_more_standbys_than_there_are_instances_are_ordered_in_vain() -> None:
+    order = Standbys(site="process", count=2, epochs={})
+    assert progress(order, kept_warm(["two"], [], ordered=2)) == (False, "1 of 4 standbys are warm", False)
+    text = "each unit has 1 standby, because there are too few instances"
+    assert progress(order, kept_warm(["two"], ["one"], ordered=2)) == (False, text, True)
 
 
 def test_scaling_is_done_once_as_many_workers_are_members_as_were_ordered() -> None:
