@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match
 
 from control.access.form import form_routes
 from control.actions.dead_letter_contents import DeadLetterContents
@@ -75,10 +76,13 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
         return problem.response()
 
     @app.exception_handler(HTTPException)
-    async def refuse_route(_request: Request, error: HTTPException) -> Response:
+    async def refuse_route(request: Request, error: HTTPException) -> Response:
         status = HTTPStatus(error.status_code)
         problem = Problem(status, f"{error.detail}; the interface is described in /api/v1/openapi.json")
         problem.headers |= dict(error.headers or {})
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            # The error names only the methods of the first route with this path (RFC 9110, section 15.5.6, wants all).
+            problem.headers["Allow"] = ", ".join(_methods(app, request))
         return problem.response()
 
     @app.exception_handler(RequestValidationError)
@@ -92,3 +96,13 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error in this program; see its log").response()
 
     return app
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """Return the methods that the path of a request supports."""
+    scopes = {
+        method: {**request.scope, "method": method} for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+    }
+    return [
+        method for method, scope in scopes.items() if any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+    ]

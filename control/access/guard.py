@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from control.access.login import Login
 
-BODY_BYTES_MAX: Final = 64 * 1024
+BODY_BYTES_MAX: Final = 512 * 1024
+"""Enough for a record of the greatest size as a JSON string, in which a character takes up to six bytes."""
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")

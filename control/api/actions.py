@@ -86,7 +86,12 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         openapi_extra=body_of(Order),
         responses={
             **answer("With dry_run: what the order would do now.", Plan),
-            **answer("The order is being carried out, or was before.", Action, HTTPStatus.ACCEPTED.value),
+            **answer(
+                "The order is being carried out, or was before.",
+                Action,
+                HTTPStatus.ACCEPTED.value,
+                may_wait="The order cannot be recorded now, or may have been: the problem says what to do.",
+            ),
         },
         summary="Order something",
     )

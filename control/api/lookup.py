@@ -91,5 +91,4 @@ async def _read(reading: Awaitable[_Result]) -> _Result:
 
 
 def _answer(what: str, kind: Any) -> dict[int | str, dict[str, Any]]:
-    found = answer(what, kind)
-    return found | {503: {**found["4XX"], "description": "It cannot be read now."}}
+    return answer(what, kind, may_wait="It cannot be read now.")

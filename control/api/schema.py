@@ -17,13 +17,18 @@ from control.problem import MEDIA_TYPE, ProblemDetails
 _TEMPLATE: Final = "#/components/schemas/{name}"
 
 
-def answer(what: str, kind: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return the ``responses`` of a route that answers with a value of this type, or with a problem."""
+def answer(what: str, kind: Any, status: int = 200, *, may_wait: str = "") -> dict[int | str, dict[str, Any]]:
+    """Return the ``responses`` of a route that answers with a value of this type, or with a problem.
+
+    ``may_wait``: why the route may answer with 503, if it may.
+    """
     found, _ = msgspec.json.schema_components([kind, ProblemDetails], ref_template=_TEMPLATE)
     schema, problem = found
+    content = {MEDIA_TYPE: {"schema": problem}}
     return {
         status: {"description": what, "content": {"application/json": {"schema": schema}}},
-        "4XX": {"description": "The request is refused.", "content": {MEDIA_TYPE: {"schema": problem}}},
+        "4XX": {"description": "The request is refused.", "content": content},
+        **({503: {"description": may_wait, "content": content}} if may_wait else {}),
     }
 
 

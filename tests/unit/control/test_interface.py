@@ -98,6 +98,12 @@ def test_what_cannot_be_answered_is_refused_with_a_reason(
     assert reason in problem["detail"]
 
 
+def test_the_methods_of_a_path_are_named_if_another_one_is_used(served: Served) -> None:
+    response = served.client("ada-token").put("/api/v1/session")
+    assert (response.status_code, response.headers["Allow"]) == (405, "DELETE, GET, POST")
+    assert served.client("ada-token").put(f"{BASE}/lsb").headers["Allow"] == "GET"
+
+
 def test_keys_are_shown_to_viewers(served: Served) -> None:
     client = served.client("vera-token")
     found = msgspec.json.decode(client.get(f"{BASE}/lsb/keys").content, type=Keys)
