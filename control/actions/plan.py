@@ -262,6 +262,8 @@ def _plan_retry(order: Retry, status: Status) -> list[str]:
     _check_units([order.unit], status)
     if not _members(order.site, status):
         raise OrderRefused(f"no instance runs at site {order.site}: start one there")
+    if (site := _site_of(status, order.unit)) not in {"", order.site}:
+        raise OrderRefused(f"unit {order.unit} is at the site {site}")
     return [
         f"Let all instances of {order.site} forget why they could not serve unit {order.unit} or keep it warm.",
         "Its owner tries at once. Nothing happens if the unit is served already.",
@@ -323,10 +325,12 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
         return Progress(is_done=False, text="ordered")
     if count is None:
         return Progress(is_done=True, text="each unit has as many standbys as the settings say")
-    warm, units = sum(map(len, assignment.warm)), len(assignment.owners)
+    # A unit at another site, or without an owner, has no state here.
+    served = [unit for unit in range(len(assignment.owners)) if _site_of(status, unit) == order.site]
+    warm, units = sum(len(assignment.warm[unit]) for unit in served), len(served)
     able = status.processes.get(order.site, {}).keys() - set(assignment.drained)
     possible = min(count, max(0, len(able) - 1))
-    if warm < possible * units or any(len(names) != possible for names in assignment.standbys):
+    if warm < possible * units or any(len(assignment.standbys[unit]) != possible for unit in served):
         return Progress(is_done=False, text=f"{warm} of {count * units} standbys are warm")
     text = f"each unit has {standbys_text(possible)}"
     if possible < count:

@@ -93,6 +93,14 @@ def _a_summary_undoes_newer_orders() -> AbstractContextManager[None]:
     return changed(StandingOrders, "merge", adopt)
 
 
+def _a_pin_is_followed_before_the_state_is_built() -> AbstractContextManager[None]:
+    def may_follow(self: Any, unit: int) -> bool:
+        pin = self._pinned.get(unit)
+        return pin is not None and pin != self.owners[unit] and self._is_settled(pin)
+
+    return changed(assign._Planner, "_may_follow_pin", may_follow)  # noqa: SLF001
+
+
 BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "who_was_heard_is_declared_gone": _who_was_heard_is_declared_gone,
     "whoever_was_gone_stays_gone": _whoever_was_gone_stays_gone,
@@ -111,6 +119,7 @@ BUGS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "the_load_is_not_balanced": lambda: changed(assign._Planner, "balance", lambda _: None),  # noqa: SLF001
     "standbys_are_not_replaced": lambda: changed(assign._Planner, "choose_standbys", lambda _: None),  # noqa: SLF001
     "pinned_units_are_moved_to_balance_the_load": lambda: changed(assign._Planner, "_is_fixed", lambda *_: False),  # noqa: SLF001
+    "a_pin_is_followed_before_the_state_is_built": _a_pin_is_followed_before_the_state_is_built,
     "a_summary_loses_the_number_of_standbys": lambda: _an_order_is_lost_by_a_summary("standbys", None),
     "a_summary_loses_pins": lambda: _an_order_is_lost_by_a_summary("pinned", {}),
     "a_summary_undoes_newer_orders": _a_summary_undoes_newer_orders,

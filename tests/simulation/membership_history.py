@@ -239,6 +239,23 @@ def play_pins(seed: int) -> str:
     return next(_faults(world, len(names), world.claims), "")
 
 
+def play_pins_in_vain(seed: int) -> str:
+    """Pin units to an instance that cannot build their state. No unit may move. Return what is wrong."""
+    random = Random(seed)
+    world = World(seed, units=random.choice([3, 8, 16]), standbys=random.choice([0, 1]))
+    for name in ("a0", "b0", "a1"):
+        world.start(name)
+    world.run(2 * START_S)
+    known = {*world.instances["b0"].serves, *world.instances["b0"].follows}
+    others = [unit for unit in range(world.units) if unit not in known]
+    for unit in random.sample(others, min(len(others), random.choice([1, 2]))):
+        world.broken.add(("b0", unit))
+        world.after(random.uniform(0, START_S), partial(world.order, Pin(site="plain", unit=unit, instance="b0")))
+    claims = world.claims
+    world.run(world.now_s + SETTLED_S)
+    return f"{world.claims - claims} claims" if world.claims != claims else ""
+
+
 def _stall_if_there(world: World, name: str, log_kept: int) -> None:
     if name in world.instances:
         world.stall(name, LONGEST_STALL_S, log_kept=log_kept)

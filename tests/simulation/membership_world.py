@@ -39,6 +39,8 @@ LEAVING_S: Final = 5.0
 CATCH_UP_S: Final = 0.1
 CLIENT_WAITS_S: Final = 1.0
 RECONNECT_S: Final = 0.4
+UNABLE_S: Final = 5.0
+"""How long an instance says that it cannot build the state of a unit. It may then be asked to try again."""
 
 
 @dataclass
@@ -318,8 +320,13 @@ class World(ControlTopic):
             one.warm.discard(unit)
 
     def _warmed(self, one: Instance, unit: int) -> None:
-        if unit in one.follows:
-            (one.unable if (one.name, unit) in self.broken else one.warm).add(unit)
+        if unit not in one.follows:
+            return
+        if (one.name, unit) in self.broken:
+            one.unable.add(unit)
+            self._later(one, UNABLE_S, partial(one.unable.discard, unit))
+        else:
+            one.warm.add(unit)
 
     def _claim(self, one: Instance, unit: int) -> None:
         self.claims += 1

@@ -17,6 +17,7 @@ from tests.simulation.membership_history import (
     play_orders,
     play_outage,
     play_pins,
+    play_pins_in_vain,
     play_truncation,
     play_unsteadily,
     play_upgrade,
@@ -37,6 +38,7 @@ PLAYS: Final[dict[str, Callable[[int], str]]] = {
     "truncation": play_truncation,
     "orders": play_orders,
     "pins": play_pins,
+    "pins in vain": play_pins_in_vain,
 }
 
 

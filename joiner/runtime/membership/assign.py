@@ -75,6 +75,11 @@ class _Planner:
             for unit, name in state.orders.pinned.items()
             if unit < units and name in self._able and self._can_serve(name, unit)
         }
+        # The units that instances prepare for, because they are pinned to them. Whether they can is not certain, so
+        # nobody makes room for such a unit yet, and nobody fills the room that it will leave.
+        awaited = [unit for unit in self._pinned if self._is_awaited(unit)]
+        self._coming = Counter(self._pinned[unit] for unit in awaited)
+        self._going = Counter(self.owners[unit] for unit in awaited)
         self._changes: list[str] = []
 
     def is_unchanged(self) -> bool:
@@ -106,7 +111,7 @@ class _Planner:
             if owner in self._able and (self._can_serve(owner, unit) or self._state.server(unit) in {None, owner}):
                 continue
             heir = self._heir(unit)
-            if heir == owner:
+            if heir == owner or (owner in self._able and heir is not None and not self._can_serve(heir, unit)):
                 continue
             if heir is None:
                 # A leaving owner keeps serving until it stops.
@@ -139,28 +144,39 @@ class _Planner:
     def _may_follow_pin(self, unit: int) -> bool:
         """Return whether the instance to which a unit is pinned, but which does not own it, should own it from now on.
 
-        Not while another instance is about to serve the unit, because the pause would last longer.
+        Not before its state is warm if another instance serves the unit, so that a pin makes no pause longer, and moves
+        nothing as long as the state cannot be built. Not while another instance is about to serve the unit either.
         """
         pin, owner = self._pinned.get(unit), self.owners[unit]
         if pin is None or pin == owner or not self._is_settled(pin):
             return False
         if any(unit in heartbeat.claims for name, heartbeat in self._live.items() if name != pin):
             return False
-        if any(unit in heartbeat.serves for heartbeat in self._live.values()):
-            return True
+        if self._is_served(unit):
+            return pin in self._warm(unit)
         # The owner has failed, or waits before it tries again. One that is warm is about to claim the unit. If there is
         # none, a warm standby comes first (see `_heir`).
         return owner in self._able and owner not in self._warm(unit)
 
+    def _is_awaited(self, unit: int) -> bool:
+        """Return whether the instance to which a unit is pinned should build its state before it owns the unit."""
+        pin = self._pinned.get(unit)
+        return pin is not None and pin != self.owners[unit] and self._is_settled(pin) and self._is_served(unit)
+
+    def _is_served(self, unit: int) -> bool:
+        return any(unit in heartbeat.serves for heartbeat in self._live.values())
+
     def _uneven(self, tried: Collection[tuple[str, str]]) -> tuple[str, str] | None:
         """Return two instances whose loads a unit would make more equal, the more loaded one first, or None."""
-        able, load = self._able, self._load
-        settled = [name for name in able if self._is_settled(name)]
+        # With one unit more, and at present.
+        receiving = {name: (self._load[name] + self._coming[name] + 1) / able for name, able in self._able.items()}
+        giving = {name: (self._load[name] - self._going[name]) / able for name, able in self._able.items()}
+        settled = [name for name in self._able if self._is_settled(name)]
         pairs = [
             (most, least)
-            for least in sorted(settled, key=lambda name: ((load[name] + 1) / able[name], name))
-            for most in sorted(able, key=lambda name: (-load[name] / able[name], name))
-            if (load[least] + 1) / able[least] < load[most] / able[most]
+            for least in sorted(settled, key=lambda name: (receiving[name], name))
+            for most in sorted(giving, key=lambda name: (-giving[name], name))
+            if receiving[least] < giving[most]
         ]
         return next((pair for pair in pairs if pair not in tried), None)
 
@@ -175,7 +191,8 @@ class _Planner:
     def choose_standbys(self) -> None:
         """Keep the standbys that are able and on other hosts, and choose others in the place of the rest.
 
-        A warm standby that is replaced remains one until its successor is warm.
+        A warm standby that is replaced remains one until its successor is warm. An instance to which a unit is pinned
+        is one more standby until it is warm, and becomes the owner then.
         """
         followed = Counter(name for names in self.standbys for name in names)
         for unit, owner in enumerate(self.owners):
@@ -190,6 +207,9 @@ class _Planner:
             for name in chosen:
                 followed[name] += name not in before
             cold = sum(name not in warm for name in chosen)
+            if self._is_awaited(unit) and (pin := self._pinned[unit]) not in chosen:
+                chosen.append(pin)
+                self._note(f"{pin} prepares for units that are pinned to it")
             staying = [name for name in before if name in warm and name not in chosen][:cold]
             # A standby that is not warm yet comes after those that are.
             self.standbys[unit] = sorted([*chosen, *staying], key=lambda name: name not in warm)

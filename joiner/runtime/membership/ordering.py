@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.kafka.topics import topic_facts
 from joiner.runtime.control import Drain, Heartbeat, Logged, Pin, Retry, Standbys, StandingOrder
+from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.clients import make_admin
 from joiner.runtime.kafka.control_log import ControlLog
+from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.membership.assign import next_assignment, wanted_standbys
 from joiner.runtime.membership.observer import SINCE_S, fold, read_records
 from joiner.runtime.membership.state import SiteState
+from joiner.runtime.model import RESET_RUN
 from joiner.runtime.ownership.unit_reports import read_reports
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _LOOK_S: Final = 0.2
+
+_STEADY_S: Final = 3.0
+"""A unit that was tried again must be served for this long: the record at which it had failed may be the next one."""
 
 _REASON_S: Final = 5.0
 """How long to wait for the report that says why a unit has failed again."""
@@ -50,7 +56,8 @@ class Attempt(NamedTuple):
 
     ``ordered_ms``: when the order was appended, or None if it is not in the log. ``owner``, ``server``: the instance
     that should serve the unit, and the one that does, or an empty string. ``failed``: the instances that have tried and
-    failed again. ``waiting``: those that have not followed the order yet.
+    failed again. ``waiting``: those that have not followed the order yet. ``cold``: those that had failed and should
+    keep the unit warm, and neither do so nor have failed again.
     """
 
     ordered_ms: int | None
@@ -58,23 +65,30 @@ class Attempt(NamedTuple):
     server: str
     failed: list[str]
     waiting: list[str]
+    cold: list[str]
 
     @classmethod
     def of(cls, records: Iterable[Logged], site: str, unit: int, after: int) -> Attempt:
         """Return what has followed from the last order with a greater offset than ``after``."""
-        state, ordered_ms, tried = SiteState(site), None, set[str]()
+        state, ordered_ms, tried, before = SiteState(site), None, set[str](), set[str]()
         for record, offset, at_ms in records:
             state.apply(record, offset)
             match record:
                 case Retry() if (record.site, record.unit) == (site, unit) and offset > after:
-                    ordered_ms, tried = at_ms, set()
+                    ordered_ms, tried, before = at_ms, set(), _failed(state, unit)
                 case Heartbeat() if record.site == site and unit not in record.failed:
                     tried.add(record.instance)
                 case _:
                     pass
-        failed = {name for name, beat in state.live.items() if unit in beat.failed}
+        failed, standbys = _failed(state, unit), set(state.units[unit].standbys if unit < len(state.units) else ())
+        warm = {name for name, beat in state.live.items() if unit in beat.warm}
         return cls(
-            ordered_ms, _owner(state, unit), state.server(unit) or "", sorted(failed & tried), sorted(failed - tried)
+            ordered_ms,
+            _owner(state, unit),
+            state.server(unit) or "",
+            failed=sorted(failed & tried),
+            waiting=sorted(failed - tried),
+            cold=sorted(before & standbys & state.live.keys() - warm - failed),
         )
 
 
@@ -112,7 +126,9 @@ class Ordering:
         def look(state: SiteState) -> tuple[str, Outcome | None]:
             beat = state.live.get(instance)
             serves = [] if beat is None else sorted({*beat.serves, *beat.claims})
-            outcome = None if serves else Outcome(is_reached=True, text=f"{instance} is drained")
+            # It may be about to claim a unit that has just been assigned to it. If all are drained, they serve anyway.
+            owns = any(one.owner == instance for one in state.units) and beat is not None
+            outcome = None if serves or owns else Outcome(is_reached=True, text=f"{instance} is drained")
             return f"{instance} serves {_listed(serves)}", outcome
 
         return self._give(
@@ -157,13 +173,15 @@ class Ordering:
         units = self._units
 
         def look(state: SiteState) -> tuple[str, Outcome | None]:
-            of_units = [(unit, name) for unit, one in enumerate(state.units) for name in one.standbys]
+            # A unit at another site, or that was never claimed, has no state here.
+            served = {unit for unit in range(units) if state.server(unit) is not None}
+            of_units = [(unit, name) for unit, one in enumerate(state.units) for name in one.standbys if unit in served]
             warm = sum(name in state.live and unit in state.live[name].warm for unit, name in of_units)
             wanted = wanted_standbys(state, state.live)
-            text = f"{warm} of {wanted * units} standbys are warm"
+            text = f"{warm} of {wanted * len(served)} standbys are warm"
             if warm < len(of_units) or next_assignment(state, units, "") is not None:
                 return text, None
-            if warm < wanted * units:
+            if warm < wanted * len(served):
                 why = f"{text}: no other instance can be a standby now; the order remains"
                 return text, Outcome(is_reached=False, text=why)
             return text, Outcome(is_reached=True, text=f"each unit has {wanted} standby{'s' * (wanted != 1)}")
@@ -171,9 +189,10 @@ class Ordering:
         return self._give(order, look, lambda _: "some standbys are not warm")
 
     def retry(self, unit: int) -> Outcome:
-        """Order that the instances forget why they could not serve a unit, and wait until one serves it."""
+        """Order that the instances forget why they could not serve a unit, and wait until one serves it for a while."""
         self._check_known()
         self._check_unit(unit)
+        self._check_at_site(unit)
         records = read_records(self.settings, self.clock)
         state = fold(records).get(self.site) or SiteState(self.site)
         self._check_any_running(state)
@@ -182,19 +201,22 @@ class Ordering:
             text = f"unit {unit} is served by {server}; there is nothing to try again"
             return Outcome(is_reached=True, text=text)
         last = records[-1].offset
-        self._write(Retry(site=self.site, unit=unit))
-        began_s, said = self.clock.monotonic_s(), ""
-        while True:
-            waited_s = self.clock.monotonic_s() - began_s
-            records = read_records(self.settings, self.clock, SINCE_S + waited_s)
-            found = Attempt.of(records, self.site, unit, last)
-            text, outcome = self._judge(unit, found, waited_s)
-            if text != said and found.ordered_ms is not None:
-                said = text
-                self.report(text)
-            if outcome is not None:
-                return outcome
-            self.clock.sleep(_LOOK_S)
+        began_s, said, served = self.clock.monotonic_s(), "", ("", 0.0)
+        with closing(ControlLog(self.settings)) as control:
+            control.write(Retry(site=self.site, unit=unit))
+            while True:
+                now_s = self.clock.monotonic_s()
+                records = read_records(self.settings, self.clock, SINCE_S + now_s - began_s)
+                found = Attempt.of(records, self.site, unit, last)
+                if found.server != served[0]:
+                    served = found.server, now_s
+                text, outcome = self._judge(unit, found, now_s - began_s, now_s - served[1])
+                if text != said and found.ordered_ms is not None:
+                    said = text
+                    self.report(text)
+                if outcome is not None:
+                    return outcome
+                self.clock.sleep(_LOOK_S)
 
     @property
     def _units(self) -> int:
@@ -203,20 +225,25 @@ class Ordering:
     def _is_over(self, waited_s: float) -> bool:
         return waited_s >= self.timeout_s or self.is_stopped()
 
-    def _judge(self, unit: int, found: Attempt, waited_s: float) -> tuple[str, Outcome | None]:
-        """Return what has become of a unit in words, and the outcome if there is one."""
+    def _judge(self, unit: int, found: Attempt, waited_s: float, served_s: float) -> tuple[str, Outcome | None]:
+        """Return what has become of a unit in words, and the outcome if there is one.
+
+        ``served_s``: for how long the same instance has served it.
+        """
         is_over = self._is_over(waited_s)
         if found.ordered_ms is None:
             return "", Outcome(is_reached=False, text=_NOT_WRITTEN) if is_over else None
-        if found.server and not found.waiting:
-            text = f"unit {unit} is served by {found.server}"
-            others = f"; {' and '.join(found.failed)} cannot keep it warm" if found.failed else ""
-            return text, Outcome(is_reached=True, text=text + others)
         text = f"unit {unit} is served by {found.server or 'no instance'}"
         if found.waiting:
             text += f"; not tried again yet: {', '.join(found.waiting)}"
-        elif found.owner in found.failed:
-            return self._why_failed(unit, found.owner, found.ordered_ms)
+        elif found.server:
+            cannot = f"; {' and '.join(found.failed)} cannot keep it warm" if found.failed else ""
+            not_yet = f"; {' and '.join(found.cold)} cannot keep it warm yet" if found.cold else ""
+            is_steady = served_s >= _STEADY_S and not found.cold
+            is_reached = Outcome(is_reached=True, text=text + cannot + not_yet)
+            return text, is_reached if is_steady or is_over else None
+        elif found.failed and found.owner in {"", *found.failed}:
+            return self._why_failed(unit, found.owner or found.failed[0], found.ordered_ms)
         if not is_over:
             return text, None
         why = self._reason(unit, found.owner, found.ordered_ms)
@@ -243,26 +270,26 @@ class Ordering:
     def _give(self, order: StandingOrder, look: _Look, why_not: Callable[[SiteState], str] = lambda _: "") -> Outcome:
         """Write an order and wait for the outcome. ``why_not``: returns why there is none when the time is over."""
         before = self._state().orders.last_about(order)
-        self._write(order)
         began_s, said = self.clock.monotonic_s(), ""
-        while True:
-            state = self._state()
-            is_known = state.orders.last_about(order) > before
-            if is_known:
-                text, outcome = look(state)
-                if text != said:
-                    said = text
-                    self.report(text)
-                if outcome is not None:
-                    return outcome
-            if self._is_over(self.clock.monotonic_s() - began_s):
-                text = f"{said}: {why_not(state)}; the order remains" if is_known else _NOT_WRITTEN
-                return Outcome(is_reached=False, text=text)
-            self.clock.sleep(_LOOK_S)
-
-    def _write(self, order: StandingOrder | Retry) -> None:
+        # What cannot be written at once is written later, as long as this is open.
         with closing(ControlLog(self.settings)) as control:
             control.write(order)
+            while True:
+                state = self._state()
+                is_known = state.orders.last_about(order) > before
+                if is_known and not state.orders.are_as(order):
+                    return Outcome(is_reached=False, text="another order has replaced this one")
+                if is_known:
+                    text, outcome = look(state)
+                    if text != said:
+                        said = text
+                        self.report(text)
+                    if outcome is not None:
+                        return outcome
+                if self._is_over(self.clock.monotonic_s() - began_s):
+                    text = f"{said}: {why_not(state)}; the order remains" if is_known else _NOT_WRITTEN
+                    return Outcome(is_reached=False, text=text)
+                self.clock.sleep(_LOOK_S)
 
     def _state(self) -> SiteState:
         """Return what is known of the site. Raises `OrderRefused` if the application has never run."""
@@ -280,6 +307,12 @@ class Ordering:
         if not 0 <= unit < units:
             name = self.settings.application.name
             raise UnknownUnit(f"application {name!r} has no unit {unit}; its units are 0 to {units - 1}")
+
+    def _check_at_site(self, unit: int) -> None:
+        with closing(Readers(self.settings, self.clock)) as readers:
+            checkpoint = read_checkpoint(readers, unit)
+        if checkpoint is not None and checkpoint.run != RESET_RUN and checkpoint.site != self.site:
+            raise OrderRefused(f"unit {unit} is at the site {checkpoint.site!r}: add `--at {checkpoint.site}`")
 
     def _check_running(self, instance: str, state: SiteState) -> None:
         if instance not in state.live:
@@ -299,6 +332,11 @@ _NOT_WRITTEN: Final = "Kafka has not confirmed the order in time: give it again"
 
 def _done(text: str) -> _Look:
     return lambda _: (text, Outcome(is_reached=True, text=text))
+
+
+def _failed(state: SiteState, unit: int) -> set[str]:
+    """Return the instances that cannot serve a unit."""
+    return {name for name, beat in state.live.items() if unit in beat.failed}
 
 
 def _owner(state: SiteState, unit: int) -> str:

@@ -35,6 +35,9 @@ _FORGOTTEN_AFTER: Final = 10_000
 _BEFORE_ALL: Final = -2
 """Before the offset -1 of an order whose offset is not known."""
 
+_UNDONE_MAX: Final = 1_000
+"""How many names of instances that may have units again are remembered, so that an old order cannot return."""
+
 _RUNS_MAX: Final = 16
 """How many replaced runs of an instance are remembered."""
 
@@ -93,6 +96,7 @@ class StandingOrders:
         match order:
             case Drain(instance=instance, drained=drained):
                 (self.drained.add if drained else self.drained.discard)(instance)
+                self._forget_the_oldest()
             case Pin(unit=unit, instance=""):
                 self.pinned.pop(unit, None)
             case Pin(unit=unit, instance=instance):
@@ -118,12 +122,21 @@ class StandingOrders:
             for subject, offset in self.offsets.items()
         )
 
-    def forget_before(self, offset: int) -> None:
-        """Forget older orders by which instances may have units again. Otherwise, each name would be kept for ever."""
-        for subject, at in [*self.offsets.items()]:
-            kind, _, instance = subject.partition(" ")
-            if kind == "drain" and at < offset and instance not in self.drained:
-                del self.offsets[subject]
+    def _forget_the_oldest(self) -> None:
+        """Forget orders by which instances may have units again if there are too many, because each has a name."""
+        undone = [subject for subject in self.offsets if (name := _instance_of(subject)) and name not in self.drained]
+        for subject in sorted(undone, key=self.offsets.__getitem__)[:-_UNDONE_MAX]:
+            del self.offsets[subject]
+
+    def are_as(self, order: StandingOrder) -> bool:
+        """Return whether this order is in force."""
+        match order:
+            case Drain(instance=instance, drained=drained):
+                return (instance in self.drained) == drained
+            case Pin(unit=unit, instance=instance):
+                return self.pinned.get(unit, "") == instance
+            case Standbys(count=count):
+                return self.standbys == count
 
 
 def _subject(order: StandingOrder) -> str:
@@ -135,6 +148,12 @@ def _subject(order: StandingOrder) -> str:
             return f"pin {unit}"
         case Standbys():
             return "standbys"
+
+
+def _instance_of(subject: str) -> str:
+    """Return the instance that a subject is about, or an empty string if it is about something else."""
+    kind, _, instance = subject.partition(" ")
+    return instance if kind == "drain" else ""
 
 
 def _stated(summary: Summary) -> Iterator[tuple[StandingOrder, int]]:
@@ -268,7 +287,6 @@ class SiteState:
         for name, reported in [*self._reported.items()]:
             if reported < offset - _FORGOTTEN_AFTER:
                 del self.workers[name], self._reported[name]
-        self.orders.forget_before(offset - _FORGOTTEN_AFTER)
 
     def _hear(self, heartbeat: Heartbeat, offset: int) -> None:
         before = self.members.get(heartbeat.instance)

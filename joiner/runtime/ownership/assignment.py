@@ -190,6 +190,8 @@ class AssignmentManager:
         """
         then, has_failed = self._waiting.get(number), number in self.failed_units
         if has_failed or then is not None:
+            # Only the claim at the start may be forced.
+            self._end_force(number)
             self._troubles.forget(number)
             self.failed.pop(number, None)
             self._waiting[number] = _Next(self._clock.monotonic_s(), None if then is None else then.runs)
@@ -253,7 +255,7 @@ class AssignmentManager:
                 self._note_fenced()
             self._verify_first(number, error)
             return
-        why = _why(number, error, action)
+        why = _why(number, error, action, self._claimant.site)
         wait_s = self._troubles.wait_s(number, cause_of(error), why)
         if wait_s is None:
             _log.debug("unit %s", number, exc_info=error)
@@ -294,7 +296,7 @@ class AssignmentManager:
         self._waiting.pop(number, None)
 
 
-def _why(number: int, error: Exception, action: _Action) -> str:
+def _why(number: int, error: Exception, action: _Action, site: str) -> str:
     """Return the message for an error. If a bug may have caused it, the message also says what to do."""
     if isinstance(error, UnitStopped):
         return str(error)
@@ -304,4 +306,4 @@ def _why(number: int, error: Exception, action: _Action) -> str:
     if cause_of(error).is_transient:
         return what
     again = "if this happens again, report it as a bug (--log-level debug shows where it occurred)"
-    return f"{what}. Run `joiner retry {number}`, or restart the joiner if it has ended; {again}"
+    return f"{what}. Run `joiner retry {number} --at {site}`, or restart the joiner if it has ended; {again}"

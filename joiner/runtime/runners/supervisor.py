@@ -113,6 +113,8 @@ class Supervisor(Generic[_Task]):
         self._lifecycle = Lifecycle()
         # The units assigned to this runner at the last poll.
         self._ours: set[int] = set()
+        # Those that are to be tried again once the claim in progress has ended.
+        self._to_retry: set[int] = set()
         # Only claims at start-up may be forced; a move does not need that.
         self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
         claimer = Claimer(settings, services)
@@ -144,6 +146,8 @@ class Supervisor(Generic[_Task]):
                 self._run(number, task)
         self._assignment.plan_retries(units)
         for number, _ in finished:
+            if number in self._to_retry:
+                self._retry(number)
             self._note_state(number)
         busy = self._lifecycle.units(*OWNING) | self._moves.busy
         for number in self._assignment.due(units, busy, self._moves.claimed_by_others, is_current=is_current):
@@ -186,10 +190,16 @@ class Supervisor(Generic[_Task]):
         """Forget why these units could not be served, and claim those that are assigned to this runner once more."""
         self.collect_failures()
         self._assignment.plan_retries(self._ours)
-        for number in units:
-            if self._assignment.retry(number):
-                self._moves.claim_anew(number)
+        # A claim that has begun may still fail for the old reason.
+        self._to_retry |= units & self._claims.busy
+        for number in units - self._to_retry:
+            self._retry(number)
             self._note_state(number)
+
+    def _retry(self, number: int) -> None:
+        self._to_retry.discard(number)
+        if self._assignment.retry(number):
+            self._moves.claim_anew(number)
 
     # The interface that moves use, see `handover.Host`
 

@@ -107,6 +107,7 @@ def test_a_plan_says_what_would_happen(order: Order, text: str) -> None:
         (Standbys(site="green", count=1, epochs={}), "no instance runs at site green"),
         (Retry(site="process", unit=2, epochs={}), "unknown: unit 2"),
         (Retry(site="green", unit=0, epochs={}), "no instance runs at site green"),
+        (Retry(site="spark", unit=0, epochs={}), "unit 0 is at the site process"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused_with_a_reason(order: Order, why: str) -> None:
@@ -222,6 +223,13 @@ def test_more_standbys_than_there_are_instances_are_ordered_in_vain() -> None:
     assert progress(order, kept_warm(["two"], [], ordered=2)) == (False, "1 of 4 standbys are warm", False)
     text = "each unit has 1 standby, because there are too few instances"
     assert progress(order, kept_warm(["two"], ["one"], ordered=2)) == (False, text, True)
+
+
+def test_units_at_another_site_need_no_standbys() -> None:
+    facts = facts_of(
+        ("process", "spark"), assignment={"standbys": [["two"], []], "warm": [["two"], []], "standbys_ordered": 1}
+    )
+    assert progress(STANDBY, facts) == (True, "each unit has 1 standby", False)
 
 
 def test_scaling_is_done_once_as_many_workers_are_members_as_were_ordered() -> None:

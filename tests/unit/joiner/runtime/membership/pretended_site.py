@@ -46,18 +46,30 @@ class Site:
         """Accept assignments, and let everybody follow them, until nothing changes. Yield the owners of each."""
         for count in itertools.count():
             following = self.next(*silent)
-            if following is None:
+            if following is None and not self._warm_up():
                 return
             assert count < 100
+            if following is None:
+                continue
             assert self.apply(following)
             for name in list(self.state.live):
                 one = self.state.live[name]
-                followed = [unit for unit, given in enumerate(following.units) if name in given.standbys]
+                followed = self._followed(name)
                 kept = ("run", "host", "capacity", "leaving", "mixed", "failed", "standbys")
                 more = {what: getattr(one, what) for what in kept}
                 serves = [unit for unit in self.owned(name) if unit not in one.failed]
                 self.beat(name, serves=serves, warm=followed, **more)
             yield self.owners
+
+    def _warm_up(self) -> bool:
+        """Let standbys build what they are to keep warm. Return whether any had not done so yet."""
+        cold = [name for name, one in self.state.live.items() if sorted(one.warm) != self._followed(name)]
+        for name in cold:
+            self.change(name, warm=self._followed(name))
+        return bool(cold)
+
+    def _followed(self, name: str) -> list[int]:
+        return [unit for unit, given in enumerate(self.state.units) if name in given.standbys]
 
     @property
     def owners(self) -> list[str]:

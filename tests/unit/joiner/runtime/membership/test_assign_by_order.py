@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joiner.runtime.control import Assignment, Drain, Left, Pin, Standbys
+from joiner.runtime.control import Assignment, Drain, Left, Pin, Standbys, UnitAssignment
 from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
 from tests.unit.joiner.runtime.membership.pretended_site import Site
 
@@ -18,7 +18,11 @@ def test_a_pinned_unit_is_handed_over_and_no_other_unit_moves_but_one_to_balance
     site.settle()
     (unit, *_), before = site.owned("a"), site.owners
     site.apply(pin(unit, "b"))
-    assert site.settle() == ["b gets units that are pinned to it", "a gets units to balance the load"]
+    assert site.settle() == [
+        "b prepares for units that are pinned to it",
+        "b gets units that are pinned to it",
+        "a gets units to balance the load",
+    ]
     assert unit in site.owned("b")
     assert len(site.owned("b")) == 2
     assert sum(one != other for one, other in zip(before, site.owners, strict=True)) == 2
@@ -153,6 +157,7 @@ def test_if_an_owner_fails_its_warm_standby_serves_the_unit_before_the_instance_
     site.apply(first)
     assert site.next() is None, "it is about to claim the unit"
     site.change(standby, serves=[0], warm=[])
+    site.change("c", warm=[0])
     site.settle()
     assert site.owners == ["c"]
 
@@ -184,6 +189,11 @@ def test_a_unit_that_is_being_handed_over_goes_to_the_instance_to_which_it_is_pi
     site.beat("c")
     following = site.next()
     assert following is not None
+    assert following.units[unit] == UnitAssignment("b", ["c"]), "it prepares first"
+    site.apply(following)
+    site.change("c", warm=[unit])
+    following = site.next()
+    assert following is not None
     assert following.units[unit].owner == "c", "it is still served by its former owner"
 
 
@@ -199,13 +209,14 @@ def test_pins_to_instances_and_of_units_that_do_not_exist_change_nothing() -> No
     assert sorted(len(site.owned(name)) for name in "abc") == [1, 1, 2]
 
 
-def test_pins_to_several_instances_are_all_followed_in_one_assignment() -> None:
+def test_pins_to_several_instances_are_all_followed_together() -> None:
     site = Site("a", "b", "c", units=6)
     site.settle()
     wanted = ["c", "b", "a", "a", "b", "c"]
     for unit, name in enumerate(wanted):
         site.apply(pin(unit, name))
-    assert len(site.settle()) == 1
+    prepared, followed = site.settle()
+    assert (prepared.count("prepares"), followed.count("gets")) == (2, 2)
     assert site.owners == wanted
 
 
@@ -218,6 +229,53 @@ def test_beside_an_older_release_pins_wait() -> None:
     site.change("a", mixed=False)
     site.settle()
     assert site.owners == ["b", "a"]
+
+
+def test_a_pinned_unit_moves_only_once_its_state_is_built_and_nothing_else_moves_until_then() -> None:
+    site = Site("a", "b", units=4)
+    site.settle()
+    before, unit = site.owners, site.owned("a")[0]
+    site.apply(pin(unit, "b"))
+    following = site.next()
+    assert following is not None
+    assert [one.owner for one in following.units] == before
+    assert following.units[unit].standbys == ["b"]
+    site.apply(following)
+    assert site.next() is None
+    site.change("b", failed=[unit])
+    following = site.next()
+    assert following is not None
+    assert [one.owner for one in following.units] == before
+    assert following.units[unit].standbys == []
+
+
+def test_a_warm_standby_takes_over_while_the_instance_to_which_a_unit_is_pinned_prepares() -> None:
+    site = Site("a", "b", units=1, standbys=1)
+    site.settle()
+    owner, standby = site.owners[0], site.state.units[0].standbys[0]
+    site.beat("c", times=SETTLED_BEATS, standbys=1)
+    site.apply(pin(0, "c"))
+    following = site.next()
+    assert following is not None
+    assert following.units[0] == UnitAssignment(owner, [standby, "c"])
+    site.apply(following)
+    following = site.next(owner)
+    assert following is not None
+    assert following.units[0].owner == standby
+
+
+def test_a_unit_of_a_drained_instance_does_not_wander_between_others_that_cannot_serve_it() -> None:
+    site = Site("a", "b", "c", units=3)
+    site.settle()
+    (unit,) = site.owned("a")
+    for name in "bc":
+        site.change(name, failed=[unit])
+    site.apply(Drain(site="plain", instance="a"))
+    for _ in range(3):
+        if (following := site.next()) is None:
+            break
+        site.apply(following)
+    assert site.next() is None
 
 
 # Standbys
@@ -257,5 +315,5 @@ def test_an_assignment_follows_from_the_orders_of_a_summary() -> None:
     site.state, site.offset = newcomer, site.offset + 3 * SETTLED_BEATS
     following = site.next()
     assert isinstance(following, Assignment)
-    assert following.units[0].owner == "c"
-    assert {len(one.standbys) for one in following.units} == {1}
+    assert "c" in following.units[0].standbys
+    assert {len(one.standbys) for one in following.units[1:]} == {1}

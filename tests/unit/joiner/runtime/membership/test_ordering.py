@@ -3,122 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
 import pytest
 
 from joiner.runtime.control import (
     Drain,
-    Heartbeat,
     Left,
-    Logged,
-    MemberRecord,
-    NotServed,
     Pin,
-    Retry,
     Standbys,
+    StandingOrder,
     Summary,
 )
-from joiner.runtime.membership import ordering
-from joiner.runtime.membership.assign import next_assignment
-from joiner.runtime.membership.ordering import Ordering, OrderRefused, Outcome, UnknownUnit
-from joiner.runtime.membership.state import SETTLED_BEATS, SiteState
-from joiner.runtime.ownership.unit_reports import Report
-from tests.manual_clock import ManualClock
-from tests.unit.joiner.runtime.joiner_inputs import make_settings
-
-UNITS, SITE = 4, "process"
-
-
-class Kafka:
-    """A control topic, and instances that follow what it says whenever it is read, unless they are ``still``."""
-
-    def __init__(self, *instances: str) -> None:
-        self.records: list[Logged] = []
-        self.orders: list[Any] = []
-        self.state = SiteState(SITE)
-        self.has_topic, self.is_lost, self.still = True, False, False
-        self.reports: list[Report] = []
-        self.broken: set[tuple[str, int]] = set()
-        self.now_ms = 0
-        self.then: Callable[[], None] = lambda: None
-        for name in instances:
-            for _ in range(SETTLED_BEATS):
-                self.append(Heartbeat(site=SITE, instance=name, run=f"run of {name}"))
-        for _ in range(10):
-            self.follow()
-
-    def append(self, record: MemberRecord) -> None:
-        self.now_ms += 1
-        self.records.append(Logged(record, len(self.records), self.now_ms))
-        self.state.apply(record, self.records[-1].offset)
-
-    def write(self, order: Any) -> None:
-        self.orders.append(order)
-        if self.is_lost:
-            return
-        self.append(order)
-        if isinstance(order, Retry) and not self.still:
-            for name, beat in self.state.live.items():
-                if order.unit in beat.failed:
-                    self.change(name, failed=[unit for unit in beat.failed if unit != order.unit])
-
-    def close(self) -> None:
-        """See `ControlLog`."""
-
-    def change(self, name: str, **changes: Any) -> None:
-        self.append(msgspec.structs.replace(self.state.live[name], **changes))
-
-    def follow(self) -> None:
-        """Let one assignment be written, and the instances follow it."""
-        if (following := next_assignment(self.state, UNITS, "a")) is not None:
-            self.append(following)
-        for name, beat in self.state.live.items():
-            owned = {unit for unit, one in enumerate(self.state.units) if one.owner == name}
-            broken = {unit for broken_at, unit in self.broken if broken_at == name} & owned
-            serves = owned - set(beat.failed) - broken
-            failed = sorted({*beat.failed, *broken})
-            warm = [unit for unit, one in enumerate(self.state.units) if name in one.standbys]
-            self.change(name, serves=sorted(serves), failed=failed, warm=warm)
-
-    def read(self, *_given: Any) -> list[Logged]:
-        if not self.still:
-            self.follow()
-        self.then()
-        return list(self.records)
+from joiner.runtime.membership.ordering import OrderRefused, Outcome, UnknownUnit
+from tests.unit.joiner.runtime.membership.ordering_case import SITE, UNITS, Case
 
 
 @pytest.fixture
-def patch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kafka], None]:
-    def apply(kafka: Kafka) -> None:
-        monkeypatch.setattr(ordering, "make_admin", lambda _settings: None)
-        monkeypatch.setattr(
-            ordering, "topic_facts", lambda _admin, names: dict.fromkeys(names) if kafka.has_topic else {}
-        )
-        monkeypatch.setattr(ordering, "read_records", kafka.read)
-        monkeypatch.setattr(ordering, "read_reports", lambda *_: kafka.reports)
-        monkeypatch.setattr(ordering, "ControlLog", lambda _settings: kafka)
-
-    return apply
-
-
-class Case:
-    """Orders about the site of a `Kafka`, and what is reported of them."""
-
-    def __init__(self, patch: Callable[[Kafka], None], *instances: str) -> None:
-        self.kafka, self.lines, self.clock = Kafka(*instances), list[str](), ManualClock()
-        patch(self.kafka)
-        settings = make_settings(partitions=UNITS)
-        self.ordering = Ordering(settings, SITE, 10.0, self.clock, self.lines.append)
-
-    def unit_of(self, name: str) -> int:
-        return next(unit for unit, one in enumerate(self.kafka.state.units) if one.owner == name)
-
-
-@pytest.fixture
-def make_case(patch: Callable[[Kafka], None]) -> Callable[..., Case]:
-    return lambda *instances: Case(patch, *instances)
+def make_case(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Case]:
+    return lambda *instances: Case(monkeypatch, *instances)
 
 
 def give(case: Case, kind: str) -> Outcome:
@@ -299,66 +201,6 @@ def test_the_number_of_standbys_can_be_left_to_the_settings_while_nobody_runs(ma
     assert case.kafka.state.orders.standbys is None
 
 
-def test_a_failed_unit_is_served_again_in_the_end(make_case: Callable[..., Case]) -> None:
-    case = make_case("a", "b")
-    unit = case.unit_of("a")
-    case.kafka.broken.add(("a", unit))
-    case.kafka.follow()
-    assert case.kafka.state.server(unit) is None
-    case.kafka.broken.clear()
-    assert case.ordering.retry(unit) == Outcome(is_reached=True, text=f"unit {unit} is served by a")
-    assert case.kafka.orders == [Retry(site=SITE, unit=unit)]
-
-
-def test_a_unit_that_fails_again_is_said_to_with_the_new_reason(make_case: Callable[..., Case]) -> None:
-    case = make_case("a", "b")
-    unit, kafka = case.unit_of("a"), case.kafka
-    kafka.broken.add(("a", unit))
-    kafka.follow()
-    notice = NotServed(unit=unit, instance="a", site=SITE, why="the former reason")
-    kafka.reports = [Report(notice, kafka.now_ms)]
-    asked = 0
-
-    def report_late(*_given: Any) -> list[Report]:
-        nonlocal asked
-        asked += 1
-        newer = Report(msgspec.structs.replace(notice, why="damaged"), kafka.now_ms + 1)
-        other = Report(msgspec.structs.replace(notice, instance="b", why="of another"), kafka.now_ms + 1)
-        return [other, newer] if asked > 3 else [other, *kafka.reports]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordering, "read_reports", report_late)
-        outcome = case.ordering.retry(unit)
-    assert outcome == Outcome(is_reached=False, text=f"unit {unit} has failed again at a: damaged")
-
-
-def test_a_unit_that_fails_again_without_a_report_is_said_to_as_well(make_case: Callable[..., Case]) -> None:
-    case = make_case("a")
-    case.kafka.broken.add(("a", 2))
-    case.kafka.follow()
-    assert case.ordering.retry(2) == Outcome(is_reached=False, text="unit 2 has failed again at a; its log says why")
-
-
-def test_a_unit_that_nobody_tries_again_is_waited_for_in_vain(make_case: Callable[..., Case]) -> None:
-    case = make_case("a")
-    case.kafka.broken.add(("a", 2))
-    case.kafka.follow()
-    case.kafka.still = True
-    text = "after 10 s, unit 2 is served by no instance; not tried again yet: a"
-    assert case.ordering.retry(2) == Outcome(is_reached=False, text=text)
-
-
-def test_it_is_said_what_a_unit_waits_for_that_is_not_served_in_time(make_case: Callable[..., Case]) -> None:
-    case = make_case("a")
-    kafka = case.kafka
-    kafka.still = True
-    kafka.change("a", serves=[0, 1, 3])
-    notice = NotServed(unit=2, instance="a", site=SITE, why="no memory", retry_ms=1000)
-    kafka.reports = [Report(notice, 10**6)]
-    text = "after 10 s, unit 2 is served by no instance: no memory"
-    assert case.ordering.retry(2) == Outcome(is_reached=False, text=text)
-
-
 def test_an_order_of_somebody_else_is_not_taken_for_the_own_one(make_case: Callable[..., Case]) -> None:
     case = make_case("a", "b")
     kafka = case.kafka
@@ -368,25 +210,64 @@ def test_an_order_of_somebody_else_is_not_taken_for_the_own_one(make_case: Calla
     assert not case.ordering.standbys(None).is_reached
 
 
-def test_a_unit_that_is_served_everywhere_is_not_tried_again(make_case: Callable[..., Case]) -> None:
-    case = make_case("a", "b")
-    outcome = case.ordering.retry(case.unit_of("b"))
-    assert outcome.is_reached
-    assert outcome.text.endswith("is served by b; there is nothing to try again")
-    assert case.kafka.orders == []
-
-
-def test_a_unit_that_another_instance_could_not_keep_warm_is_tried_again_there(make_case: Callable[..., Case]) -> None:
-    case = make_case("a", "b")
-    unit = case.unit_of("a")
-    case.kafka.change("b", failed=[unit])
-    assert case.ordering.retry(unit) == Outcome(is_reached=True, text=f"unit {unit} is served by a")
-    assert case.kafka.state.live["b"].failed == []
-
-
 def test_what_is_reported_changes_with_what_is_the_case(make_case: Callable[..., Case]) -> None:
     case = make_case("a", "b")
     unit = case.unit_of("a")
     case.ordering.pin(unit, "b")
     assert len(case.lines) == len(set(case.lines))
     assert case.lines[-1] == f"unit {unit} is served by b"
+
+
+def test_standbys_are_awaited_only_for_units_that_are_served_here(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    kafka, elsewhere = case.kafka, case.unit_of("a")
+    kafka.elsewhere = {elsewhere}
+    kafka.follow()
+    assert case.ordering.standbys(1) == Outcome(is_reached=True, text="each unit has 1 standby")
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("drain", Drain(site=SITE, instance="a", drained=False)),
+        ("pin", Pin(site=SITE, unit=0, instance="b")),
+        ("standbys", Standbys(site=SITE, count=2)),
+    ],
+)
+def test_an_order_that_another_one_has_replaced_is_not_waited_for(
+    make_case: Callable[..., Case], kind: str, other: StandingOrder
+) -> None:
+    case = make_case("a", "b")
+    kafka = case.kafka
+    kafka.still = True
+    kafka.then = lambda: kafka.append(other) if len(kafka.orders) == 1 else None
+    outcome = give(case, kind)
+    assert outcome == Outcome(is_reached=False, text="another order has replaced this one")
+
+
+def test_an_instance_that_is_about_to_claim_a_unit_is_not_drained_yet(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    kafka = case.kafka
+    kafka.change("a", serves=[])
+    kafka.still = True
+    assert not case.ordering.drain("a").is_reached
+
+
+def test_what_could_not_be_written_at_once_can_be_written_while_the_order_is_waited_for(
+    make_case: Callable[..., Case],
+) -> None:
+    case = make_case("a", "b")
+    kafka = case.kafka
+    kafka.is_lost = True
+    looks = 0
+
+    def arrive() -> None:
+        nonlocal looks
+        looks += bool(kafka.orders)
+        if looks == 5:
+            assert not kafka.is_closed
+            kafka.append(kafka.orders[0])
+
+    kafka.then = arrive
+    assert case.ordering.standbys(1).is_reached
+    assert kafka.is_closed
