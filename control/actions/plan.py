@@ -247,8 +247,8 @@ def _plan_pin(order: Pin, status: Status) -> list[str]:
 def _plan_standbys(order: Standbys, status: Status) -> list[str]:
     if not _members(order.site, status):
         raise OrderRefused(f"no instance runs at site {order.site}: start one there")
-    able = _members(order.site, status).keys() - set(_drained_at(order.site, status))
-    others = max(0, len(able) - 1)
+    instances = _members(order.site, status).keys()
+    others = len(instances - set(_drained_at(order.site, status)) or instances) - 1
     if order.count is None:
         return [f"Let each unit of {order.site} have as many standbys as `application.standbys` of its instances says."]
     few = f"Only {others or 'none'} can be had now, because there are too few instances that are not drained."
@@ -328,9 +328,12 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
     # A unit at another site, or without an owner, has no state here.
     served = [unit for unit in range(len(assignment.owners)) if _site_of(status, unit) == order.site]
     warm, units = sum(len(assignment.warm[unit]) for unit in served), len(served)
-    able = status.processes.get(order.site, {}).keys() - set(assignment.drained)
-    possible = min(count, max(0, len(able) - 1))
-    if warm < possible * units or any(len(assignment.standbys[unit]) != possible for unit in served):
+    instances = status.processes.get(order.site, {}).keys()
+    possible = min(count, max(0, len(instances - set(assignment.drained) or instances) - 1))
+    # An instance to which a unit is pinned is one more standby while it prepares.
+    kept = [[name for name in assignment.standbys[unit] if name != assignment.pinned.get(unit)] for unit in served]
+    has_more = any(len(names) > possible for names in kept)
+    if has_more or any(len(set(assignment.warm[unit])) < possible for unit in served):
         return Progress(is_done=False, text=f"{warm} of {count * units} standbys are warm")
     text = f"each unit has {standbys_text(possible)}"
     if possible < count:

@@ -75,8 +75,8 @@ class _Planner:
             for unit, name in state.orders.pinned.items()
             if unit < units and name in self._able and self._can_serve(name, unit)
         }
-        # The units that instances prepare for, because they are pinned to them. Whether they can is not certain, so
-        # nobody makes room for such a unit yet, and nobody fills the room that it will leave.
+        # The units that instances prepare for, because they are pinned to them. So that no unit moves twice, the room
+        # for such a unit is kept free, and no room is made for it before it moves.
         awaited = [unit for unit in self._pinned if self._is_awaited(unit)]
         self._coming = Counter(self._pinned[unit] for unit in awaited)
         self._going = Counter(self.owners[unit] for unit in awaited)
@@ -144,8 +144,8 @@ class _Planner:
     def _may_follow_pin(self, unit: int) -> bool:
         """Return whether the instance to which a unit is pinned, but which does not own it, should own it from now on.
 
-        Not before its state is warm if another instance serves the unit, so that a pin makes no pause longer, and moves
-        nothing as long as the state cannot be built. Not while another instance is about to serve the unit either.
+        Only once its state is warm, so that a pin makes no pause longer, and moves nothing as long as the state cannot
+        be built; or if the owner cannot serve the unit. Not while another instance is about to serve it.
         """
         pin, owner = self._pinned.get(unit), self.owners[unit]
         if pin is None or pin == owner or not self._is_settled(pin):
@@ -154,14 +154,16 @@ class _Planner:
             return False
         if self._is_served(unit):
             return pin in self._warm(unit)
-        # The owner has failed, or waits before it tries again. One that is warm is about to claim the unit. If there is
-        # none, a warm standby comes first (see `_heir`).
-        return owner in self._able and owner not in self._warm(unit)
+        # An owner that is warm is about to claim the unit; others may wait before they try again. If there is no owner,
+        # a warm standby comes first (see `_heir`).
+        is_waiting = owner in self._able and owner not in self._warm(unit)
+        return is_waiting and (pin in self._warm(unit) or not self._can_serve(owner, unit))
 
     def _is_awaited(self, unit: int) -> bool:
         """Return whether the instance to which a unit is pinned should build its state before it owns the unit."""
         pin = self._pinned.get(unit)
-        return pin is not None and pin != self.owners[unit] and self._is_settled(pin) and self._is_served(unit)
+        is_elsewhere = pin is not None and pin != self.owners[unit] and self._is_served(unit)
+        return is_elsewhere and not self._state.is_mixed and self._is_settled(self._pinned[unit])
 
     def _is_served(self, unit: int) -> bool:
         return any(unit in heartbeat.serves for heartbeat in self._live.values())

@@ -152,7 +152,9 @@ class Ordering:
             text = f"unit {unit} is served by {server or 'no instance'}"
             if server == _owner(state, unit) == instance:
                 return text, Outcome(is_reached=True, text=text)
-            is_in_vain = instance in state.orders.drained and next_assignment(state, self._units, "") is None
+            prepares = unit < len(state.units) and instance in {state.units[unit].owner, *state.units[unit].standbys}
+            is_settled = not prepares and next_assignment(state, self._units, "") is None
+            is_in_vain = instance in state.orders.drained and is_settled
             if state.is_mixed or is_in_vain:
                 why = f"{text}: {_why_not_pinned(state, unit, instance)}; the order remains"
                 return text, Outcome(is_reached=False, text=why)
@@ -175,9 +177,9 @@ class Ordering:
         def look(state: SiteState) -> tuple[str, Outcome | None]:
             # A unit at another site, or that was never claimed, has no state here.
             served = {unit for unit in range(units) if state.server(unit) is not None}
-            of_units = [(unit, name) for unit, one in enumerate(state.units) for name in one.standbys if unit in served]
-            warm = sum(name in state.live and unit in state.live[name].warm for unit, name in of_units)
             wanted = wanted_standbys(state, state.live)
+            of_units = [(unit, name) for unit in served for name in self._standbys_of(state, unit, wanted)]
+            warm = sum(name in state.live and unit in state.live[name].warm for unit, name in of_units)
             text = f"{warm} of {wanted * len(served)} standbys are warm"
             if warm < len(of_units) or next_assignment(state, units, "") is not None:
                 return text, None
@@ -222,6 +224,13 @@ class Ordering:
     def _units(self) -> int:
         return self.settings.topics.partitions
 
+    @staticmethod
+    def _standbys_of(state: SiteState, unit: int, wanted: int) -> list[str]:
+        """Return the standbys of a unit, without an instance that only prepares for it because it is pinned there."""
+        names = state.units[unit].standbys if unit < len(state.units) else []
+        prepares = state.orders.pinned.get(unit) if len(names) > wanted else None
+        return [name for name in names if name != prepares]
+
     def _is_over(self, waited_s: float) -> bool:
         return waited_s >= self.timeout_s or self.is_stopped()
 
@@ -239,9 +248,11 @@ class Ordering:
         elif found.server:
             cannot = f"; {' and '.join(found.failed)} cannot keep it warm" if found.failed else ""
             not_yet = f"; {' and '.join(found.cold)} cannot keep it warm yet" if found.cold else ""
-            is_steady = served_s >= _STEADY_S and not found.cold
-            is_reached = Outcome(is_reached=True, text=text + cannot + not_yet)
-            return text, is_reached if is_steady or is_over else None
+            is_steady = served_s >= _STEADY_S
+            is_reached = Outcome(is_reached=is_steady, text=text + cannot + not_yet)
+            if is_over and not is_steady:
+                return text, is_reached._replace(text=f"{text}, but not yet for {_STEADY_S:.0f} s")
+            return text, is_reached if is_over or (is_steady and not found.cold) else None
         elif found.failed and found.owner in {"", *found.failed}:
             return self._why_failed(unit, found.owner or found.failed[0], found.ordered_ms)
         if not is_over:

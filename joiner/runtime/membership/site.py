@@ -156,6 +156,8 @@ class SiteMembership:
         """
         self._group.poll()
         self._older.poll()
+        # A report after the order must not say what was the case before it.
+        self._pass_on_retries()
         orders = self._exchange()
         if self._member.is_replaced:
             raise InstanceReplaced(self._instance)

@@ -42,8 +42,9 @@ _RETRY_S: Final = 2.0
 
 _FAILURES_MAX: Final = 3
 _UNABLE_S: Final = 60.0
+_UNABLE_MAX_S: Final = 960.0
 """After so many attempts to build its state, a unit counts as impossible to serve here for so long, unless the last
-error was transient."""
+error was transient, and for twice as long the next time."""
 
 _TAKE_S: Final = 0.1
 """How long a claim waits for a step that is in progress to end. After that, the unit is restored from its snapshot,
@@ -82,7 +83,8 @@ class Followers:
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
         self._units: dict[int, _Followed] = {}
         self._ending: list[tuple[int, _Followed]] = []
-        self._unable_s: dict[int, float] = {}
+        self._unable: dict[int, tuple[float, float]] = {}
+        """Until when units count as impossible to serve here, and for how long at the last time."""
 
     @property
     def warm(self) -> set[int]:
@@ -99,7 +101,7 @@ class Followers:
     def unable(self) -> set[int]:
         """The units whose state could not be built here lately, for a reason that is not transient."""
         now_s = self._clock.monotonic_s()
-        return {unit for unit, at_s in [*self._unable_s.items()] if now_s - at_s < _UNABLE_S}
+        return {unit for unit, (until_s, _) in [*self._unable.items()] if now_s < until_s}
 
     def poll(self, wanted: AbstractSet[int], claimed_soon: AbstractSet[int] = frozenset()) -> None:
         """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
@@ -131,7 +133,7 @@ class Followers:
     def retry(self, units: AbstractSet[int]) -> None:
         """Forget that the states of these units could not be built, and try again at the next poll."""
         for unit in units:
-            self._unable_s.pop(unit, None)
+            self._unable.pop(unit, None)
             followed = self._units.get(unit)
             if followed is not None and followed.warm is None:
                 followed.failures, followed.due_s = 0, 0.0
@@ -142,7 +144,7 @@ class Followers:
         The state is at or before its owner's last checkpoint, and no other thread uses it.
         """
         followed = self._units.pop(unit, None)
-        self._unable_s.pop(unit, None)
+        self._unable.pop(unit, None)
         if followed is None:
             return None
         step = followed.step
@@ -181,7 +183,7 @@ class Followers:
         if step is None:
             return
         if (error := step.exception()) is None:
-            self._unable_s.pop(unit, None)
+            self._unable.pop(unit, None)
             followed.failures = 0
             is_first, followed.warm = followed.warm is None, step.result()
             followed.due_s = now_s + (UNSERVED_S if followed.warm is None else INTERVAL_S)
@@ -202,7 +204,9 @@ class Followers:
             return
         failures = followed.failures + 1
         if isinstance(error, Exception) and not cause_of(error).is_transient and failures >= _FAILURES_MAX:
-            self._unable_s[unit] = now_s
+            until_s, before_s = self._unable.get(unit, (0.0, _UNABLE_S / 2))
+            lasts_s = before_s if now_s < until_s else min(2 * before_s, _UNABLE_MAX_S)
+            self._unable[unit] = now_s + lasts_s, lasts_s
         is_known = isinstance(error, UnitStopped | KafkaException) or type(error) is followed.logged
         details = None if is_known else error
         _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error), exc_info=details)

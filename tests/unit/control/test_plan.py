@@ -225,6 +225,19 @@ def test_more_standbys_than_there_are_instances_are_ordered_in_vain() -> None:
     assert progress(order, kept_warm(["two"], ["one"], ordered=2)) == (False, text, True)
 
 
+def test_an_instance_that_prepares_for_a_pinned_unit_is_no_standby_too_many() -> None:
+    found = {"standbys": [["two"], []], "warm": [[], []], "standbys_ordered": 0}
+    assert not progress(NO_STANDBY, facts_of(assignment=found)).is_done
+    assert progress(NO_STANDBY, facts_of(assignment=found | PINNED)).is_done
+
+
+def test_if_all_are_drained_they_are_standbys_nevertheless() -> None:
+    found = {"standbys": [["two"], ["one"]], "warm": [["two"], ["one"]], "standbys_ordered": 1}
+    facts = facts_of(assignment=found | {"drained": ["one", "two"]})
+    assert progress(STANDBY, facts).is_done
+    assert len(plan(STANDBY, facts, settings_of(), NOW_NS)) == 1
+
+
 def test_units_at_another_site_need_no_standbys() -> None:
     facts = facts_of(
         ("process", "spark"), assignment={"standbys": [["two"], []], "warm": [["two"], []], "standbys_ordered": 1}

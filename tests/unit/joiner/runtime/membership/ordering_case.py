@@ -40,6 +40,8 @@ class Kafka:
         self.elsewhere = set[int]()
         """Units that are at another site."""
         self.is_closed = False
+        self.lag = 0
+        """For how many reports standbys are not warm yet."""
         self.now_ms = 0
         self.then: Callable[[], None] = lambda: None
         for name in instances:
@@ -79,8 +81,9 @@ class Kafka:
             broken = {unit for broken_at, unit in self.broken if broken_at == name} & owned
             serves = owned - set(beat.failed) - broken - self.elsewhere
             failed = sorted({*beat.failed, *broken})
+            self.lag -= self.lag > 0
             kept = {unit for unit, one in enumerate(self.state.units) if name in one.standbys}
-            warm = sorted(kept - self.elsewhere)
+            warm = sorted(kept - self.elsewhere) if not self.lag else []
             self.change(name, serves=sorted(serves), failed=failed, warm=warm)
 
     def read(self, *_given: Any) -> list[Logged]:

@@ -120,17 +120,40 @@ def test_a_unit_is_not_taken_from_an_instance_that_is_claiming_it() -> None:
     assert site.owners == ["b"]
 
 
-@pytest.mark.parametrize("failed", [[0], []], ids=["failed", "waits for a retry"])
-def test_a_unit_that_its_owner_does_not_serve_goes_to_the_instance_to_which_it_is_pinned(failed: list[int]) -> None:
+def test_a_unit_that_its_owner_cannot_serve_goes_to_the_instance_to_which_it_is_pinned() -> None:
     site = Site("a", "b", units=2)
     site.settle()
     owner, other = site.owners[0], "ab".replace(site.owners[0], "")
-    site.change(owner, serves=[], failed=failed)
+    site.change(owner, serves=[], failed=[0])
     assert site.next() is None
     site.apply(pin(0, other))
     following = site.next()
     assert following is not None
     assert following.units[0].owner == other
+
+
+def test_a_unit_whose_owner_waits_to_try_again_goes_where_it_is_pinned_only_if_the_state_is_there() -> None:
+    site = Site("a", "b", units=2)
+    site.settle()
+    owner, other = site.owners[0], "ab".replace(site.owners[0], "")
+    site.apply(pin(0, other))
+    site.apply(site.next())
+    site.change(owner, serves=[])
+    following = site.next()
+    assert following is None or following.units[0].owner == owner
+    site.change(other, warm=[0])
+    following = site.next()
+    assert following is not None
+    assert following.units[0].owner == other
+
+
+def test_beside_an_older_release_nobody_prepares_for_a_pinned_unit() -> None:
+    site = Site("a", "b", units=2)
+    site.settle()
+    site.change("a", mixed=True)
+    site.settle()
+    site.apply(pin(site.owned("a")[0], "b"))
+    assert site.next() is None
 
 
 def test_a_unit_that_fails_at_the_instance_to_which_it_is_pinned_as_well_stays_there() -> None:

@@ -14,6 +14,7 @@ from joiner.runtime.control import (
     StandingOrder,
     Summary,
 )
+from joiner.runtime.membership.assign import next_assignment
 from joiner.runtime.membership.ordering import OrderRefused, Outcome, UnknownUnit
 from tests.unit.joiner.runtime.membership.ordering_case import SITE, UNITS, Case
 
@@ -271,3 +272,26 @@ def test_what_could_not_be_written_at_once_can_be_written_while_the_order_is_wai
     kafka.then = arrive
     assert case.ordering.standbys(1).is_reached
     assert kafka.is_closed
+
+
+def test_standbys_are_not_waited_for_longer_because_an_instance_prepares_for_a_pinned_unit(
+    make_case: Callable[..., Case],
+) -> None:
+    case = make_case("a", "b")
+    kafka, unit = case.kafka, case.unit_of("a")
+    kafka.append(Pin(site=SITE, unit=unit, instance="b"))
+    following = next_assignment(kafka.state, UNITS, "a")
+    assert following is not None
+    kafka.append(following)
+    assert kafka.state.units[unit].standbys == ["b"]
+    kafka.still = True
+    assert case.ordering.standbys(0).is_reached
+
+
+def test_a_drained_instance_that_prepares_for_a_unit_is_waited_for(make_case: Callable[..., Case]) -> None:
+    case = make_case("a", "b")
+    kafka, unit = case.kafka, case.unit_of("a")
+    for name in "ab":
+        kafka.append(Drain(site=SITE, instance=name))
+    kafka.lag = 3
+    assert case.ordering.pin(unit, "b") == Outcome(is_reached=True, text=f"unit {unit} is served by b")

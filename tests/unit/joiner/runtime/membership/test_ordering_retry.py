@@ -166,3 +166,11 @@ def test_waiting_ends_once_the_program_is_to_stop(make_case: Callable[..., Case]
     assert stopping.retry(unit).text.startswith("after 0 s")
     assert not stopping.standbys(1).is_reached
     assert case.clock.now_s < ManualClock().now_s + 1
+
+
+def test_a_unit_that_is_served_for_a_moment_only_is_not_said_to_be_served(make_case: Callable[..., Case]) -> None:
+    case = make_case("a")
+    kafka = case.kafka
+    kafka.change("a", serves=[0, 1, 3], failed=[2])
+    short = replace(case.ordering, timeout_s=1.0)
+    assert short.retry(2) == Outcome(is_reached=False, text="unit 2 is served by a, but not yet for 3 s")

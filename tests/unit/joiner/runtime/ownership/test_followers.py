@@ -308,6 +308,26 @@ def test_no_error_of_a_standby_affects_the_units_that_are_served(
     assert (site.followers.warm, site.followers.unable) == ({0}, set())
 
 
+def test_a_unit_whose_state_cannot_be_built_is_tried_again_less_and_less_often(site: Site) -> None:
+    site.fault = UnitStopped("no")
+    lasted_s = []
+    for _ in range(6):
+        while 0 not in site.followers.unable:
+            site.poll(0)
+            site.clock.now_s += 5
+        began_s = site.clock.now_s
+        # It is not asked for meanwhile, because other instances are told.
+        site.poll()
+        while site.followers.unable:
+            site.clock.now_s += 5
+        lasted_s.append(site.clock.now_s - began_s)
+    assert [round(lasts_s, -1) for lasts_s in lasted_s] == pytest.approx([60, 120, 240, 480, 960, 960], abs=10)
+    site.fault = None
+    site.poll(0)
+    site.poll(0)
+    assert site.followers.warm == {0}
+
+
 def test_a_unit_whose_state_could_not_be_built_is_tried_again_at_once_by_order(site: Site) -> None:
     site.fault = UnitStopped("no")
     for _ in range(3):
