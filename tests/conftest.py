@@ -1,4 +1,4 @@
-"""Settings for all tests: logs, signals, reproducible Hypothesis profiles, and the order of files."""
+"""Settings for all tests: logs, signals, reproducible Hypothesis profiles, long tests, and the order of files."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ settings.load_profile(os.environ.get("LSB_HYPOTHESIS", "ci" if os.environ.get("C
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a slow test come first, so that test processes side by side end at about the same time."""
+    """Skip long tests unless they are wanted. Files with a slow test come first.
+
+    Test processes side by side then end at about the same time.
+    """
+    if not os.environ.get("LSB_CHAOS_FULL"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: make test-chaos, or LSB_CHAOS_FULL=1"))
     slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("chaos")}
     items.sort(key=lambda item: item.path not in slow)

@@ -5,7 +5,6 @@ Kafka retains such offsets for at least one minute, so this runs only with LSB_C
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -64,9 +63,7 @@ def has_offsets(admin: AdminClient, group: str) -> bool:
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(
-    os.environ.get("LSB_CHAOS_FULL") != "1", reason="waits over a minute for offsets to expire: set LSB_CHAOS_FULL=1"
-)
+@pytest.mark.long
 def test_expired_offsets_lose_and_duplicate_nothing(app: Application, pipeline: Pipeline) -> None:
     pairs = pairs_of(1_000, seed=30)
     pipeline.produce(values_of(pairs[:500]))

@@ -6,7 +6,6 @@ these runs takes minutes, so only `make test-chaos` includes them.
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,7 @@ EVENTS_PER_S = 100
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not os.environ.get("LSB_CHAOS_FULL"), reason="takes minutes: make test-chaos, or LSB_CHAOS_FULL=1"
-    ),
+    pytest.mark.long,
 ]
 
 

@@ -11,9 +11,9 @@ from tests.chaos.moving import Play, Runner, process, spark
 from tests.chaos.schedule import seeds
 from tests.integration.joiner_application import ALIGNS, Application, found_of
 
-TURNS = 3
 SPARK_SEEDS = 7
 IS_FULL = "LSB_CHAOS_FULL" in os.environ
+TURNS = 3 if IS_FULL else 1
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -35,7 +35,7 @@ def test_a_join_that_moves_holds_whichever_side_dies_at_whichever_step(
     play(plain_kafka, tmp_path, seed, (process("process"), process("green")))
 
 
-@pytest.mark.skipif(not IS_FULL, reason="starts Spark six times per seed: make test-chaos, or LSB_CHAOS_FULL=1")
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds()[:SPARK_SEEDS])
 def test_a_join_that_moves_to_spark_and_back_holds_as_well(plain_kafka: str, tmp_path: Path, seed: int) -> None:
     play(plain_kafka, tmp_path, seed, (process("process"), spark()))

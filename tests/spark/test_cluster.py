@@ -26,7 +26,8 @@ def zipped(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_on_a_standalone_cluster_tables_and_streams_are_joined_from_a_zip(tmp_path: Path) -> None:
     draw = random.Random(7)
     sides = [Expected(10, has_watermark=False) for _ in "lr"]
