@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import http
 import json
-import re
 import subprocess
 import urllib.error
 import urllib.parse
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.services import DEADLINE_S, kill, start_service, stop, wait_until
+from tests.integration.services import DEADLINE_S, kill, logged, start_service, stop, wait_until
 
 _STOP_S: Final = 10.0
 """Longer than for the services of the pipeline, because it waits for open requests and for its threads."""
@@ -29,9 +29,11 @@ class ControlService:
         files = [argument for config in configs for argument in ("--config", str(config))]
         self.process: subprocess.Popen[bytes] = start_service("control", "run", *files, environment=given, log=log)
         try:
-            self.port = int(self._logged(r"listening on http://127\.0\.0\.1:(\d+)"))
-            has_users = "LSB_CONTROL__USERS_FILE" in environment
-            self.token = "" if has_users else Path(self._logged(r"with the token in (\S+), valid")).read_text().strip()
+            self.port = int(logged(self.process, log, r"listening on http://127\.0\.0\.1:(\d+)")[1])
+            self.token = ""
+            if "LSB_CONTROL__USERS_FILE" not in environment:
+                file = logged(self.process, log, r"with the token in (\S+), valid")[1]
+                self.token = Path(file).read_text().strip()
         except BaseException:
             self.kill()
             raise
@@ -46,15 +48,27 @@ class ControlService:
     def order(self, application: str, order: Any, key: str = "", **query: Any) -> Any:
         """Order something, with a new idempotency key unless one is given. Return the action, or the plan of a dry run.
 
-        Raises `urllib.error.HTTPError` if it is refused.
+        Repeats the request as long as the service asks for that. Raises `urllib.error.HTTPError` if it is refused.
         """
         path = f"applications/{application}/actions?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/v1/{path}", json.dumps(order).encode())
         request.add_header("Authorization", f"Bearer {self.token}")
         request.add_header("Content-Type", "application/json")
         request.add_header("Idempotency-Key", key or uuid.uuid4().hex)
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.load(response)
+        found: list[Any] = []
+
+        def accepted() -> bool:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    found.append(json.load(response))
+            except urllib.error.HTTPError as error:
+                # A service that has just started has not read the audit topic yet.
+                if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+            return bool(found)
+
+        wait_until(accepted, "the order is accepted")
+        return found[0]
 
     def actions(self, application: str) -> list[Any]:
         """Return the last actions, the oldest first."""
@@ -82,20 +96,6 @@ class ControlService:
     def kill(self) -> None:
         """Kill the service."""
         kill(self.process)
-
-    def _logged(self, pattern: str) -> str:
-        found: re.Match[str] | None = None
-
-        def logged() -> bool:
-            nonlocal found
-            text = self.log.read_text(errors="replace")
-            found = re.search(pattern, text)
-            assert found or self.process.poll() is None, f"the service has ended:\n{text[-3000:]}"
-            return found is not None
-
-        wait_until(logged, f"{pattern!r} is logged")
-        assert found is not None
-        return found[1]
 
 
 @contextmanager

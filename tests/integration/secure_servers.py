@@ -87,7 +87,7 @@ output = "mechPower_C11"
 @contextmanager
 def secure_servers(folder: Path) -> Iterator[Secure]:
     """Run all three servers for the duration of the block."""
-    authority, certificate, key = _certificates(folder)
+    authority, certificate, key = make_certificates(folder)
     with ExitStack() as running:
         stack = running.enter_context(ephemeral_stack(say=print))
         kafka = _start_kafka(stack, folder, certificate, key)
@@ -102,7 +102,7 @@ def secure_servers(folder: Path) -> Iterator[Secure]:
         yield Secure(folder, authority, kafka, mqtt_port, address)
 
 
-def _certificates(folder: Path) -> tuple[Path, Path, Path]:
+def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
     """Create a CA, and a certificate for this machine signed by it, with its key."""
     authority, certificate, key = folder / "ca.pem", folder / "server.pem", folder / "server.key"
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")

@@ -61,6 +61,22 @@ def start_service(module: str, *arguments: str, environment: Mapping[str, str], 
         )
 
 
+def logged(process: subprocess.Popen[bytes], log: Path, pattern: str) -> re.Match[str]:
+    """Wait until a service has logged this. Fails if the service ends before."""
+    found: re.Match[str] | None = None
+
+    def is_logged() -> bool:
+        nonlocal found
+        text = log.read_text(errors="replace")
+        found = re.search(pattern, text)
+        assert found or process.poll() is None, f"the service has ended:\n{text[-3000:]}"
+        return found is not None
+
+    wait_until(is_logged, f"{pattern!r} is logged")
+    assert found is not None
+    return found
+
+
 def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM, deadline_s: float = STOP_S) -> int:
     """Stop a service, once it handles signals. Return its exit status. Raises TimeoutExpired after the deadline."""
     # A signal that arrives while Python is still importing would end the process at once.

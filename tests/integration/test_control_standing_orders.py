@@ -54,7 +54,7 @@ def test_a_unit_is_pinned_and_units_are_kept_warm(app: Application, control: Con
         assert outcome(control, app, "pin", unit=unit, instance="two") == ("done", f"unit {unit} is served by two")
         assert control.status(app.name)["assignments"]["process"]["pinned"] == {str(unit): "two"}
         assert outcome(control, app, "standbys", count=1) == ("done", "each unit has 1 standby")
-        assert warm(app) == PARTITIONS
+        wait_until(lambda: warm(app) == PARTITIONS, "the standbys are seen to be warm")
         state, text = outcome(control, app, "standbys", count=2)
         assert (state, "because there are too few instances; the order remains in force" in text) == ("failed", True)
         assert outcome(control, app, "standbys", count=None) == (
@@ -81,6 +81,7 @@ def test_a_unit_that_has_failed_is_tried_again(app: Application, control: Contro
     app.verify()
 
 
+@pytest.mark.slow
 def test_orders_whose_service_dies_at_once_are_told_and_can_be_repeated(
     app: Application, control: ControlService, tmp_path: Path
 ) -> None:
