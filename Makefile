@@ -80,7 +80,7 @@ test: setup check ## everything that must pass: checks, all tests, one chaos see
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
 	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS)); the first run fetches the servers)
-	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE)
+	@$(call chaos,$(CHAOS_SEEDS)) tests/spark tests/integration $(SIDE_BY_SIDE) --durations 30
 	@printf '\nPASSED: checks, tests and crashes are all fine.\n'
 
 test-compose: compose-needs setup ## test docker-compose.yml with stand-in images (start, kills, alerts, Spark), about fifteen minutes; needs Docker and debootstrap

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from control.access.users import add_user
 from control.roles import Role
@@ -21,6 +21,12 @@ from tests.integration.joiner_application import Application
 PASSWORD: Final = "correct horse battery"  # noqa: S105 - of a test
 SEEN_MS: Final = 30_000
 """How long to wait until something is on the page."""
+
+WIDE: Final = ViewportSize(width=1280, height=800)
+NARROW: Final = ViewportSize(width=360, height=740)
+_SCREENS: Final = [(WIDE, "light"), (NARROW, "dark"), (WIDE, "dark"), (NARROW, "light")]
+SCREENS: Final = _SCREENS if os.environ.get("LSB_CHAOS_FULL") else _SCREENS[:2]
+"""Sizes and color schemes for which each page is checked."""
 
 _USERS: Final = {"vera": Role.VIEWER, "otto": Role.OPERATOR, "ada": Role.ADMIN}
 

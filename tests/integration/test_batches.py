@@ -55,7 +55,7 @@ def in_batches(app: Application, entries: Sequence[Entry], seed: int) -> list[En
     return found
 
 
-@pytest.mark.parametrize("runner", ["run", pytest.param("spark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runner", ["run", pytest.param("spark", marks=pytest.mark.long)])
 def test_batches_are_joined_once_across_a_kill_and_a_restart(app: Application, runner: str) -> None:
     app.runner, app.data_format = runner, "arrow"
     app.application += '\nresults = "arrow"'

@@ -26,7 +26,7 @@ TINY = Sizes(
 CHOSEN = ("plain process", "pass-through", SPARK_BEST.name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_contest_runs_and_judges_and_reports(tmp_path: Path) -> None:
     page, folders = tmp_path / "page.md", {name: tmp_path / name for name in ("results", "plots")}
     given = ["--page", str(page), *(f"--{name}={path}" for name, path in folders.items())]

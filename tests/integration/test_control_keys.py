@@ -21,7 +21,7 @@ from joiner.core.frontier import NEVER
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.task.decode import Messages
 from joiner.runtime.task.unit import Unit
-from tests.integration.browser import SEEN_MS, Visitor, needs_browser
+from tests.integration.browser import SCREENS, SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import (
     ALIGNS,
@@ -288,22 +288,20 @@ def test_an_operator_sees_the_pairs_of_a_thing(app: Application, control: Contro
     app.produce(seeded_entries(105, 900))
     joiner = app.start()
     app.wait_until_through()
-    wide, narrow = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-    for scheme in ("light", "dark"):
-        for viewport in (wide, narrow):
-            visitor = Visitor(browser, control, viewport=viewport, color_scheme=scheme)
-            visitor.log_in()
-            page, name = visitor.page, f"{scheme} {viewport['width']}"
-            page.get_by_role("link", name="Join").click()
-            expect(page.get_by_text("pairs between them.")).to_be_visible(timeout=SEEN_MS)
-            expect(page.locator(".nicegui-echart canvas").first).to_be_visible(timeout=SEEN_MS)
-            expect(page.locator(".q-table__middle[tabindex]")).to_have_count(2, timeout=SEEN_MS)
-            assert visitor.faults() == [], name
-            width = page.evaluate("document.documentElement.scrollWidth")
-            assert width <= viewport["width"], f"{name}: the page is wider than the screen"
-            visitor.picture(f"join-{name.replace(' ', '-')}")
-            assert (visitor.elsewhere, visitor.errors) == ([], []), name
-            visitor.context.close()
+    for viewport, scheme in SCREENS:
+        visitor = Visitor(browser, control, viewport=viewport, color_scheme=scheme)
+        visitor.log_in()
+        page, name = visitor.page, f"{scheme} {viewport['width']}"
+        page.get_by_role("link", name="Join").click()
+        expect(page.get_by_text("pairs between them.")).to_be_visible(timeout=SEEN_MS)
+        expect(page.locator(".nicegui-echart canvas").first).to_be_visible(timeout=SEEN_MS)
+        expect(page.locator(".q-table__middle[tabindex]")).to_have_count(2, timeout=SEEN_MS)
+        assert visitor.faults() == [], name
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= viewport["width"], f"{name}: the page is wider than the screen"
+        visitor.picture(f"join-{name.replace(' ', '-')}")
+        assert (visitor.elsewhere, visitor.errors) == ([], []), name
+        visitor.context.close()
     assert joiner.stop() == 0
 
 

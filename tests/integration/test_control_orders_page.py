@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from tests.integration.joiner_application import (
     flowing,
     things_over_all_units,
 )
+
+ENDED_MS = 70_000
+"""An order to move units ends within 60 s."""
 
 pytestmark = [pytest.mark.slow, needs_browser]
 
@@ -44,9 +48,12 @@ def confirm(page: Page, text: str) -> None:
 
 
 def row(page: Page, order: str, state: str) -> None:
-    """Wait until the list of orders has a row with this order in this state."""
-    rows = page.get_by_role("row").filter(has_text=order).filter(has_text=state)
-    expect(rows).to_have_count(1, timeout=SEEN_MS)
+    """Wait until the list of orders has a row with this order, and it has ended in this state."""
+    rows = page.get_by_role("row").filter(has_text=order)
+    ended = rows.filter(has_text=re.compile("done|failed|withdrawn|interrupted")).first
+    expect(ended).to_be_visible(timeout=ENDED_MS)
+    outcome = ended.inner_text()
+    expect(rows.filter(has_text=state), outcome).to_have_count(1, timeout=SEEN_MS)
 
 
 def test_an_operator_moves_units_and_drains_an_instance(

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.integration.browser import (
+    SCREENS,
     SEEN_MS,
     Visitor,
     needs_browser,
@@ -61,23 +62,19 @@ def test_the_page_serves_phones_and_dark_rooms_and_screen_readers(
     app.produce(seeded_entries(92, 600))
     joiner = app.start()
     app.wait_until_through()
-    wide, narrow = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-    for scheme in ("light", "dark"):
-        for viewport in (wide, narrow):
-            visitor = Visitor(browser, control, viewport=viewport, color_scheme=scheme)
-            visitor.log_in()
-            name = f"{scheme} {viewport['width']}"
-            expect(visitor.page.get_by_role("row").filter(has_text="running")).to_have_count(
-                PARTITIONS, timeout=SEEN_MS
-            )
-            # The page makes its tables fit for the keyboard once it is connected.
-            expect(visitor.page.locator(".q-table__middle[tabindex]")).to_have_count(3, timeout=SEEN_MS)
-            assert visitor.faults() == [], name
-            width = visitor.page.evaluate("document.documentElement.scrollWidth")
-            assert width <= viewport["width"], f"{name}: the page is wider than the screen"
-            visitor.picture(f"control-{name.replace(' ', '-')}")
-            assert (visitor.elsewhere, visitor.errors) == ([], []), name
-            visitor.context.close()
+    for viewport, scheme in SCREENS:
+        visitor = Visitor(browser, control, viewport=viewport, color_scheme=scheme)
+        visitor.log_in()
+        name = f"{scheme} {viewport['width']}"
+        expect(visitor.page.get_by_role("row").filter(has_text="running")).to_have_count(PARTITIONS, timeout=SEEN_MS)
+        # The page makes its tables fit for the keyboard once it is connected.
+        expect(visitor.page.locator(".q-table__middle[tabindex]")).to_have_count(3, timeout=SEEN_MS)
+        assert visitor.faults() == [], name
+        width = visitor.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= viewport["width"], f"{name}: the page is wider than the screen"
+        visitor.picture(f"control-{name.replace(' ', '-')}")
+        assert (visitor.elsewhere, visitor.errors) == ([], []), name
+        visitor.context.close()
     assert joiner.stop() == 0
 
 

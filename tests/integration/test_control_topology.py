@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, ViewportSize, expect
+from playwright.sync_api import Browser, expect
 
 from control.facts.graph.parts import numbers
-from tests.integration.browser import SEEN_MS, Visitor, needs_browser
+from tests.integration.browser import NARROW, SCREENS, SEEN_MS, WIDE, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import ALIGNS, PARTITIONS, Application, application, flowing, seeded_entries
 from tests.integration.services import ends_of, kill, start_service, stop, topic_reader, wait_until
@@ -165,28 +165,26 @@ def test_a_person_sees_the_topology_live_wide_or_narrow_light_or_dark(
     joiners = [app.start(instance="one"), app.start(instance="two")]
     app.produce(seeded_entries(104, 600))
     app.wait_until_through()
-    wide, narrow = ViewportSize(width=1280, height=800), ViewportSize(width=360, height=740)
-    for scheme in ("light", "dark"):
-        for viewport in (wide, narrow):
-            visitor = Visitor(browser, control, viewport=viewport, color_scheme=scheme)
-            _open(visitor)
-            name = f"{scheme} {viewport['width']}"
-            expect(visitor.page.get_by_role("row").filter(has_text="instance two")).to_have_count(1, timeout=SEEN_MS)
-            expect(visitor.page.locator(".q-table__middle[tabindex]")).to_have_count(2, timeout=SEEN_MS)
-            _wait_for_drawing(visitor)
-            assert visitor.faults() == [], name
-            width = visitor.page.evaluate("document.documentElement.scrollWidth")
-            assert width <= viewport["width"], f"{name}: the page is wider than the screen"
-            visitor.picture(f"topology-{name.replace(' ', '-')}")
-            assert (visitor.elsewhere, visitor.errors) == ([], []), name
-            visitor.context.close()
-    visitor = Visitor(browser, control, viewport=wide)
+    for viewport, scheme in SCREENS:
+        visitor = Visitor(browser, control, viewport=viewport, color_scheme=scheme)
+        _open(visitor)
+        name = f"{scheme} {viewport['width']}"
+        expect(visitor.page.get_by_role("row").filter(has_text="instance two")).to_have_count(1, timeout=SEEN_MS)
+        expect(visitor.page.locator(".q-table__middle[tabindex]")).to_have_count(2, timeout=SEEN_MS)
+        _wait_for_drawing(visitor)
+        assert visitor.faults() == [], name
+        width = visitor.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= viewport["width"], f"{name}: the page is wider than the screen"
+        visitor.picture(f"topology-{name.replace(' ', '-')}")
+        assert (visitor.elsewhere, visitor.errors) == ([], []), name
+        visitor.context.close()
+    visitor = Visitor(browser, control, viewport=WIDE)
     _open(visitor)
     _wait_for_drawing(visitor)
     place = visitor.page.locator("canvas").bounding_box()
-    visitor.page.set_viewport_size(narrow)
+    visitor.page.set_viewport_size(NARROW)
     wait_until(lambda: visitor.page.locator("canvas").bounding_box() != place, "the drawing has been turned")
-    visitor.page.set_viewport_size(wide)
+    visitor.page.set_viewport_size(WIDE)
     for joiner in joiners:
         joiner.kill()
     expect(visitor.page.get_by_text("have no owner")).to_be_visible(timeout=SEEN_MS)

@@ -233,8 +233,10 @@ def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Appl
         if moved.returncode:  # the group was assigning units to the third process
             moved = move(app)
         assert moved.returncode == 0, moved.stdout
+        # On a busy machine, all units have left before it is settled, so that it is never assigned one.
         third.wait_for(
             "joiner move --to process|waiting until it is moved here|on its way to green|releasing it to green"
+            r"|units \[\], 0 records held"
         )
         assert owners(app) == all_of("green green")
     app.wait_until_through()

@@ -110,7 +110,7 @@ def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(ap
     assert app.verify()["total"]["found"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_forced_claim_of_the_units_stops_the_other_kind_of_runner(app: Application) -> None:
     with flowing(app, 8):
         stage = app.start(command="spark", instance="in-spark")

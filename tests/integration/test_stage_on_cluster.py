@@ -48,7 +48,7 @@ def joined(app: Application) -> int:
     return sum(sum(checkpoint.offsets.values()) for checkpoint in app.checkpoints().values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_executors_share_the_units_and_the_loss_of_one_costs_nothing(app: Application, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
