@@ -28,8 +28,8 @@ from tests.integration.services import wait_until
 _log = logging.getLogger(__name__)
 
 IS_FULL: Final = "LSB_CHAOS_FULL" in os.environ
-KILLS: Final = 3 if IS_FULL else 1
-"""The number of kills per seed. Daily runs use a single seed and kill, because Spark is started again after each."""
+KILLS: Final = 3
+"""The number of kills per seed. Daily runs play the first one of a single seed, because each starts Spark again."""
 PIECE: Final = 400
 """The number of records sent at a time."""
 
@@ -55,7 +55,7 @@ def test_every_pair_comes_out_once_whatever_dies_of_the_stage(app: Application, 
     draw = random.Random(seed)
     app.create_topics()
     app.produce(seeded_entries(draw.randrange(10**6), PIECE))
-    for number, (who, point) in enumerate(deaths(seed)):
+    for number, (who, point) in enumerate(deaths(seed)[: None if IS_FULL else 1]):
         count = draw.randint(1, 3)
         if point == "replaying":
             leave_input_to_replay(app, draw)

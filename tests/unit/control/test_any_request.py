@@ -6,6 +6,7 @@ Schemathesis makes requests that the description allows and others that it forbi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -35,7 +36,7 @@ def _nothing_is_performed() -> Iterator[None]:
             desk.join(5.0)
 
 
-def answered_as_described(case: schemathesis.Case, token: str) -> None:
+def answered_as_described(case: schemathesis.Case[Any], token: str) -> None:
     """Send a request, and a few changed ones. Raises an error if an answer is not as the description says."""
     # Whoever fails to log in too often in a while is refused with another status.
     served.clock.now_s += 3_600
@@ -44,13 +45,13 @@ def answered_as_described(case: schemathesis.Case, token: str) -> None:
 
 @schema.parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_requests_of_an_admin(case: schemathesis.Case) -> None:
+def test_requests_of_an_admin(case: schemathesis.Case[Any]) -> None:
     answered_as_described(case, "ada-token")
 
 
 @schema.include(method="POST", path_regex="actions").parametrize()
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-def test_requests_of_a_viewer_change_nothing(case: schemathesis.Case) -> None:
+def test_requests_of_a_viewer_change_nothing(case: schemathesis.Case[Any]) -> None:
     before = len(served.topic.values)
     answered_as_described(case, "vera-token")
     assert len(served.topic.values) == before
