@@ -127,6 +127,7 @@ bench-kafka: setup ## throughput and latency compared with a raw pass-through, r
 	@$(PY) -m bench.recovery --report "$(BENCH_REPORTS)/bench_recovery"
 	@$(PY) -m bench.runners.moving --report "$(BENCH_REPORTS)/bench_moving"
 	@$(PY) -m bench.metrics --report "$(BENCH_REPORTS)/bench_metrics"
+	@$(PY) -m bench.page --report "$(BENCH_REPORTS)/bench_page"
 	@$(PY) -m bench.growth --report "$(BENCH_REPORTS)/growth"
 
 bench-spark: setup ## the operator in Spark, moves to and from Spark, about 15 minutes: make bench-spark BENCH_REPORTS=folder

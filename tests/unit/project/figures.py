@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from tests.unit.project.aligned_figures import figures_of_aligned_rows
+from tests.unit.project.page_figures import figures_of_the_page
 from tests.unit.project.recorded import Figure, contest, contests, evidence, trials
 
 
@@ -413,6 +414,7 @@ def _others() -> Iterable[Figure]:
         "joined {:.2f} times as many records a second as the other (median of eight turns, {:.2f} to {:.2f};",
         (median(ratios), min(ratios), max(ratios)),
     )
+    yield from figures_of_the_page()
     (killed,) = [run for run in evidence("chaos")["runs"] if run["seed"] == "MQTT broker killed"]
     yield Figure(
         "docs/guarantees.md",
