@@ -102,7 +102,7 @@ def test_an_operator_moves_the_join_to_spark_and_back_and_sees_the_pauses(
         page = visitor.page
         visitor.log_in()
         # Spark has started once its instance can be chosen.
-        expect(page.get_by_role("row").filter(has_text="in-spark")).to_have_count(1, timeout=FOLLOWED_MS)
+        expect(page.get_by_role("row").filter(has_text="in-spark").first).to_be_visible(timeout=FOLLOWED_MS)
         for site, instance in (("spark", "in-spark"), ("process", "plain")):
             actions(page)
             choose(page, "To site", site)
