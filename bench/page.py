@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from bench.growth import memory_of
 from bench.harness.pipeline import FIRST_MS, Application, about, make_sender, make_topic, own_kafka, send
 from bench.harness.report import spread, table, write
 from broker.partitioner import partition_of
@@ -73,12 +74,6 @@ class Service(NamedTuple):
         """Return the CPU time that it has used."""
         used = Path(f"/proc/{self.process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory_mb(self) -> float:
-        """Return its resident memory."""
-        status = Path(f"/proc/{self.process}/status").read_text(encoding="ascii")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) / 1024 if found else 0.0
 
 
 def records(start: int, count: int) -> Iterator[dict[str, Any]]:
@@ -235,7 +230,7 @@ def measure(service: Service, runs: int, watch_s: float) -> dict[str, list[float
             for name, path in _PATHS.items():
                 took_s, size = service.seconds_and_bytes_of(path)
                 values |= {f"{name} (s)": took_s, f"bytes of {name}": float(size)}
-            values["memory of the service (MB)"] = service.memory_mb()
+            values["memory of the service (MB)"] = memory_of(service.process) / 1024**2
             for name, value in values.items():
                 found.setdefault(name, []).append(value)
             print(f"run {run + 1}: {json.dumps({name: round(value, 3) for name, value in values.items()})}", flush=True)

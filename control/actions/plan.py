@@ -333,7 +333,7 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
     # An instance to which a unit is pinned is one more standby while it prepares.
     kept = [[name for name in assignment.standbys[unit] if name != assignment.pinned.get(unit)] for unit in served]
     has_more = any(len(names) > possible for names in kept)
-    if has_more or any(len(set(assignment.warm[unit])) < possible for unit in served):
+    if has_more or any(len(assignment.warm[unit]) < possible for unit in served):
         return Progress(is_done=False, text=f"{warm} of {count * units} standbys are warm")
     text = f"each unit has {standbys_text(possible)}"
     if possible < count:

@@ -89,6 +89,12 @@ class ControlService:
         """Return the status of an application, or None if it has never run."""
         return self.get(f"applications/{application}")["status"]
 
+    def served(self, application: str) -> dict[str, list[int]]:
+        """Return the units of each instance at the site of plain processes."""
+        status = self.status(application)
+        found: dict[str, list[int]] = {} if status is None else status["processes"].get("process", {})
+        return found
+
     def stop(self) -> int:
         """Stop the service and return its exit status."""
         return stop(self.process, deadline_s=_STOP_S)

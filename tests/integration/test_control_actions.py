@@ -45,13 +45,6 @@ def sites(control: ControlService, app: Application) -> list[str]:
     return [] if status is None else [f"{unit['site']} {unit['state']}" if unit else "" for unit in status["units"]]
 
 
-def served(control: ControlService, app: Application) -> dict[str, list[int]]:
-    """Return the units of each instance at the site of plain processes."""
-    status = control.status(app.name)
-    found: dict[str, list[int]] = {} if status is None else status["processes"].get("process", {})
-    return found
-
-
 def test_units_move_there_and_back_and_an_order_that_is_repeated_moves_nothing(
     app: Application, control: ControlService
 ) -> None:
@@ -92,11 +85,11 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
     with flowing(app, 102):
         app.start(instance="one")
         app.start(instance="two")
-        wait_until(lambda: all(served(control, app).get(name) for name in ("one", "two")), "both serve units")
+        wait_until(lambda: all(control.served(app.name).get(name) for name in ("one", "two")), "both serve units")
         drain = {"kind": "drain", "site": "process", "instance": "one", "epochs": epochs(control, app)}
         done = control.outcome(app.name, control.order(app.name, drain)["id"])
         assert (done["state"], done["text"]) == ("done", "one serves no unit")
-        wait_until(lambda: served(control, app) == {"one": [], "two": [0, 1, 2]}, "the other serves all units")
+        wait_until(lambda: control.served(app.name) == {"one": [], "two": [0, 1, 2]}, "the other serves all units")
         # Another order rests on an assignment that has been replaced by the drain.
         with pytest.raises(urllib.error.HTTPError) as refused:
             control.order(app.name, drain | {"undo": True})
@@ -104,7 +97,7 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
         undo = drain | {"undo": True, "epochs": epochs(control, app)}
         done = control.outcome(app.name, control.order(app.name, undo)["id"])
         assert (done["state"], done["text"]) == ("done", "one may have units again")
-        wait_until(lambda: bool(served(control, app)["one"]), "one has units again")
+        wait_until(lambda: bool(control.served(app.name)["one"]), "one has units again")
     app.wait_until_through()
     app.verify()
 
@@ -127,7 +120,7 @@ def test_worker_processes_come_and_go(app: Application, control: ControlService)
         }
         done = control.outcome(app.name, control.order(app.name, order)["id"], 2 * DEADLINE_S)
         assert done["state"] == "done", done
-        assert len(served(control, app)) == count
+        assert len(control.served(app.name)) == count
         assert [(one["instance"], one["wanted"]) for one in supervisors()] == [("host", count)]
 
 
@@ -199,7 +192,7 @@ def test_an_order_remains_in_force_if_the_service_is_stopped_while_it_waits(app:
     app.start(instance="one")
     app.start(instance="two")
     with control_service(app.config, tmp_path, "first") as first:
-        wait_until(lambda: all(served(first, app).get(name) for name in ("one", "two")), "both serve units")
+        wait_until(lambda: all(first.served(app.name).get(name) for name in ("one", "two")), "both serve units")
         # No such number of processes is ever reached, because there is no supervisor any more.
         workers = app.start("--processes", "1", instance="host")
         wait_until(lambda: bool(first.get(f"applications/{app.name}")["supervisors"]), "the supervisor is known")

@@ -27,13 +27,6 @@ def control(app: Application, tmp_path: Path) -> Iterator[ControlService]:
         yield service
 
 
-def served(control: ControlService, app: Application) -> dict[str, list[int]]:
-    """Return the units of each instance."""
-    status = control.status(app.name)
-    found: dict[str, list[int]] = {} if status is None else status["processes"].get("process", {})
-    return found
-
-
 def order(control: ControlService, app: Application, kind: str, **fields: Any) -> Any:
     """Give an order about the site of plain processes. Return the action."""
     return control.order(app.name, {"kind": kind, "site": "process", "epochs": {}, **fields})
@@ -49,8 +42,8 @@ def test_a_unit_is_pinned_and_units_are_kept_warm(app: Application, control: Con
     with flowing(app, 131):
         app.start(instance="one")
         app.start(instance="two")
-        wait_until(lambda: all(served(control, app).get(name) for name in ("one", "two")), "both serve units")
-        unit = served(control, app)["one"][0]
+        wait_until(lambda: all(control.served(app.name).get(name) for name in ("one", "two")), "both serve units")
+        unit = control.served(app.name)["one"][0]
         assert outcome(control, app, "pin", unit=unit, instance="two") == ("done", f"unit {unit} is served by two")
         assert control.status(app.name)["assignments"]["process"]["pinned"] == {str(unit): "two"}
         assert outcome(control, app, "standbys", count=1) == ("done", "each unit has 1 standby")
@@ -98,7 +91,7 @@ def test_orders_whose_service_dies_at_once_are_told_and_can_be_repeated(
         app.start("--processes", "1", instance="host")
         with control_service(app.config, tmp_path, "doomed") as doomed:
             names = {"one", "two", "host-1"}
-            wait_until(lambda: all(served(doomed, app).get(name) for name in names), "all serve units")
+            wait_until(lambda: all(doomed.served(app.name).get(name) for name in names), "all serve units")
             wait_until(lambda: bool(doomed.get(f"applications/{app.name}")["supervisors"]), "the supervisor is known")
             given = {kind: order(doomed, app, kind, **fields)["id"] for kind, fields in orders.items()}
             doomed.kill()
@@ -112,6 +105,6 @@ def test_orders_whose_service_dies_at_once_are_told_and_can_be_repeated(
         found = assignment(app)
         assert found is not None
         assert (found.pinned, found.standbys_ordered, found.drained) == ({0: "two"}, 1, ["one"])
-        assert set(served(control, app)) == {"one", "two", "host-1", "host-2"}
+        assert set(control.served(app.name)) == {"one", "two", "host-1", "host-2"}
     app.wait_until_through()
     app.verify()
