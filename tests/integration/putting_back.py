@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,8 @@ def arm(point: str, number: signal.Signals) -> None:
             is_armed = False
             if point == "produced":
                 arguments[0].flush(20.0)
-            os.kill(os.getpid(), number)
+            # Sent to the process, SIGSTOP would go to its main thread, and this one would go on for a moment.
+            signal.pthread_kill(threading.get_ident(), number)
         return result
 
     setattr(call, POINTS[point], wrapped)
