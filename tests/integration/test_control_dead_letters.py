@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, expect
 from control.access.users import add_user
 from control.actions.audit import decode_put_back
 from control.actions.reinjection import Outcome, put_back
+from control.actions.tasks import ANSWER_S, SILENT_S
 from control.roles import Role
 from tests.integration.browser import SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service
@@ -215,6 +216,33 @@ def test_of_two_at_once_one_puts_the_record_back(app: Application) -> None:
         outcome_of(process)
     assert [copies(app, value) for value in values.values()] == [1] * len(values)
     app.wait_until_through()
+    assert joiner.stop() == 0
+    app.verify()
+
+
+def test_a_service_that_dies_while_it_writes_is_told_and_its_orders_can_be_repeated(
+    app: Application, tmp_path: Path
+) -> None:
+    app.create_topics()
+    joiner = app.start()
+    place, value = reject(app, 1)
+    orders: list[dict[str, Any]] = [
+        {"kind": "putback", "dead_letters": [place], "value": value},
+        {"kind": "watermark", "thing": THING, "time": BASE_MS + 900},
+    ]
+    with control_service(app.config, tmp_path, "first") as first, control_service(app.config, tmp_path) as second:
+        given = [first.order(app.name, order)["id"] for order in orders]
+        first.kill()
+        for action in given:
+            told = second.outcome(app.name, action, SILENT_S + ANSWER_S + DEADLINE_S)
+            assert told["state"] in {"done", "interrupted"}, told
+            assert told["state"] == "done" or "nothing has been heard of the service" in told["text"], told
+        ended = [second.outcome(app.name, second.order(app.name, order)["id"]) for order in orders]
+    assert ended[0]["state"] == "done" or "was put back already" in ended[0]["text"]
+    assert ended[1]["state"] == "done"
+    assert copies(app, value) == 1
+    app.wait_until_through()
+    wait_until(partial(is_joined, app, 1), "the corrected record is joined")
     assert joiner.stop() == 0
     app.verify()
 
