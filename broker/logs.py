@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+_ESCAPED: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -21,8 +22,16 @@ def set_up_logs(level: str) -> None:
     """Configure logging for the whole process, including its libraries. ``level`` is the name of a log level."""
     handler = logging.StreamHandler(sys.stderr)
     wanted = os.environ.get("LSB_LOG") or ("text" if sys.stderr.isatty() else "json")
-    handler.setFormatter(logging.Formatter(_TEXT) if wanted == "text" else _json_lines())
+    handler.setFormatter(_OneLine(_TEXT) if wanted == "text" else _json_lines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class _OneLine(logging.Formatter):
+    """Writes a message on one line, whatever it quotes, so that nobody can forge further lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in logging
+        """Escape control characters. A traceback follows the message and keeps its lines."""
+        return super().formatMessage(record).translate(_ESCAPED)
 
 
 def _json_lines() -> logging.Formatter:

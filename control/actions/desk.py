@@ -174,10 +174,26 @@ class Desk:
             if any(_target(one) == _target(order) for one in running):
                 raise OrderRefused("an action on the same target is running: wait until it has ended")
         except OrderRefused as refused:
-            _log.info("an order of %s is refused: %s", by, refused)
             shown = msgspec.structs.replace(order, value=None) if isinstance(order, PutRecordsBack) else order
+            _log.info("an order of %s is refused: %s: %s", by, refused, shown)
             self._note_refusal(Refused(by=by, order=shown, why=str(refused)[:_WHY_LENGTH_MAX]))
             raise
+
+    def _obstacle(self, action: Action) -> str:
+        """Return why an action must not begin, although it was accepted: two orders may be accepted at the same time.
+
+        The first in the topic counts. Empty if there is no reason.
+        """
+        earlier = []
+        for name, known in self._history.running().items():
+            if name == action.id:
+                break
+            earlier.append(known.action.order)
+        if any(_target(one) == _target(action.order) for one in earlier):
+            return "another action on the same target was ordered just before"
+        if len(earlier) >= RUNNING_MAX:
+            return f"{RUNNING_MAX} other actions were ordered just before"
+        return ""
 
     def _record(self, order: Order, key: str, by: str) -> str:
         name = uuid.uuid4().hex
@@ -246,7 +262,8 @@ class Desk:
                     self._generation = generation
                     self._history.begin_anew()
                 if self._history.apply(record, offset, at_ms) and isinstance(record, Asked):
-                    self._tasks.begin(record.action, self._history.get(record.action))
+                    action = self._history.get(record.action)
+                    self._tasks.begin(record.action, action, "" if action is None else self._obstacle(action))
             if found:
                 self._changed.notify_all()
             posts = self._tasks.posts(self._history)

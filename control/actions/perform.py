@@ -22,7 +22,7 @@ from control.actions.orders import (
     Standbys,
     StandingOrder,
 )
-from control.actions.plan import plan_watermark, progress, units_to_move
+from control.actions.plan import is_in_force, plan_watermark, progress, units_to_move
 from control.actions.reinjection import PutBackError, put_back
 from joiner.cli.move import carry_out
 from joiner.runtime.control import encode
@@ -123,7 +123,10 @@ def _outcome_of(moved: MoveOrder, without_owner: list[int], *, is_stopped: bool)
 def _retry(order: Retry, means: Means) -> Outcome:
     stop = means.stop.is_set
     ordering = Ordering(means.watcher.settings, order.site, order.timeout_s, means.clock, means.report, stop)
-    found = ordering.retry(order.unit)
+    try:
+        found = ordering.retry(order.unit)
+    except (KafkaException, BufferError, UnitStopped) as error:
+        return Outcome(FAILED, f"{describe(error)}; the unit may be tried again all the same: look at it")
     return Outcome(DONE if found.is_reached else INTERRUPTED if stop() else FAILED, found.text)
 
 
@@ -146,17 +149,21 @@ def _give(order: StandingOrder, means: Means) -> Outcome:
     clock, watcher = means.clock, means.watcher
     if means.stop.is_set():
         return Outcome(WITHDRAWN, "the service was stopped: nothing was done")
-    began_s, text = clock.monotonic_s(), ""
+    began_s, text, was_in_force = clock.monotonic_s(), "", False
     value = encode(_record_of(order))
     written, why = _write(watcher.settings.kafka, [Outgoing(watcher.settings.control_topic, 0, b"", value)])
     if not written:
         return Outcome(FAILED, f"the order may not have been written: {why}; if it has no effect, order it again")
     while not means.stop.wait(_LOOK_S):
-        found = progress(order, watcher.facts)
+        facts = watcher.facts
+        found, in_force = progress(order, facts), is_in_force(order, facts)
         if found.is_done:
             return Outcome(DONE, found.text)
-        if found.is_in_vain:
-            return Outcome(FAILED, f"{found.text}; the order remains in force")
+        is_replaced = was_in_force and in_force is False
+        if is_replaced or found.is_in_vain:
+            rest = "the order remains in force"
+            return Outcome(FAILED, "another order has replaced this one" if is_replaced else f"{found.text}; {rest}")
+        was_in_force = was_in_force or in_force is True
         if clock.monotonic_s() - began_s > order.timeout_s:
             return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; the order remains in force")
         if found.text != text:

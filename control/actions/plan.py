@@ -101,6 +101,24 @@ def progress(order: Move | StandingOrder, facts: Facts) -> Progress:
             return _kept_warm(order, status)
 
 
+def is_in_force(order: StandingOrder, facts: Facts) -> bool | None:
+    """Return whether an order is in force, and not one that contradicts it; None if that is not known."""
+    status = facts.status
+    assignment = None if status is None else status.assignments.get(order.site)
+    if isinstance(order, Scale):
+        wanted = [one.wanted for one in facts.supervisors if (one.site, one.instance) == (order.site, order.instance)]
+        return wanted == [order.processes] if wanted else None
+    if assignment is None:
+        return None
+    match order:
+        case Drain():
+            return (order.instance in assignment.drained) != order.undo
+        case Pin():
+            return assignment.pinned.get(order.unit) == order.instance
+        case Standbys():
+            return assignment.standbys_ordered == order.count
+
+
 def units_to_move(order: Move, status: Status) -> UnitsToMove:
     """Return the units that are to be moved. Raises `OrderRefused` if there is none, or if one cannot be moved."""
     wanted = sorted(set(order.units)) if order.units is not None else list(range(len(status.units)))

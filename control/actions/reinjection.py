@@ -66,8 +66,8 @@ _STEP_S: Final = 1.0
 _LOOK_S: Final = 0.02
 
 
-_one_at_a_time: Final = threading.Lock()
-"""A second call in this process would fence the first."""
+_one_at_a_time: Final = dict[str, threading.Lock]()
+"""By transactional id. A second call in this process would fence the first."""
 
 
 class PutBackError(Exception):
@@ -131,7 +131,8 @@ def put_back(
     clock = clock or SystemClock()
     until_s = clock.monotonic_s() + deadline_s
     order = Order(places, by, value, again, dry_run)
-    if not _one_at_a_time.acquire(timeout=deadline_s):
+    alone = threading.Lock() if dry_run else _one_at_a_time.setdefault(transactional_id(settings), threading.Lock())
+    if not alone.acquire(timeout=deadline_s):
         raise PutBackError("this service is putting back other records: try again")
     try:
         call = _Call(settings, order, clock, until_s)
@@ -144,7 +145,7 @@ def put_back(
             raise PutBackError(f"nothing was put back: {error}") from error
         return call.outcomes
     finally:
-        _one_at_a_time.release()
+        alone.release()
 
 
 class _Call:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from control.actions.audit import DONE, FAILED, INTERRUPTED, WITHDRAWN, Doubted, Ended, Reported
+from control.actions.history import without_contents
 from control.actions.orders import PutRecordsBack, ReleaseSilent, Retry
 from control.actions.perform import Means, perform
 from control.actions.plan import progress
@@ -86,17 +87,23 @@ class Tasks:
         with self._lock:
             return sum(asked_s > since_s for asked_s in self._asked_s.values())
 
-    def begin(self, name: str, action: Action | None) -> None:
-        """Begin an action whose order was read back, if this service has accepted it. None: another action counts."""
+    def begin(self, name: str, action: Action | None, obstacle: str) -> None:
+        """Begin an action whose order was read back, if this service has accepted it. None: another action counts.
+
+        ``obstacle``: why it must not begin; it is withdrawn then.
+        """
         now_s = self._clock.monotonic_s()
         with self._lock:
             asked_s = self._asked_s.pop(name, None)
             if asked_s is None or action is None:
                 return
             task = self._tasks[name] = _Task(now_s)
-        if self._stop.is_set() or now_s - asked_s > _LATE_S:
-            why = "the service was stopped" if self._stop.is_set() else "the order was recorded too late"
-            task.end(Ended(action=name, state=WITHDRAWN, text=f"{why}: nothing was done"))
+        if self._stop.is_set():
+            obstacle = "the service was stopped"
+        elif now_s - asked_s > _LATE_S:
+            obstacle = "the order was recorded too late"
+        if obstacle:
+            task.end(Ended(action=name, state=WITHDRAWN, text=f"{obstacle}: nothing was done"))
             return
         thread = threading.Thread(target=self._perform, args=(action, task), name=f"action {name}", daemon=True)
         try:
@@ -115,7 +122,7 @@ class Tasks:
         def report(text: str) -> None:
             self._log.post(Reported(action=action.id, text=text))
 
-        _log.info("%s has ordered: %s", action.by, action.order)
+        _log.info("%s has ordered: %s", action.by, without_contents(action).order)
         try:
             outcome = perform(action.order, Means(action.by, self._watcher, self._clock, self._stop, report))
             ended = Ended(action=action.id, state=outcome.state, text=outcome.text)

@@ -56,16 +56,16 @@ class Facts(msgspec.Struct, frozen=True):
     """What is known of an application.
 
     ``number``: grows with each renewal. ``status``: None if the application has never run. ``rates``: the records a
-    second that each unit consumes. ``lag``: the records that have not been consumed, or None if that is not known for a
-    unit. ``read_ms``: when the facts were renewed last, in ms since the epoch, or None if they never were. ``missing``:
-    what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
+    second that each unit consumes. ``lag``: the records that have not been consumed, or None if that is not known of
+    some unit. ``read_ms``: when the facts were renewed last, in ms since the epoch, or None if they never were.
+    ``missing``: what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
     ``supervisors``: those that have reported lately. ``flow``: what flows through the topics.
     """
 
     number: int = 0
     status: Status | None = None
     rates: list[float] = []
-    lag: int | None = 0
+    lag: int | None = None
     read_ms: int | None = None
     missing: list[str] = []
     trouble: str = "Kafka has not answered yet"
@@ -143,7 +143,7 @@ class Reading:
         status = compose_status(
             settings,
             followed.checkpoints,
-            [lag or 0 for lag in of_units],
+            of_units,
             self._members,
             sites,
             followed.notices(now_ms),

@@ -56,7 +56,7 @@ def _unit_row(number: int, unit: UnitSummary | None, standbys: Sequence[str], ra
         unit.state,
         ", ".join(standbys),
         f"{age(unit.committed_s_ago)} ago",
-        unit.lag,
+        "not known" if unit.lag is None else unit.lag,
         round(rate),
         held,
         "; ".join(dict.fromkeys(frontiers)),

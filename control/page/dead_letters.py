@@ -79,7 +79,9 @@ class LetterSection:
         self._build_dialog()
 
     def refresh(self) -> None:
-        """See `Section`."""
+        """See `Section`. Filters and buttons call this too, so it asks once more whether the user is logged in."""
+        if self._visit.user() is None:
+            return
         self._follow_action()
         page = self._letters.page(self._before, _PAGE, str(self._source.value or ""), str(self._reason.value or ""))
         if page == self._page:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
+from nicegui import app as pages
 from nicegui import ui
 
 from control.access.form import PATH as LOGIN_PATH
 from control.access.permission import refusal_of
 from control.page import content
+from control.problem import Problem
 
 if TYPE_CHECKING:
     from control.access.login import Login
@@ -106,6 +109,8 @@ def mount_pages(
 
     for place in places:
         add(place)
+    # NiceGUI would answer with a page of its own, which it keeps for a minute.
+    pages.add_exception_handler(HTTPStatus.NOT_FOUND, _not_found)
     ui.run_with(
         app,
         mount_path=MOUNT,
@@ -115,6 +120,10 @@ def mount_pages(
         reconnect_timeout=_RECONNECT_S,
         show_welcome_message=False,
     )
+
+
+async def _not_found(_request: Request, _error: Exception) -> Response:
+    return Problem(HTTPStatus.NOT_FOUND, "there is no such page").response()
 
 
 class _Page:

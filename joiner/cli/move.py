@@ -24,7 +24,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.topics import application_topics
 from joiner.runtime.migration.order import Order, Step
 from joiner.runtime.migration.protocol import RECLAIM_AFTER_S, RECLAIMED
-from joiner.runtime.model import RESET_RUN, Checkpoint
+from joiner.runtime.model import RESET_RUN, Checkpoint, UnitStopped
 from joiner.runtime.settings import JoinerSettings
 
 _WAIT_S: Final = 0.1
@@ -171,6 +171,14 @@ class _Move:
             try:
                 checkpoint = read_checkpoint(self._readers, unit)
             except KafkaException:
+                continue
+            except UnitStopped as error:
+                # Such as a checkpoint of a later release. The target may report all the same.
+                waited_s = now_s - self._checked_since_s.setdefault(unit, now_s)
+                if waited_s > _RECLAIM_TIMEOUT_S and self._order.units[unit].step is Step.RELEASED:
+                    why = f"it is not known whether it runs at {self._order.to}: {error}"
+                    self._order.finish(unit, Step.MOVED, why)
+                    self._report_step(unit)
                 continue
             if checkpoint is not None and self._finish(unit, checkpoint, now_s):
                 self._report_step(unit)

@@ -28,6 +28,7 @@ PIECES_MAX: Final = 15
 PIECE_S: Final = 0.3
 
 
+@pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", seeds()[: None if IS_FULL else 1])

@@ -19,6 +19,7 @@ from broker.stack import LocalStack, ephemeral_stack
 from tests.integration.connector_pipeline import Pipeline, connector_pipeline, events, expected
 from tests.integration.services import kill, stop
 from tests.integration.tcp_door import Door
+from tests.long import rest_long
 
 if TYPE_CHECKING:
     from tests.integration.conftest import MqttAddress
@@ -39,7 +40,7 @@ def door(pipeline: Pipeline) -> Iterator[Door]:
 
 @pytest.mark.slow
 @pytest.mark.chaos
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", rest_long(1, 2))
 def test_a_connector_killed_at_any_moment_loses_nothing(pipeline: Pipeline, seed: int) -> None:
     draw = random.Random(seed)
     count = 12_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ def test_what_is_shown_is_what_joiner_status_and_kafka_say(app: Application, tmp
     with control_service(app.config, tmp_path) as control:
         wait_until(lambda: _overview(control)["trouble"] == "", "the service has reached Kafka")
         assert (_overview(control)["has_run"], control.status(app.name)) == (False, None)
+        request = urllib.request.Request(f"http://127.0.0.1:{control.port}/ui/_nicegui/none")
+        request.add_header("Authorization", f"Bearer {control.token}")
+        with pytest.raises(urllib.error.HTTPError) as missing:
+            urllib.request.urlopen(request, timeout=30)
+        # Not a page of NiceGUI, which it would keep.
+        assert (missing.value.code, json.load(missing.value)["detail"]) == (404, "there is no such page")
         app.create_topics()
         app.produce(seeded_entries(81, 600))
         joiner = app.start()

@@ -160,6 +160,7 @@ def test_a_watermark_releases_what_waits_for_a_silent_stream(app: Application, c
     app.verify()
 
 
+@pytest.mark.long
 def test_an_action_whose_service_dies_ends_or_is_withdrawn_and_another_says_so(
     app: Application, control: ControlService, tmp_path: Path
 ) -> None:
@@ -172,6 +173,8 @@ def test_an_action_whose_service_dies_ends_or_is_withdrawn_and_another_says_so(
             wait_until(lambda: sites(doomed, app) == ["process running"] * PARTITIONS, "it knows the units")
             wait_until(lambda: bool(doomed.status(app.name)["processes"].get("green")), "it knows green")
             moved = doomed.order(app.name, {"kind": "move", "to": "green", "epochs": {}}, key="k")
+            # The order is in the control topic, and units are on their way.
+            wait_until(lambda: bool(doomed.actions(app.name)[-1]["reports"]), "the move has begun")
             doomed.kill()
         # The same request to another service begins nothing new.
         assert control.order(app.name, {"kind": "move", "to": "green", "epochs": {}}, key="k")["id"] == moved["id"]

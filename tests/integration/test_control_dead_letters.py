@@ -199,6 +199,7 @@ def test_a_corrected_record_is_joined_once_although_whoever_puts_it_back_dies_at
     app.verify()
 
 
+@pytest.mark.long
 def test_of_two_at_once_one_puts_the_record_back(app: Application) -> None:
     app.create_topics()
     joiner = app.start()
@@ -220,6 +221,7 @@ def test_of_two_at_once_one_puts_the_record_back(app: Application) -> None:
     app.verify()
 
 
+@pytest.mark.long
 def test_a_service_that_dies_while_it_writes_is_told_and_its_orders_can_be_repeated(
     app: Application, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_unit_that_has_failed_is_tried_again(app: Application, control: Contro
     app.verify()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_orders_whose_service_dies_at_once_are_told_and_can_be_repeated(
     app: Application, control: ControlService, tmp_path: Path

@@ -24,6 +24,7 @@ from tests.integration.db_connector_pipeline import (
     values_of,
 )
 from tests.integration.services import kill, wait_until
+from tests.long import rest_long
 from tests.unit.db_connector.test_contract import joined
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def pipeline(kafka: str, influxdb: InfluxdbAccess, tmp_path: Path) -> Iterator[P
     yield from db_connector_pipeline(kafka, influxdb, tmp_path)
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", rest_long(11, 12))
 def test_kills_at_any_moment_lose_and_duplicate_nothing(pipeline: Pipeline, seed: int) -> None:
     chance = random.Random(seed)
     pairs = pairs_of(12_000, seed)

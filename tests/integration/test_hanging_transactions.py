@@ -49,6 +49,7 @@ def app(own_stack: LocalStack, tmp_path: Path) -> Iterator[Application]:
     yield from application(own_stack.kafka.address, tmp_path)
 
 
+@pytest.mark.long
 def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     app: Application, own_stack: LocalStack
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.failing_joiner import STEPS
 from tests.integration.joiner_application import PARTITIONS, Application, Joiner, application, seeded_entries
 from tests.integration.services import wait_until
+from tests.long import rest_long
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def fail_once(app: Application, step: str, error: str) -> tuple[Joiner, int]:
     return failing, int(failed[1])
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", rest_long(*STEPS))
 def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Application, step: str) -> None:
     failing, unit = fail_once(app, step, "KeyError")
     ends = app.ends()
@@ -54,7 +55,7 @@ def test_a_batch_that_fails_is_not_half_written_and_the_others_go_on(app: Applic
     app.verify()
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", rest_long(*STEPS))
 def test_a_unit_whose_batch_ran_out_of_memory_recovers_by_itself(app: Application, step: str) -> None:
     failing, unit = fail_once(app, step, "MemoryError")
     failing.wait_for(rf"unit {unit}: going back to its last commit, retrying in")

@@ -26,6 +26,7 @@ from tests.integration.joiner_application import (
     things_over_all_units,
 )
 from tests.integration.services import DEADLINE_S
+from tests.long import rest_long
 
 THING = "R1"
 
@@ -188,7 +189,7 @@ def test_a_late_start_of_kafka_is_waited_for(arguments: tuple[str, ...], tmp_pat
     assert "SIGTERM: stopping" in joiner.text()
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("kind", rest_long(signal.SIGKILL, signal.SIGTERM))
 def test_a_restart_of_kafka_costs_nothing(app: Application, stack: LocalStack, kind: signal.Signals) -> None:
     app.create_topics()
     joiner = app.start()

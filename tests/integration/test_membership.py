@@ -80,6 +80,7 @@ def test_the_group_assigns_the_units_while_a_process_of_an_older_release_is_runn
     app.verify()
 
 
+@pytest.mark.long
 def test_the_number_of_worker_processes_changes_while_data_flows(app: Application) -> None:
     with flowing(app, SEED + 3):
         workers = app.start("--processes", "1", instance="host")

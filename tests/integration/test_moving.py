@@ -21,6 +21,7 @@ from tests.integration.joiner_application import (
     run_once,
 )
 from tests.integration.services import DEADLINE_S, start_service, wait_until
+from tests.long import rest_long
 
 
 @pytest.fixture
@@ -76,6 +77,7 @@ def test_all_units_move_there_and_back_while_data_flows(app: Application) -> Non
     app.verify()
 
 
+@pytest.mark.long
 def test_some_units_move_and_the_others_stay(app: Application) -> None:
     with flowing(app, 2):
         begin(app)
@@ -154,7 +156,7 @@ def test_a_process_that_may_not_own_the_units_names_the_remedies(app: Applicatio
         assert way in said
 
 
-@pytest.mark.parametrize("point", ["after-ready-record", "claimed"])
+@pytest.mark.parametrize("point", rest_long("claimed", "after-ready-record"))
 def test_a_target_that_is_killed_costs_nothing(app: Application, point: str) -> None:
     with flowing(app, 6):
         begin(app)
@@ -167,7 +169,7 @@ def test_a_target_that_is_killed_costs_nothing(app: Application, point: str) -> 
     app.verify()
 
 
-@pytest.mark.parametrize("point", SOURCE_POINTS)
+@pytest.mark.parametrize("point", rest_long(*SOURCE_POINTS))
 def test_a_source_that_is_killed_at_any_step_costs_nothing(app: Application, point: str) -> None:
     with flowing(app, 7):
         blue = begin(app, LSB_CHAOS_DIE=f"{point}:1")
@@ -189,6 +191,7 @@ def came_back(app: Application, site: str, first: CompletedProcess[str]) -> None
     assert owners(app) == all_of("green green")
 
 
+@pytest.mark.long
 def test_units_that_a_frozen_target_does_not_claim_are_reclaimed_and_it_does_no_harm_when_resumed(
     app: Application,
 ) -> None:
@@ -224,6 +227,7 @@ def test_units_that_a_frozen_source_has_released_are_claimed_and_it_does_no_harm
     app.verify()
 
 
+@pytest.mark.long
 def test_a_third_process_that_joins_the_source_meanwhile_keeps_nothing(app: Application) -> None:
     with flowing(app, 10):
         begin(app)

@@ -27,6 +27,7 @@ def order(app: Application, *arguments: str, status: int = 0) -> str:
     return " ".join(done.stdout.split())
 
 
+@pytest.mark.long
 def test_a_pinned_unit_is_handed_over_and_stays_while_another_instance_restarts(app: Application) -> None:
     with flowing(app, SEED):
         one, two = app.start(instance="one"), app.start(instance="two")
@@ -51,6 +52,7 @@ def test_a_pinned_unit_is_handed_over_and_stays_while_another_instance_restarts(
     app.verify()
 
 
+@pytest.mark.long
 def test_standbys_that_are_ordered_become_warm_and_take_over(app: Application) -> None:
     with flowing(app, SEED + 1):
         one, two = app.start(instance="one"), app.start(instance="two")

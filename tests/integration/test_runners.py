@@ -75,6 +75,7 @@ def written(app: Application) -> dict[str, Counter[bytes]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_runner_writes_the_same_for_the_same_input(apps: list[Application]) -> None:
     apps[0].create_topics()

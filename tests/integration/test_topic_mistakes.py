@@ -184,6 +184,7 @@ def ended(app: Application) -> str:
     return joiner.text()
 
 
+@pytest.mark.long
 def test_the_most_aggressive_compaction_of_the_state_topic_removes_nothing_that_is_needed(app: Application) -> None:
     state = f"{app.name}.state"
     set_config(app.admin(), ResourceType.BROKER, "1", log_cleaner_backoff_ms="200")

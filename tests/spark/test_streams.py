@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from joiner.spark import neighbour_join
+from tests.long import rest_long
 from tests.property.final_rows import Expected, Row, expected_rows
 from tests.spark.streams import Streams, columns, numbers
 
@@ -48,7 +49,7 @@ def drawn(seed: int, cuts: int, span: int) -> list[tuple[list[Row], list[Row]]]:
 @pytest.mark.parametrize(
     ("seed", "options"),
     [
-        (1, {"lateness": (6, 9)}),
+        pytest.param(1, {"lateness": (6, 9)}, marks=pytest.mark.long),
         (2, {"lateness": 12, "tolerance": 3, "emit_unmatched": "both", "direction": "nearest", "driver": "left"}),
     ],
 )
@@ -71,7 +72,7 @@ def test_after_each_micro_batch_the_certain_part_has_come_out_also_over_a_restar
     assert joined.found()
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", rest_long(3, 4))
 def test_the_watermark_alone_brings_out_what_it_makes_certain_and_in_the_end_the_whole(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

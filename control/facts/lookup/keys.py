@@ -121,6 +121,9 @@ class KeysRead(NamedTuple):
             return msgspec.structs.replace(whole, keys=whole.keys[:limit])
         if len(whole.keys) < whole.found:
             return None
+        # Read alone, the unit has more time.
+        if any(one.trouble for one in self.units if one.unit == unit):
+            return None
         part = thing.casefold()
         keys = [key for key in whole.keys if unit in {None, key.unit} and part in key.thing.casefold()]
         return Keys(keys[:limit], len(keys), [one for one in self.units if unit in {None, one.unit}])

@@ -47,8 +47,15 @@ def test_without_a_terminal_each_event_is_one_json_object(how: str | None, monke
     assert "ZeroDivisionError" in second["exception"]
 
 
-def test_a_person_gets_lines_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lines_of("text", monkeypatch)[0].endswith("INFO joiner.runtime.runners.process: unit 3: claimed")
+def test_a_person_gets_a_line_of_text_for_each_event_and_tracebacks_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, *rest = lines_of("text", monkeypatch)
+    # Whoever names an instance cannot forge a line.
+    assert first.endswith("INFO joiner.runtime.runners.process: unit 3: claimed\\nby two")
+    assert second.endswith("ERROR joiner.runtime.runners.process: a fault")
+    assert rest[0].startswith("Traceback")
+    assert rest[-1].startswith("ZeroDivisionError")
 
 
 def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +65,7 @@ def test_on_a_terminal_logs_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(theirs)
     shown = os.read(ours, 65_536).decode()
     os.close(ours)
-    assert shown.splitlines()[0].endswith("INFO joiner.runtime.runners.process: unit 3: claimed")
+    assert shown.splitlines()[0].endswith("INFO joiner.runtime.runners.process: unit 3: claimed\\nby two")
 
 
 def test_what_a_demo_shows_of_a_service_that_ended_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,6 +233,8 @@ def test_the_lag_is_counted_up_to_the_stable_ends(case: Case) -> None:
     facts = case.shown()
     # One partition that cannot be asked hides nothing else.
     assert (facts.lag, facts.missing, facts.trouble) == (None, [f"{DATA} [0]: no leader"], "")
+    assert facts.status is not None
+    assert [unit and unit.lag for unit in facts.status.units] == [None, None]
     # A checkpoint may be newer than the ends.
     case.kafka.no_ends.clear()
     case.kafka.logs[STATE, 0].append(checkpoint(0, consumed=12))

@@ -12,13 +12,14 @@ from broker.kafka.topics import TopicError, TopicFacts
 from broker.settings import SettingsError
 from control.actions import reinjection
 from control.actions.audit import PutBack, decode_put_back
-from control.actions.reinjection import PLACES_MAX, Outcome, PutBackError, put_back
+from control.actions.reinjection import PLACES_MAX, Outcome, PutBackError, put_back, transactional_id
 from tests.manual_clock import ManualClock
 from tests.unit.control.letters_made import NOW_MS, letter_text, record_text
 from tests.unit.control.transactions import POINTS, Broker, Died, Stored, failing
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings, thing_of
 
 SETTINGS = make_settings(partitions=2)
+TRANSACTIONAL_ID = transactional_id(SETTINGS)
 THINGS = [thing_of(unit, 2) for unit in range(2)]
 GOOD = [record_text(thing=thing, id=f"e{unit}") for unit, thing in enumerate(THINGS)]
 
@@ -152,9 +153,10 @@ def test_of_two_services_at_once_neither_doubles_what_the_other_puts_back(broker
         if found == point:
             broker.at = Broker.at
             # Another process, which has its own lock.
-            reinjection._one_at_a_time.release()  # noqa: SLF001 - as above
+            alone = reinjection._one_at_a_time[TRANSACTIONAL_ID]  # noqa: SLF001 - as above
+            alone.release()
             others.extend(put((0, 7)))
-            reinjection._one_at_a_time.acquire()  # noqa: SLF001 - as above
+            alone.acquire()
 
     broker.at = at
     if point in {"before init", "after commit"}:
@@ -300,7 +302,17 @@ def test_a_call_that_hangs_is_given_up_and_does_not_commit_later(
 
 
 def test_a_second_call_waits_for_the_first_but_not_for_ever(broker: Broker) -> None:
-    with reinjection._one_at_a_time, pytest.raises(PutBackError, match="is putting back other records"):  # noqa: SLF001 - the first call
-        put((0, 7), deadline_s=0.01)
-    assert broker.producers == 0
-    assert put((0, 7))[0].is_done
+    put((0, 7))
+    before = broker.producers
+    with reinjection._one_at_a_time[TRANSACTIONAL_ID]:  # noqa: SLF001 - the first call
+        with pytest.raises(PutBackError, match="is putting back other records"):
+            put((1, 7), deadline_s=0.01)
+        # A dry run fences nobody.
+        assert put((1, 7), dry_run=True, deadline_s=0.01)[0].is_done
+        assert broker.producers == before
+    assert put((1, 7))[0].is_done
+
+
+def test_a_call_for_one_application_does_not_wait_for_that_of_another(broker: Broker) -> None:
+    with reinjection._one_at_a_time.setdefault("other-control-put-back", threading.Lock()):  # noqa: SLF001 - as above
+        assert put((0, 7), deadline_s=5)[0].is_done

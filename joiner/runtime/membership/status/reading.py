@@ -54,7 +54,7 @@ def sites_of(
 def compose_status(
     settings: JoinerSettings,
     found: Sequence[AppendedCheckpoint | None],
-    lags: Sequence[int],
+    lags: Sequence[int | None],
     members: Members,
     states: Mapping[str, SiteState],
     notices: list[str],

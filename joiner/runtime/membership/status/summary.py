@@ -82,7 +82,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
     """The status of a unit at its last commit.
 
     ``pairs``: the number of pairs for which the joining function succeeded. ``failed``: the number for which it failed.
-    ``lag``: the number of input records that have not been consumed yet.
+    ``lag``: the number of input records that have not been consumed yet, or None if that is not known.
     """
 
     unit: int
@@ -92,7 +92,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
     state: str
     committed_s_ago: float
     offsets: dict[str, int]
-    lag: int
+    lag: int | None
     records: int
     pairs: int
     failed: int
@@ -105,7 +105,7 @@ class UnitSummary(msgspec.Struct, frozen=True):
     aligns: dict[str, AlignStatus] = {}
 
     @classmethod
-    def of(cls, found: AppendedCheckpoint, members: Members, lag: int, now_s: float) -> UnitSummary:
+    def of(cls, found: AppendedCheckpoint, members: Members, lag: int | None, now_s: float) -> UnitSummary:
         """Return the status of a unit with this checkpoint. ``now_s``: seconds since the epoch."""
         checkpoint = found.checkpoint
         counts = checkpoint.counts

@@ -125,7 +125,7 @@ def _unit_row(number: int, unit: UnitSummary | None) -> tuple[str, ...]:
         _short(unit.owner),
         _short(unit.state),
         f"{age(unit.committed_s_ago)} ago",
-        str(unit.lag),
+        "not known" if unit.lag is None else str(unit.lag),
         str(unit.records),
         str(unit.rejected),
         offsets,

@@ -1,0 +1,63 @@
+"""Is the outcome of a move told for every unit, also if a checkpoint cannot be read?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from joiner.cli import move as move_module
+from joiner.cli.move import carry_out
+from joiner.runtime.control import Ready, Record, Released, Request, Resumed
+from joiner.runtime.migration.order import Step
+from joiner.runtime.model import UnitStopped
+from tests.manual_clock import ManualClock
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+
+class Target:
+    """The control log, with a source that releases all units and a target that reports only unit 1."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._answers: list[Record] = []
+
+    def begin_now(self, _clock: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, Request):
+            for unit in record.units:
+                of_unit: dict[str, Any] = {"move": record.move, "unit": unit, "to": "green", "instance": "one"}
+                self._answers += [Ready(**of_unit), Released(**of_unit)]
+            self._answers.append(Resumed(move=record.move, unit=1, to="green", instance="two"))
+
+    def read(self, _wait_s: float) -> list[tuple[Record, int]]:
+        self._clock.now_s += 1.0
+        answers, self._answers = self._answers, []
+        return [(record, 1_000) for record in answers]
+
+
+def test_a_checkpoint_of_a_later_release_hides_no_other_unit_and_ends_as_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, steps = ManualClock(), list[str]()
+
+    def read(_readers: Any, _unit: int) -> None:
+        raise UnitStopped("its checkpoint comes from a later release")
+
+    monkeypatch.setattr(move_module, "ControlLog", lambda _settings: Target(clock))
+    monkeypatch.setattr(move_module, "read_checkpoint", read)
+    monkeypatch.setattr(move_module, "ensure_topics", lambda *_: None)
+    monkeypatch.setattr(move_module, "make_admin", lambda *_: None)
+    settings = make_settings()
+    made: Any = SimpleNamespace(settings=settings, clock=clock, close=lambda: None)
+    monkeypatch.setattr(move_module, "Readers", lambda *_: made)
+    order = carry_out(settings, "green", [0, 1], 60.0, clock, steps.append)
+    assert [(one.step, one.why) for one in order.units.values()] == [
+        (Step.MOVED, "it is not known whether it runs at green: its checkpoint comes from a later release"),
+        (Step.MOVED, ""),
+    ]
+    assert steps[-1].startswith("unit 0: it is not known")
