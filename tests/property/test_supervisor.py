@@ -170,8 +170,10 @@ class Lives(RuleBasedStateMachine):
     def retry(self, units: set[int]) -> None:
         """Order that units be tried again, whatever has become of them."""
         self.supervisor.retry(units)
-        assert not units & self.supervisor.failed_units
-        assert not {unit for unit in units if self.supervisor.states.get(unit) is UnitState.FAILED} - self.lost
+        # A claim that has ended, but has not been collected yet, is tried again at the next turn.
+        ended = units - self.supervisor.claiming
+        assert not ended & self.supervisor.failed_units
+        assert not {unit for unit in ended if self.supervisor.states.get(unit) is UnitState.FAILED} - self.lost
 
     @precondition(lambda self: self.execution.tasks)
     @rule(data=st.data())
@@ -240,3 +242,44 @@ class Lives(RuleBasedStateMachine):
 
 Lives.TestCase.settings = examples(max_examples=80, stateful_step_count=40, deadline=None)
 TestLives = Lives.TestCase
+
+
+def test_a_unit_whose_claim_fails_while_it_is_to_be_tried_again_is_claimed_once_more() -> None:
+    lives = Lives()
+    try:
+        lives.units.add(0)
+        lives.supervisor.poll(lives.units)
+        lives.execution.fault = UnitStopped("damaged")
+        lives.pool.do(0)
+        lives.execution.fault = None
+        # The claim has failed, and its outcome has not been collected.
+        lives.supervisor.retry({0})
+        for _ in range(2):
+            lives.supervisor.poll(lives.units)
+            while lives.pool.waiting:
+                lives.pool.do(0)
+        lives.supervisor.poll(lives.units)
+        assert (set(lives.execution.tasks), lives.supervisor.failed_units) == ({0}, set())
+    finally:
+        lives.teardown()
+
+
+def test_a_unit_that_comes_back_twice_before_its_release_is_complete_can_be_claimed_twice() -> None:
+    lives = Lives()
+    try:
+        lives.units.add(0)
+        lives.calm()
+        moves = lives.supervisor._moves  # noqa: SLF001 - as the protocol requests
+        record = Released(move="m", unit=0, to="green", instance="one")
+        moves.release(Release(0, OnTheWay("m", "process"), "green", record))
+        for _ in range(2):
+            moves.claim(0)
+            assert lives.supervisor.states[0] is UnitState.CLAIMING
+            # The group gives the unit to another process, so the claim is in vain.
+            lives.supervisor.cancel_claims([0], lives.clock.now_s)
+            lives.supervisor.forget([0])
+            lives.pool.do(0)
+            lives.supervisor.poll(set())
+            assert 0 not in lives.supervisor.states
+    finally:
+        lives.teardown()

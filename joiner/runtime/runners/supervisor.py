@@ -295,7 +295,10 @@ class Supervisor(Generic[_Task]):
 
     def _note_state(self, number: int) -> None:
         """Update the state of a unit, unless it is running, being claimed, or being released."""
-        if number in self._execution.tasks or number in self._claims.busy or number in self._moves.releasing:
+        if number in self._execution.tasks or number in self._claims.busy:
+            return
+        # After a release, the unit may have been claimed again in vain, before this runner learns that it is complete.
+        if number in self._moves.releasing and self._lifecycle.state(number) is UnitState.RELEASING:
             return
         # The state is updated once the failure has been handled.
         if any(failure.unit == number for failure in self._execution.failures.copy()):
