@@ -43,6 +43,8 @@ PLAYS: Final[dict[str, Callable[[int], str]]] = {
 
 
 RARE: Final = {
+    "a_summary_loses_the_number_of_standbys": "orders",
+    "a_summary_undoes_newer_orders": "orders",
     "who_was_heard_is_declared_gone": "blinks",
     "records_after_a_summary_are_skipped": "upgrade",
 }

@@ -20,12 +20,14 @@ _OF_THE_STUB: Final = re.compile(r"failed with (TypeError|AttributeError|KeyErro
 
 FINDERS: Final = {
     "a_manifest_outlives_its_chunks": 231,
-    "failed_commit_is_ignored": 148,
+    "dangling_counts_as_rolled_back": 207,
+    "failed_commit_is_ignored": 257,
     "group_offsets_are_believed": 157,
+    "lost_answer_is_sent_again": 90,
     "nobody_looks_behind_a_commit": 278,
     "own_run_is_not_checked": 265,
     "progress_is_cached": 278,
-    "progress_that_was_rolled_back_is_not_read": 140,
+    "progress_that_was_rolled_back_is_not_read": 236,
     "records_of_other_applications_are_taken_for_ours": 230,
     "ticks_start_over_after_a_restore": 576,
     "what_hangs_is_rolled_back_without_a_note": 734,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException
 from control.actions import tasks as tasks_module
 from control.actions.audit import Record, decode, encode
 from control.actions.audit_log import Audited
-from control.actions.desk import Desk
+from control.actions.desk import Accepted, Desk
+from control.actions.history import Action
 from control.actions.orders import Move, Order
 from control.actions.perform import Means, Outcome
 from control.facts.reading import Facts, Supervisor
@@ -22,6 +23,7 @@ from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.membership.status.reading import compose_status
 from joiner.runtime.settings import JoinerSettings
+from tests.integration.services import wait_until
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 from tests.unit.joiner.runtime.test_model import make_checkpoint
@@ -170,3 +172,43 @@ class Office:
         self.means.append(means)
         assert self.let_end.wait(30)
         return self.outcome()
+
+
+def accept(desk: Desk, order: Order = MOVE, key: str = "k", by: str = "otto") -> Accepted:
+    """Accept an order while the desk makes its turns in another thread."""
+    return together(desk, lambda: desk.accept(order, key, by))[0]
+
+
+def together(desk: Desk, *calls: Callable[[], Accepted], others: Sequence[Desk] = ()) -> list[Accepted]:
+    """Make calls at the same time while the desks make their turns."""
+    found: list[Any] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            found[number] = calls[number]()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for one in (desk, *others):
+            one.turn()
+        threads[0].join(0.01)
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found
+
+
+def ended(desk: Desk, number: int = -1, others: Sequence[Desk] = ()) -> Action:
+    """Make turns until an action has ended."""
+
+    def has_ended() -> bool:
+        for one in (desk, *others):
+            one.turn()
+        return desk.actions()[number].ended_ms is not None
+
+    wait_until(has_ended, "the action has ended")
+    return desk.actions()[number]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from control.actions.audit import Doubted, Refused
 from control.actions.desk import RUNNING_MAX, Accepted, Desk, KeyReused, NotAccepted
-from control.actions.history import Action
 from control.actions.orders import Drain, Move, Order, Pin, PutRecordsBack, ReleaseSilent, Retry, Scale, Standbys
 from control.actions.perform import Outcome
 from control.actions.tasks import ANSWER_S, SILENT_S
 from joiner.runtime.membership.ordering import OrderRefused
 from tests.integration.services import wait_until
-from tests.unit.control.audited import MOVE, Office, desk_with, facts_of
+from tests.unit.control.audited import MOVE, Office, accept, desk_with, ended, facts_of, together
 
 
 @pytest.fixture
@@ -25,46 +22,6 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     made = Office(monkeypatch)
     yield made
     made.let_end.set()
-
-
-def accept(desk: Desk, order: Order = MOVE, key: str = "k", by: str = "otto") -> Accepted:
-    """Accept an order while the desk makes its turns in another thread."""
-    return together(desk, lambda: desk.accept(order, key, by))[0]
-
-
-def together(desk: Desk, *calls: Callable[[], Accepted], others: Sequence[Desk] = ()) -> list[Accepted]:
-    """Make calls at the same time while the desks make their turns."""
-    found: list[Any] = [None] * len(calls)
-
-    def run(number: int) -> None:
-        try:
-            found[number] = calls[number]()
-        except Exception as error:  # noqa: BLE001 - raised again below
-            found[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        for one in (desk, *others):
-            one.turn()
-        threads[0].join(0.01)
-    for one in found:
-        if isinstance(one, Exception):
-            raise one
-    return found
-
-
-def ended(desk: Desk, number: int = -1, others: Sequence[Desk] = ()) -> Action:
-    """Make turns until an action has ended."""
-
-    def has_ended() -> bool:
-        for one in (desk, *others):
-            one.turn()
-        return desk.actions()[number].ended_ms is not None
-
-    wait_until(has_ended, "the action has ended")
-    return desk.actions()[number]
 
 
 def test_an_order_is_recorded_carried_out_and_its_outcome_is_recorded(office: Office) -> None:
@@ -221,51 +178,6 @@ def test_two_actions_on_one_target_do_not_run_at_the_same_time(office: Office) -
     assert accept(desk, MOVE, "k3").is_new
     with pytest.raises(OrderRefused, match="an action on the same target is running"):
         desk.accept(Move(to="spark", units=[0], epochs={}), "k4", "otto")
-
-
-@pytest.mark.parametrize("services", [1, 2])
-def test_of_two_contradicting_orders_that_are_accepted_at_once_the_first_in_the_topic_counts(
-    office: Office, services: int
-) -> None:
-    desks = [office.desk() for _ in range(services)]
-    orders = (
-        Drain(site="process", instance="one", epochs={}),
-        Drain(site="process", instance="one", undo=True, epochs={}),
-    )
-    for number, order in enumerate(orders):
-        desk = desks[number % services]
-        # Recorded, as in `accept`, before any service has read anything back.
-        desk._record(order, f"k{number}", "otto")  # noqa: SLF001 - there is no other way to be as fast
-    office.let_end.set()
-    for desk in desks:
-        desk.turn()
-    second = ended(desks[-1], others=desks)
-    assert (second.state, second.text) == (
-        "withdrawn",
-        "another action on the same target was ordered just before: nothing was done",
-    )
-    assert (ended(desks[0], 0, desks).state, office.performed) == ("done", [orders[0]])
-
-
-def test_what_is_accepted_at_once_is_no_more_than_may_run(office: Office) -> None:
-    desk = office.desk()
-    for number in range(RUNNING_MAX + 1):
-        desk._record(ReleaseSilent(time=number), f"k{number}", "otto")  # noqa: SLF001 - as above
-    office.let_end.set()
-    desk.turn()
-    assert ended(desk).text == f"{RUNNING_MAX} other actions were ordered just before: nothing was done"
-    wait_until(lambda: len(office.performed) == RUNNING_MAX, "the others are carried out")
-
-
-def test_the_contents_of_a_record_are_not_logged(office: Office, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    desk = office.desk()
-    accept(desk, PutRecordsBack(dead_letters=[(0, 1)], value="SECRET"))
-    with pytest.raises(OrderRefused):
-        desk.accept(PutRecordsBack(dead_letters=[(0, 1)], value="SECRET"), "other", "otto")
-    wait_until(lambda: "otto has ordered: PutRecordsBack" in caplog.text, "the order is logged")
-    assert "otto is refused" in caplog.text
-    assert "SECRET" not in caplog.text
 
 
 def test_what_a_unit_is_ordered_to_do_is_not_contradicted_meanwhile(office: Office) -> None:
