@@ -76,7 +76,7 @@ quick: setup check ## for everyday work: style, types, unit and property tests, 
 	@$(PY) -m pytest -q $(SIDE_BY_SIDE) tests/unit tests/property
 	@printf '\nPASSED: checks, unit and property tests are fine. `make test` runs everything that must pass.\n'
 
-test: setup check ## everything that must pass: checks, all tests, one chaos seed
+test: setup check ## everything that must pass: checks, all tests but the longest, one chaos seed
 	$(call say,Tests of rules and logic)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) tests/unit tests/property tests/simulation tests/packaging
 	$(call say,Tests on real servers$(comma) in Spark and with crashes at seeded moments (seed $(CHAOS_SEEDS)); the first run fetches the servers)
@@ -93,7 +93,7 @@ compose-needs:
 test-chaos: setup ## many more crashes and limits, and all long tests, about an hour: make test-chaos CHAOS_SEEDS="7-12" CHAOS_REPORT=path
 	@LSB_CHAOS_FULL=1 LSB_CHAOS_REPORT="$(CHAOS_REPORT)" \
 	  $(call chaos,$(if $(filter-out file,$(origin CHAOS_SEEDS)),$(CHAOS_SEEDS),1-22))
-	@LSB_CHAOS_FULL=1 $(PY) -m pytest -m long $(SIDE_BY_SIDE) tests/integration tests/spark tests/packaging
+	@LSB_CHAOS_FULL=1 $(PY) -m pytest -m long $(SIDE_BY_SIDE) tests/integration tests/spark
 
 soak: setup ## an hour with a kill every minute: make soak SOAK_MINUTES=65 SOAK_REPORT=path
 	@$(PY) -m tests.chaos.soak --minutes $(SOAK_MINUTES) --report "$(SOAK_REPORT)"

@@ -11,6 +11,6 @@ class Role(IntEnum):
     VIEWER = 1
     """See everything except the contents of records."""
     OPERATOR = 2
-    """Change where units run and how many processes there are, and see the contents of records."""
+    """Change where units run and how many processes there are, retry failed units, and see the contents of records."""
     ADMIN = 3
-    """Change what is read and written: put records back, write watermarks, retry failed units."""
+    """Change what is read and written: put records back, write watermarks."""

@@ -123,10 +123,7 @@ def _outcome_of(moved: MoveOrder, without_owner: list[int], *, is_stopped: bool)
 def _retry(order: Retry, means: Means) -> Outcome:
     stop = means.stop.is_set
     ordering = Ordering(means.watcher.settings, order.site, order.timeout_s, means.clock, means.report, stop)
-    try:
-        found = ordering.retry(order.unit)
-    except (KafkaException, BufferError, UnitStopped) as error:
-        return Outcome(FAILED, f"{describe(error)}; the unit may be tried again all the same: look at it")
+    found = ordering.retry(order.unit)
     return Outcome(DONE if found.is_reached else INTERRUPTED if stop() else FAILED, found.text)
 
 
@@ -160,12 +157,13 @@ def _give(order: StandingOrder, means: Means) -> Outcome:
         if found.is_done:
             return Outcome(DONE, found.text)
         is_replaced = was_in_force and in_force is False
+        remains = "it is not in force any more" if in_force is False else "the order remains in force"
         if is_replaced or found.is_in_vain:
-            rest = "the order remains in force"
-            return Outcome(FAILED, "another order has replaced this one" if is_replaced else f"{found.text}; {rest}")
+            replaced = "the order is not in force any more: another one, or a restart of the instance, has replaced it"
+            return Outcome(FAILED, replaced if is_replaced else f"{found.text}; {remains}")
         was_in_force = was_in_force or in_force is True
         if clock.monotonic_s() - began_s > order.timeout_s:
-            return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; the order remains in force")
+            return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; {remains}")
         if found.text != text:
             text = found.text
             means.report(text)

@@ -103,7 +103,11 @@ class Tasks:
         elif now_s - asked_s > _LATE_S:
             obstacle = "the order was recorded too late"
         if obstacle:
-            task.end(Ended(action=name, state=WITHDRAWN, text=f"{obstacle}: nothing was done"))
+            task.end(
+                Ended(
+                    action=name, state=WITHDRAWN, text=f"{obstacle}: nothing was done; order it again if it is needed"
+                )
+            )
             return
         thread = threading.Thread(target=self._perform, args=(action, task), name=f"action {name}", daemon=True)
         try:

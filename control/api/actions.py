@@ -87,7 +87,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         responses={
             **answer("With dry_run: what the order would do now.", Plan),
             **answer(
-                "The order is being carried out, or was before.",
+                "The order was recorded, now or by an earlier request: the action says what becomes of it.",
                 Action,
                 HTTPStatus.ACCEPTED.value,
                 may_wait="The order cannot be recorded now, or may have been: the problem says what to do.",

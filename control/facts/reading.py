@@ -120,7 +120,7 @@ class Reading:
         now_s = self._clock.wall_s()
         now_ms = round(1000 * now_s)
         if self._consumer is None:
-            return Facts(read_ms=now_ms, trouble="", flow=self._flow.renewed())
+            return Facts(lag=0, read_ms=now_ms, trouble="", flow=self._flow.renewed())
         if not self._followed.is_live:
             if self._clock.monotonic_s() - self._read_s > 2 * _TIMEOUT_S:
                 places = ", ".join(f"{topic} [{one}]" for topic, one in sorted(self._unread))
@@ -287,8 +287,15 @@ class Reading:
         return f": {self._passing}" if self._passing else ""
 
     def _lags(self, ends: dict[_Place, int]) -> list[dict[str, int | None]]:
-        """Return how many records each unit has not consumed yet, by input topic; None if an end is not known."""
-        return [{} if one is None else _lags(one.checkpoint, ends) for one in self._followed.checkpoints]
+        """Return how many records each unit has not consumed yet, by input topic.
+
+        None if an end is not known, or if the last checkpoint cannot be read.
+        """
+        unknown: dict[str, int | None] = dict.fromkeys(self._settings.input_topics)
+        return [
+            unknown if unit in self._followed.unreadable else {} if one is None else _lags(one.checkpoint, ends)
+            for unit, one in enumerate(self._followed.checkpoints)
+        ]
 
 
 def _lags(checkpoint: Checkpoint, ends: dict[_Place, int]) -> dict[str, int | None]:

@@ -174,8 +174,9 @@ class _Move:
                 continue
             except UnitStopped as error:
                 # Such as a checkpoint of a later release. The target may report all the same.
-                waited_s = now_s - self._checked_since_s.setdefault(unit, now_s)
-                if waited_s > _RECLAIM_TIMEOUT_S and self._order.units[unit].step is Step.RELEASED:
+                if self._order.units[unit].step is not Step.RELEASED:
+                    continue
+                if now_s - self._checked_since_s.setdefault(unit, now_s) > _RECLAIM_TIMEOUT_S:
                     why = f"it is not known whether it runs at {self._order.to}: {error}"
                     self._order.finish(unit, Step.MOVED, why)
                     self._report_step(unit)

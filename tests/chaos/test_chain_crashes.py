@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import subprocess
 from contextlib import suppress
@@ -20,8 +19,7 @@ from tests.integration.joiner_application import seeded_entries
 
 _log = logging.getLogger(__name__)
 
-IS_FULL: Final = "LSB_CHAOS_FULL" in os.environ
-KILLS: Final = 5 if IS_FULL else 2
+KILLS: Final = 5
 PIECE: Final = 60
 """The number of records sent at a time."""
 PIECES_MAX: Final = 15
@@ -31,7 +29,7 @@ PIECE_S: Final = 0.3
 @pytest.mark.long
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", seeds()[: None if IS_FULL else 1])
+@pytest.mark.parametrize("seed", seeds())
 def test_every_row_at_the_end_of_a_chain_comes_out_once_whatever_dies(
     plain_kafka: str, tmp_path: Path, seed: int
 ) -> None:

@@ -166,7 +166,6 @@ def test_the_stage_without_its_extra_names_it_in_a_line(service: Environment) ->
     assert done.returncode == 2
 
 
-@pytest.mark.long
 def test_two_dataframes_are_joined_with_the_packages_of_the_extra(spark: Environment) -> None:
     done = spark.run("python", "-c", SPARK, **IN_PYTHON)
     assert "PAIRS [(10, 20), (30, 20)]" in done.stdout, done.stderr

@@ -122,7 +122,7 @@ class KeysRead(NamedTuple):
         if len(whole.keys) < whole.found:
             return None
         # Read alone, the unit has more time.
-        if any(one.trouble for one in self.units if one.unit == unit):
+        if len(self.units) > 1 and any((one.unit, one.trouble) == (unit, TOO_LATE) for one in self.units):
             return None
         part = thing.casefold()
         keys = [key for key in whole.keys if unit in {None, key.unit} and part in key.thing.casefold()]

@@ -11,10 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from confluent_kafka import KafkaException
+
 from broker.kafka.topics import topic_facts
 from joiner.runtime.control import Drain, Heartbeat, Logged, Pin, Retry, Standbys, StandingOrder
 from joiner.runtime.kafka.checkpoint_log import read_checkpoint
-from joiner.runtime.kafka.clients import make_admin
+from joiner.runtime.kafka.clients import describe, make_admin
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.membership.assign import next_assignment, wanted_standbys
@@ -34,6 +36,9 @@ _STEADY_S: Final = 3.0
 
 _REASON_S: Final = 5.0
 """How long to wait for the report that says why a unit has failed again."""
+
+
+_UNREAD: Final = "the order was given, but what has become of it cannot be read"
 
 
 class OrderRefused(Exception):
@@ -208,7 +213,13 @@ class Ordering:
             control.write(Retry(site=self.site, unit=unit))
             while True:
                 now_s = self.clock.monotonic_s()
-                records = read_records(self.settings, self.clock, SINCE_S + now_s - began_s)
+                try:
+                    records = read_records(self.settings, self.clock, SINCE_S + now_s - began_s)
+                except KafkaException as error:
+                    if self._is_over(now_s - began_s):
+                        return Outcome(is_reached=False, text=f"{_UNREAD}: {describe(error)}")
+                    self.clock.sleep(_LOOK_S)
+                    continue
                 found = Attempt.of(records, self.site, unit, last)
                 if found.server != served[0]:
                     served = found.server, now_s
@@ -286,7 +297,13 @@ class Ordering:
         with closing(ControlLog(self.settings)) as control:
             control.write(order)
             while True:
-                state = self._state()
+                try:
+                    state = self._state()
+                except KafkaException as error:
+                    if self._is_over(self.clock.monotonic_s() - began_s):
+                        return Outcome(is_reached=False, text=f"{_UNREAD}: {describe(error)}")
+                    self.clock.sleep(_LOOK_S)
+                    continue
                 is_known = state.orders.last_about(order) > before
                 if is_known and not state.orders.are_as(order):
                     return Outcome(is_reached=False, text="another order has replaced this one")

@@ -40,7 +40,7 @@ def test_of_two_contradicting_orders_that_are_accepted_at_once_the_first_in_the_
     second = ended(desks[-1], others=desks)
     assert (second.state, second.text) == (
         "withdrawn",
-        "another action on the same target was ordered just before: nothing was done",
+        "another action on the same target was ordered just before: nothing was done; order it again if it is needed",
     )
     assert (ended(desks[0], 0, desks).state, office.performed) == ("done", [orders[0]])
 
@@ -51,7 +51,7 @@ def test_what_is_accepted_at_once_is_no_more_than_may_run(office: Office) -> Non
         desk._record(ReleaseSilent(time=number), f"k{number}", "otto")  # noqa: SLF001 - as above
     office.let_end.set()
     desk.turn()
-    assert ended(desk).text == f"{RUNNING_MAX} other actions were ordered just before: nothing was done"
+    assert ended(desk).text.startswith(f"{RUNNING_MAX} other actions were ordered just before: nothing was done")
     wait_until(lambda: len(office.performed) == RUNNING_MAX, "the others are carried out")
 
 

@@ -7,14 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from control.actions import perform as perform_module
-from control.actions.orders import Drain, Order, Pin, Retry, Scale, Standbys
+from control.actions.orders import Drain, Order, Pin, Scale, Standbys
 from control.actions.perform import Means, Outcome, perform
 from control.facts.reading import Facts
-from joiner.runtime.membership.ordering import Ordering
-from joiner.runtime.model import UnitStopped
 from tests.manual_clock import ManualClock
 from tests.unit.control.audited import facts_of, settings_of
 
@@ -56,10 +53,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-BUSY = {"owners": ["one", "two"]}
-"""Not yet what any of the orders wants."""
-
-
 @pytest.mark.parametrize(
     ("order", "given"),
     [
@@ -73,24 +66,17 @@ def test_an_order_that_another_one_replaces_does_not_remain_in_force(
     written: list[Any], order: Order, given: Facts
 ) -> None:
     before = facts_of()
-    assert outcome(order, before, given, given, before) == Outcome("failed", "another order has replaced this one")
+    assert outcome(order, before, given, given, before) == Outcome(
+        "failed", "the order is not in force any more: another one, or a restart of the instance, has replaced it"
+    )
     assert len(written) == 1
     # What is not known for a while has not been replaced.
     unknown = Facts()
     waited = outcome(order, before, given, unknown, given)
     assert (waited.state, waited.text.endswith("; the order remains in force")) == ("failed", True), waited
-
-
-@pytest.mark.parametrize("error", [KafkaException(KafkaError(KafkaError._TIMED_OUT)), UnitStopped("a later release")])  # noqa: SLF001 - its only name
-def test_an_error_while_a_retry_is_waited_for_says_that_it_may_happen(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(_self: Ordering, _unit: int) -> None:
-        raise error
-
-    monkeypatch.setattr(Ordering, "retry", fail)
-    state, text = outcome(Retry(site="process", unit=0, epochs={}), facts_of())
-    assert (state, text.endswith("; the unit may be tried again all the same: look at it")) == ("failed", True)
+    # Replaced before it was seen.
+    never = outcome(order, before)
+    assert (never.state, never.text.endswith("; it is not in force any more")) == ("failed", True), never
 
 
 def test_a_service_that_is_stopped_writes_nothing(written: list[Any]) -> None:

@@ -158,7 +158,7 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
 def test_an_application_that_has_never_run_has_no_status_until_it_runs(case: Case) -> None:
     case.reading.read_until(case.clock.now_s, threading.Event())
     facts = case.reading.facts()
-    assert facts == Facts(read_ms=1_000_000, trouble="")
+    assert facts == Facts(lag=0, read_ms=1_000_000, trouble="")
     # What is appended to the topics is known all the same.
     case.kafka.logs[DATA, 1] = [MARKER] * 7
     assert case.shown(after_s=3.0).flow.topics[DATA].end == 0

@@ -139,9 +139,10 @@ def test_questions_are_answered_from_what_is_known_and_only_if_it_is_complete() 
     assert elsewhere is not None
     assert (elsewhere.keys, elsewhere.found, elsewhere.units) == ([], 0, [])
     # A unit that took too long among others has more time alone.
-    slow = whole._replace(units=[UnitRead(3, None, "takes too long")])
+    slow = whole._replace(units=[UnitRead(3, None, keys.TOO_LATE), UnitRead(4, None, "damaged")])
     assert slow.select(Selection(unit=3), 9) is None
     assert slow.select(Selection(unit=4), 9) is not None
+    assert slow._replace(units=slow.units[:1]).select(Selection(unit=3), 9) is not None
     part = whole._replace(found={"power": 9, "gap": 3})
     first = part.select(Selection(), 1)
     assert first is not None

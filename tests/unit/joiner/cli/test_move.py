@@ -17,27 +17,28 @@ from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
 class Target:
-    """The control log, with a source that releases all units and a target that reports only unit 1."""
+    """The control log, with a source that releases all units after 30 s and a target that reports only unit 1."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self._answers: list[Record] = []
+        self._due: list[tuple[float, Record]] = []
 
     def begin_now(self, _clock: Any) -> None: ...
 
     def close(self) -> None: ...
 
     def write(self, record: Record) -> None:
-        if isinstance(record, Request):
+        if isinstance(record, Request) and not self._due:
+            now_s = self._clock.now_s
             for unit in record.units:
                 of_unit: dict[str, Any] = {"move": record.move, "unit": unit, "to": "green", "instance": "one"}
-                self._answers += [Ready(**of_unit), Released(**of_unit)]
-            self._answers.append(Resumed(move=record.move, unit=1, to="green", instance="two"))
+                self._due += [(now_s, Ready(**of_unit)), (now_s + 30, Released(**of_unit))]
+            self._due.append((now_s + 32, Resumed(move=record.move, unit=1, to="green", instance="two")))
 
     def read(self, _wait_s: float) -> list[tuple[Record, int]]:
+        before_s = self._clock.now_s
         self._clock.now_s += 1.0
-        answers, self._answers = self._answers, []
-        return [(record, 1_000) for record in answers]
+        return [(record, 1_000) for due_s, record in self._due if before_s <= due_s < self._clock.now_s]
 
 
 def test_a_checkpoint_of_a_later_release_hides_no_other_unit_and_ends_as_not_known(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from joiner.runtime.control import (
     NotServed,
@@ -174,3 +175,31 @@ def test_a_unit_that_is_served_for_a_moment_only_is_not_said_to_be_served(make_c
     kafka.change("a", serves=[0, 1, 3], failed=[2])
     short = replace(case.ordering, timeout_s=1.0)
     assert short.retry(2) == Outcome(is_reached=False, text="unit 2 is served by a, but not yet for 3 s")
+
+
+@pytest.mark.parametrize("kind", ["retry", "standbys"])
+def test_an_error_of_kafka_after_the_order_is_waited_out_or_told(make_case: Callable[..., Case], kind: str) -> None:
+    case = make_case("a", "b")
+    kafka, unit = case.kafka, case.unit_of("a")
+    kafka.broken.add(("a", unit))
+    kafka.follow()
+    kafka.broken.clear()
+    errors = 3
+
+    def fail() -> None:
+        nonlocal errors
+        if kafka.orders and errors:
+            errors -= 1
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))  # noqa: SLF001 - its only name
+
+    def give() -> Outcome:
+        return case.ordering.retry(unit) if kind == "retry" else case.ordering.standbys(1)
+
+    kafka.then = fail
+    assert (give().is_reached, errors) == (True, 0)
+    kafka.change("a", failed=[unit])
+    kafka.broken.add(("a", unit))
+    kafka.orders.clear()
+    errors = 10_000
+    outcome = case.ordering.retry(unit) if kind == "retry" else case.ordering.standbys(2)
+    assert (outcome.is_reached, outcome.text.startswith("the order was given, but")) == (False, True)
