@@ -49,7 +49,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "1 to 600 s, 60 by default",
                 "the last 100 records of a thing",
             ),
-            *("every three seconds while it is visible", "acknowledged for 30 s", "the last 5 to 10 seconds"),
+            *("every three seconds while it is visible", "acknowledged for 30 s", "about the last 5 seconds"),
             *("more than 200,000 messages follow it", "more than 256 MB", "the last 20,000 offsets, or 8 MB"),
             *("it may take 20 s", "kept for 3 s; if the reading took long, for four times as long as that, up to 30 s"),
         ),
