@@ -105,6 +105,10 @@ class _Head(msgspec.Struct):
     format: int = 1
 
 
+_heads: Final = msgspec.json.Decoder(_Head)
+_notes: Final = msgspec.json.Decoder(PutBack)
+
+
 class LaterFormat(Exception):
     """A record was written by a later release."""
 
@@ -117,7 +121,7 @@ def encode(record: Record | PutBack) -> bytes:
 def decode(value: bytes | None) -> Record | None:
     """Decode a record about actions. Return None for all others, for newer formats, and for anything unreadable."""
     try:
-        if msgspec.json.decode(value or b"", type=_Head).format > FORMAT_VERSION:
+        if _heads.decode(value or b"").format > FORMAT_VERSION:
             return None
         return _decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -130,12 +134,12 @@ def decode_put_back(value: bytes | None) -> PutBack | None:
     Raises `LaterFormat`, because what such a note says must not be overlooked.
     """
     try:
-        head = msgspec.json.decode(value or b"", type=_Head)
+        head = _heads.decode(value or b"")
         if head.kind != PutBack.__struct_config__.tag:
             return None
         if head.format > FORMAT_VERSION:
             raise LaterFormat(f"a record {head.kind!r} of format {head.format} comes from a later release: upgrade")
-        return msgspec.json.decode(value or b"", type=PutBack)
+        return _notes.decode(value or b"")
     except (ValueError, RecursionError):
         return None
 

@@ -129,12 +129,13 @@ StandingOrder = Drain | Scale | Pin | Standbys
 """An order that remains in force, whether or not somebody waits for it."""
 
 _decoder: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)
+_fields: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def decode_order(body: bytes) -> Order:
     """Decode an order. Raises msgspec.DecodeError or UnicodeDecodeError if it is invalid or has unknown fields."""
     order = _decoder.decode(body)
     # Records of the audit topic may have fields of a later release; a request may not, because they would be ignored.
-    if unknown := msgspec.json.decode(body, type=dict[str, Any]).keys() - {*order.__struct_fields__, "kind"}:
+    if unknown := _fields.decode(body).keys() - {*order.__struct_fields__, "kind"}:
         raise msgspec.ValidationError(f"unknown field {', '.join(map(repr, sorted(unknown)))}")
     return order

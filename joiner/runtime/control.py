@@ -263,13 +263,15 @@ class Logged(NamedTuple):
 
 _Decoded = TypeVar("_Decoded")
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Record)
-_member_decoder = msgspec.json.Decoder(MemberRecord)
-
 
 class _Format(msgspec.Struct):
     format: int = 1
+
+
+_encoder = msgspec.json.Encoder()
+_format = msgspec.json.Decoder(_Format)
+_decoder = msgspec.json.Decoder(Record)
+_member_decoder = msgspec.json.Decoder(MemberRecord)
 
 
 def encode(record: msgspec.Struct) -> bytes:
@@ -289,7 +291,7 @@ def decode_member(value: bytes | None) -> MemberRecord | None:
 
 def _decode(value: bytes | None, decoder: msgspec.json.Decoder[_Decoded]) -> _Decoded | None:
     try:
-        if msgspec.json.decode(value or b"", type=_Format).format > FORMAT_VERSION:
+        if _format.decode(value or b"").format > FORMAT_VERSION:
             return None
         return decoder.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -14,14 +14,14 @@ from tests.chaos.pipeline import ChaosStack, chaos_stack
 from tests.chaos.report import versions_of, write_report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers() -> Iterator[ChaosStack]:
     """Kafka, an MQTT broker and InfluxDB, all running, with wires to them."""
     with chaos_stack() as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def plain_kafka() -> Iterator[str]:
     """The address of a Kafka broker without wires, for tests that run only joiners."""
     with ephemeral_stack(say=print) as stack:
@@ -29,7 +29,7 @@ def plain_kafka() -> Iterator[str]:
         yield stack.kafka.address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chaos_report(servers: ChaosStack) -> Iterator[list[dict[str, Any]]]:
     """A list to which each run appends its row. At the end it is written to LSB_CHAOS_REPORT, as JSON and Markdown."""
     rows: list[dict[str, Any]] = []

@@ -222,7 +222,7 @@ def is_same_time(found: bytes, given: int | str | msgspec.Raw) -> bool:
 
 def _exact(raw: bytes) -> str | Decimal | None:
     if raw.startswith(b'"'):
-        return msgspec.json.decode(raw, type=str)
+        return str(msgspec.json.decode(raw))
     try:
         return Decimal(raw.decode())
     except ArithmeticError:

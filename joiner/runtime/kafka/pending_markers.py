@@ -34,6 +34,9 @@ class _Named(msgspec.Struct):
     thing: str = ""
 
 
+_named = msgspec.json.Decoder(_Named)
+
+
 def identity_of(value: bytes | None) -> str:
     """Return a string that identifies a record in a result topic, even if several applications write to the topic.
 
@@ -45,7 +48,7 @@ def identity_of(value: bytes | None) -> str:
     if holds_results(value):
         return next(iter(identities_in(value, 1)), "")
     try:
-        named = msgspec.json.decode(value or b"", type=_Named)
+        named = _named.decode(value or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     if not named.id and named.mark:

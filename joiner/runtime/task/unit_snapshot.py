@@ -69,6 +69,13 @@ class _Version(msgspec.Struct):
     version: int
 
 
+# msgspec examines a type when it is first used. If two threads do so at the same time, the process may crash. So every
+# type that is decoded is examined at import.
+_version = msgspec.msgpack.Decoder(_Version)
+_snapshot = msgspec.msgpack.Decoder(UnitSnapshot)
+_times = msgspec.json.Decoder(list[msgspec.Raw])
+
+
 def encode(saved: UnitSnapshot) -> bytes:
     """Return the bytes of a snapshot, with its version."""
     saved.version = VERSION if saved.aligns else _WITHOUT_ALIGNS
@@ -77,14 +84,14 @@ def encode(saved: UnitSnapshot) -> bytes:
 
 def decode(data: bytes) -> UnitSnapshot:
     """Decode a whole snapshot. Raises `SnapshotError`, msgspec.DecodeError or UnicodeDecodeError if that fails."""
-    version = msgspec.msgpack.decode(data, type=_Version).version
+    version = _version.decode(data).version
     if version > VERSION:
         message = f"format {version}, this one reads up to {VERSION}"
         raise NewerSnapshotError(message)
     if version < _OLDEST:
         message = f"it has format {version}, but this release reads only formats {_OLDEST} to {VERSION}"
         raise SnapshotError(message)
-    return msgspec.msgpack.decode(data, type=UnitSnapshot)
+    return _snapshot.decode(data)
 
 
 def save_rows(rows: Rows, time_unit: str) -> SavedRows:
@@ -117,7 +124,7 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
     _, columns = snapshot.unpack(saved.columns)
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     if saved.times:
-        times = StringColumn.of([bytes(one) for one in msgspec.json.decode(saved.times, type=list[msgspec.Raw])])
+        times = StringColumn.of([bytes(one) for one in _times.decode(saved.times)])
     else:
         times = decimals(ts_ns // UNIT_NS[time_unit])
     try:

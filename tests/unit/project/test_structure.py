@@ -198,3 +198,29 @@ def test_circles_are_found() -> None:
     assert circles(arrows) == [["b", "c", "b"]]
     assert circles({**arrows, "c": frozenset()}) == []
     assert depth_of({**arrows, "c": frozenset()}) == 4
+
+
+EXAMINED: Final = {
+    "control/page/forms.py": "converts to the types of orders, for which `control.actions.orders` makes a decoder",
+}
+
+
+def test_types_are_examined_at_import_and_not_by_several_threads_at_once() -> None:
+    """The library msgspec examines a type at its first use, and two threads that do so at the same time may crash the process."""
+    found = []
+    for package in OURS:
+        for path in (ROOT / package).rglob("*.py"):
+            tree = parse(path)
+            inner = {id(call) for function in ast.walk(tree) if _is_function(function) for call in ast.walk(function)}
+            for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+                name = ast.unparse(call.func)
+                has_type = any(keyword.arg == "type" for keyword in call.keywords) or len(call.args) > 1
+                is_late = name.endswith("Decoder") and name.startswith("msgspec.") and id(call) in inner
+                decodes = name.startswith("msgspec.") and name.endswith((".decode", ".convert")) and has_type
+                if (decodes or is_late) and shown(path) not in EXAMINED:
+                    found.append(f"{shown(path)}:{call.lineno}: make a decoder at module level instead of {name}")
+    assert not found
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
