@@ -183,7 +183,7 @@ class Ordering:
             # A unit at another site, or that was never claimed, has no state here.
             served = {unit for unit in range(units) if state.server(unit) is not None}
             wanted = wanted_standbys(state, state.live)
-            of_units = [(unit, name) for unit in served for name in self._standbys_of(state, unit, wanted)]
+            of_units = [(unit, name) for unit in served for name in _standbys_of(state, unit, wanted)]
             warm = sum(name in state.live and unit in state.live[name].warm for unit, name in of_units)
             text = f"{warm} of {wanted * len(served)} standbys are warm"
             if warm < len(of_units) or next_assignment(state, units, "") is not None:
@@ -234,13 +234,6 @@ class Ordering:
     @property
     def _units(self) -> int:
         return self.settings.topics.partitions
-
-    @staticmethod
-    def _standbys_of(state: SiteState, unit: int, wanted: int) -> list[str]:
-        """Return the standbys of a unit, without an instance that only prepares for it because it is pinned there."""
-        names = state.units[unit].standbys if unit < len(state.units) else []
-        prepares = state.orders.pinned.get(unit) if len(names) > wanted else None
-        return [name for name in names if name != prepares]
 
     def _is_over(self, waited_s: float) -> bool:
         return waited_s >= self.timeout_s or self.is_stopped()
@@ -388,3 +381,10 @@ def _why_not_pinned(state: SiteState, unit: int, instance: str) -> str:
 
 def _listed(units: list[int]) -> str:
     return "no unit" if not units else f"unit{'s' if len(units) > 1 else ''} {', '.join(map(str, units))}"
+
+
+def _standbys_of(state: SiteState, unit: int, wanted: int) -> list[str]:
+    """Return the standbys of a unit, without an instance that only prepares for it because it is pinned there."""
+    names = state.units[unit].standbys if unit < len(state.units) else []
+    prepares = state.orders.pinned.get(unit) if len(names) > wanted else None
+    return [name for name in names if name != prepares]

@@ -206,7 +206,7 @@ EXAMINED: Final = {
 
 
 def test_types_are_examined_at_import_and_not_by_several_threads_at_once() -> None:
-    """The library msgspec examines a type at its first use, and two threads that do so at the same time may crash the process."""
+    """The library msgspec examines a type at its first use. Two threads that do so at once may crash the process."""
     found = []
     for package in OURS:
         for path in (ROOT / package).rglob("*.py"):
