@@ -212,6 +212,7 @@ def test_units_that_a_frozen_target_does_not_claim_are_reclaimed_and_it_does_no_
     app.verify()
 
 
+@pytest.mark.long
 def test_units_that_a_frozen_source_has_released_are_claimed_and_it_does_no_harm_when_resumed(app: Application) -> None:
     with flowing(app, 9):
         blue = begin(app, LSB_CHAOS_DIE="after-release-commit:1", LSB_CHAOS_SIGNAL="STOP")

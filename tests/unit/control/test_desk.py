@@ -130,7 +130,10 @@ def test_an_order_that_is_read_back_much_later_is_not_carried_out(office: Office
         unread(desk, office)
     office.clock.now_s += 60
     action = ended(desk)
-    assert (action.state, action.text) == ("withdrawn", "the order was recorded too late: nothing was done")
+    assert (action.state, action.text) == (
+        "withdrawn",
+        "the order was recorded too late: nothing was done; order it again if it is needed",
+    )
     assert office.performed == []
 
 
