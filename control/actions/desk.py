@@ -262,8 +262,7 @@ class Desk:
                     self._generation = generation
                     self._history.begin_anew()
                 if self._history.apply(record, offset, at_ms) and isinstance(record, Asked):
-                    action = self._history.get(record.action)
-                    self._tasks.begin(record.action, action, "" if action is None else self._obstacle(action))
+                    self._tasks.begin(record.action, self._history.get(record.action), self._obstacle)
             if found:
                 self._changed.notify_all()
             posts = self._tasks.posts(self._history)

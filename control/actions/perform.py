@@ -156,14 +156,15 @@ def _give(order: StandingOrder, means: Means) -> Outcome:
         found, in_force = progress(order, facts), is_in_force(order, facts)
         if found.is_done:
             return Outcome(DONE, found.text)
-        is_replaced = was_in_force and in_force is False
-        remains = "it is not in force any more" if in_force is False else "the order remains in force"
-        if is_replaced or found.is_in_vain:
-            replaced = "the order is not in force any more: another one, or a restart of the instance, has replaced it"
-            return Outcome(FAILED, replaced if is_replaced else f"{found.text}; {remains}")
+        is_late = clock.monotonic_s() - began_s > order.timeout_s
+        if was_in_force and in_force is False:
+            why = "the order is not in force any more: another one, or a restart of the instance, has replaced it"
+            return Outcome(FAILED, why)
+        if found.is_in_vain or is_late:
+            late = "" if found.is_in_vain else f"not done within {order.timeout_s:g} s: "
+            remains = "it is not in force any more" if in_force is False else "the order remains in force"
+            return Outcome(FAILED, f"{late}{found.text}; {remains}")
         was_in_force = was_in_force or in_force is True
-        if clock.monotonic_s() - began_s > order.timeout_s:
-            return Outcome(FAILED, f"not done within {order.timeout_s:g} s: {found.text}; {remains}")
         if found.text != text:
             text = found.text
             means.report(text)

@@ -16,7 +16,7 @@ from control.actions.perform import Means, perform
 from control.actions.plan import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from control.actions.audit_log import AuditLog
     from control.actions.history import Action, History, Known
@@ -87,10 +87,10 @@ class Tasks:
         with self._lock:
             return sum(asked_s > since_s for asked_s in self._asked_s.values())
 
-    def begin(self, name: str, action: Action | None, obstacle: str) -> None:
+    def begin(self, name: str, action: Action | None, obstacle: Callable[[Action], str]) -> None:
         """Begin an action whose order was read back, if this service has accepted it. None: another action counts.
 
-        ``obstacle``: why it must not begin; it is withdrawn then.
+        ``obstacle``: returns why it must not begin, or an empty string; it is withdrawn then.
         """
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -99,15 +99,14 @@ class Tasks:
                 return
             task = self._tasks[name] = _Task(now_s)
         if self._stop.is_set():
-            obstacle = "the service was stopped"
+            why = "the service was stopped"
         elif now_s - asked_s > _LATE_S:
-            obstacle = "the order was recorded too late"
-        if obstacle:
-            task.end(
-                Ended(
-                    action=name, state=WITHDRAWN, text=f"{obstacle}: nothing was done; order it again if it is needed"
-                )
-            )
+            why = "the order was recorded too late"
+        else:
+            why = obstacle(action)
+        if why:
+            text = f"{why}: nothing was done; order it again if it is needed"
+            task.end(Ended(action=name, state=WITHDRAWN, text=text))
             return
         thread = threading.Thread(target=self._perform, args=(action, task), name=f"action {name}", daemon=True)
         try:

@@ -79,9 +79,7 @@ class LetterSection:
         self._build_dialog()
 
     def refresh(self) -> None:
-        """See `Section`. Filters and buttons call this too, so it asks once more whether the user is logged in."""
-        if self._visit.user() is None:
-            return
+        """See `Section`."""
         self._follow_action()
         page = self._letters.page(self._before, _PAGE, str(self._source.value or ""), str(self._reason.value or ""))
         if page == self._page:
@@ -129,12 +127,16 @@ class LetterSection:
             self._choose(one.source, one.kind)
 
     def _show_newest(self) -> None:
-        self._before = None
-        self.refresh()
+        self._show(None)
 
     def _show_older(self) -> None:
         if self._page is not None and self._page.next is not None:
-            self._before = self._page.next
+            self._show(self._page.next)
+
+    def _show(self, before: int | None) -> None:
+        """Show the letters below a number at once, which the frame does only while the user is logged in."""
+        self._before = before
+        if self._visit.user() is not None:
             self.refresh()
 
     async def _open(self, event: GenericEventArguments) -> None:

@@ -38,9 +38,6 @@ _REASON_S: Final = 5.0
 """How long to wait for the report that says why a unit has failed again."""
 
 
-_UNREAD: Final = "the order was given, but what has become of it cannot be read"
-
-
 class OrderRefused(Exception):
     """An order that cannot be carried out at present. Nothing was written. The message says why, and what to do."""
 
@@ -216,9 +213,8 @@ class Ordering:
                 try:
                     records = read_records(self.settings, self.clock, SINCE_S + now_s - began_s)
                 except KafkaException as error:
-                    if self._is_over(now_s - began_s):
-                        return Outcome(is_reached=False, text=f"{_UNREAD}: {describe(error)}")
-                    self.clock.sleep(_LOOK_S)
+                    if (unread := self._unread(error, began_s)) is not None:
+                        return unread
                     continue
                 found = Attempt.of(records, self.site, unit, last)
                 if found.server != served[0]:
@@ -237,6 +233,14 @@ class Ordering:
 
     def _is_over(self, waited_s: float) -> bool:
         return waited_s >= self.timeout_s or self.is_stopped()
+
+    def _unread(self, error: KafkaException, began_s: float) -> Outcome | None:
+        """Return the outcome of an order whose effects cannot be read, or wait and return None if there is time."""
+        if self._is_over(self.clock.monotonic_s() - began_s):
+            text = f"the order was given, but what has become of it cannot be read: {describe(error)}"
+            return Outcome(is_reached=False, text=text)
+        self.clock.sleep(_LOOK_S)
+        return None
 
     def _judge(self, unit: int, found: Attempt, waited_s: float, served_s: float) -> tuple[str, Outcome | None]:
         """Return what has become of a unit in words, and the outcome if there is one.
@@ -293,9 +297,8 @@ class Ordering:
                 try:
                     state = self._state()
                 except KafkaException as error:
-                    if self._is_over(self.clock.monotonic_s() - began_s):
-                        return Outcome(is_reached=False, text=f"{_UNREAD}: {describe(error)}")
-                    self.clock.sleep(_LOOK_S)
+                    if (unread := self._unread(error, began_s)) is not None:
+                        return unread
                     continue
                 is_known = state.orders.last_about(order) > before
                 if is_known and not state.orders.are_as(order):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,13 +14,6 @@ from control.actions.tasks import ANSWER_S, SILENT_S
 from joiner.runtime.membership.ordering import OrderRefused
 from tests.integration.services import wait_until
 from tests.unit.control.audited import MOVE, Office, accept, desk_with, ended, facts_of, together
-
-
-@pytest.fixture
-def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
-    made = Office(monkeypatch)
-    yield made
-    made.let_end.set()
 
 
 def test_an_order_is_recorded_carried_out_and_its_outcome_is_recorded(office: Office) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from control.actions.orders import Drain, PutRecordsBack, ReleaseSilent
 from joiner.runtime.membership.ordering import OrderRefused
 from tests.integration.services import wait_until
 from tests.unit.control.audited import Office, accept, ended
-
-
-@pytest.fixture
-def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
-    made = Office(monkeypatch)
-    yield made
-    made.let_end.set()
 
 
 @pytest.mark.parametrize("services", [1, 2])
