@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _BATCH_RECORDS: Final = 20_000
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.01
 """The longest time that one call to `consume` blocks. Each partition costs this much once, at its end."""
 
 _REQUEST_TIMEOUT_S: Final = 20.0
@@ -56,6 +56,8 @@ class KafkaEvidence:
         self._stall_s = stall_s
         self._checkpoints: dict[int, Checkpoint | None] = {}
         self._ends: dict[tuple[str, int], int] = {}
+        self._known: set[str] = set()
+        """The topics whose metadata the consumer has."""
         try:
             self._make_clients()
         except KafkaException as error:
@@ -217,6 +219,7 @@ class KafkaEvidence:
     def _read(self, topic: str, partition: int, start: int, stop: int) -> Iterator[Message]:
         if start >= stop:
             return
+        self._learn(topic)
         self._consumer.assign([TopicPartition(topic, partition, start)])
         position, deadline = start, time.monotonic() + self._stall_s
         while position < stop:
@@ -237,6 +240,17 @@ class KafkaEvidence:
                 deadline = now + self._stall_s
             elif now > deadline:
                 raise EvidenceError(self._stalled(topic, partition, position, stop))
+
+    def _learn(self, topic: str) -> None:
+        """Request the metadata of a topic. The consumer itself looks for those of an assigned topic once a second."""
+        if topic in self._known:
+            return
+        try:
+            self._consumer.list_topics(topic, _REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            message = f"the metadata of {topic} cannot be read: {error.args[0].str()}"
+            raise EvidenceError(message) from error
+        self._known.add(topic)
 
     def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
         return (
