@@ -6,6 +6,7 @@ message, because it can also run from a zip that contains only ``joiner``, witho
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +63,12 @@ def imports_of(command: str, extra: str = "service") -> Iterator[None]:
     """Exit with a helpful message if an import within this context fails because a package of the extra is missing.
 
     The message is one line, and the exit status is 2. ``--version`` still works. Other errors propagate.
+
+    The garbage collector ignores what exists at the end of this context, because it lives as long as the process. This
+    saves a third of the time that a short command takes.
     """
+    is_collecting = gc.isenabled()
+    gc.disable()
     try:
         yield
     except ModuleNotFoundError as error:
@@ -74,3 +80,7 @@ def imports_of(command: str, extra: str = "service") -> Iterator[None]:
             sys.exit(0)
         print(f"{command}: {describe_missing(package, extra)}", file=sys.stderr)
         sys.exit(_WRONG_USAGE)
+    finally:
+        gc.freeze()
+        if is_collecting:
+            gc.enable()
