@@ -35,7 +35,7 @@ from tests.integration.joiner_application import (
     seeded_entries,
     things_over_all_units,
 )
-from tests.integration.services import read_topic
+from tests.integration.services import read_topic, wait_until
 from tests.integration.test_batches import in_batches
 
 ALL: Final = 1_000
@@ -228,8 +228,7 @@ def test_the_records_and_pairs_of_a_thing_are_those_in_the_topics(
     app.verify()
     thing, limit = things_over_all_units(7)[0], 40
     with control_service(app.config, tmp_path) as control:
-        control.get(f"applications/{app.name}/keys")
-        shown = control.get(f"applications/{app.name}/joins/gap/records?thing={thing}&limit={limit}")
+        shown = records_with_frontiers(control, app.name, "gap", thing, limit)
     assert (shown["join"], shown["thing"], shown["unit"]) == ("gap", thing, app.unit_of(thing))
     assert shown["as_of"]["offsets"] == app.checkpoints()[shown["unit"]].offsets
     expected = records_of(entries, thing)
@@ -250,6 +249,19 @@ def test_the_records_and_pairs_of_a_thing_are_those_in_the_topics(
     for pair in both:
         assert pair["result"] == pytest.approx(values["left"][pair["left"]] - values["right"][pair["right"]])
     assert shown["frontiers"]["left_ns"] is not None
+
+
+def records_with_frontiers(control: ControlService, app: str, join: str, thing: str, limit: int) -> dict[str, Any]:
+    """Return the records of a thing together with its frontiers, known for seconds after a look at the keys."""
+    shown: dict[str, Any] = {}
+
+    def are_known() -> bool:
+        control.get(f"applications/{app}/keys")
+        shown.update(control.get(f"applications/{app}/joins/{join}/records?thing={thing}&limit={limit}"))
+        return shown["frontiers"] is not None
+
+    wait_until(are_known, f"the frontiers of {thing} are known")
+    return shown
 
 
 def records_of(entries: Sequence[Entry], thing: str) -> dict[str, list[tuple[int, float]]]:

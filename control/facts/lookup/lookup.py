@@ -42,11 +42,13 @@ class Lookup:
         Raises `Unavailable` if they cannot be read now.
         """
         subject = Subject(self._settings, join, thing)
+        # The keys may no longer be kept once the records have been read.
+        frontiers = self._frontiers(subject)
         found = await self._readings.result(
             ("records", join.name, thing, limit),
             lambda deadline: read_records(subject, self._clock, limit, deadline),
         )
-        return msgspec.structs.replace(found, frontiers=self._frontiers(subject))
+        return msgspec.structs.replace(found, frontiers=self._frontiers(subject) or frontiers)
 
     def stop(self) -> None:
         """Let the reading in progress end soon."""

@@ -31,6 +31,9 @@ class Kafka:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.is_complete = True
+        self.clock = ManualClock()
+        self.takes_s = 0.0
+        """How long it takes to read records."""
 
     def read_keys(self, _settings: Any, _clock: Any, units: Iterable[int], thing: str, _deadline: Any) -> KeysRead:
         self.asked.append((*units, thing))
@@ -41,6 +44,7 @@ class Kafka:
 
     def read_records(self, subject: Subject, _clock: Any, limit: int, _deadline: Any) -> ThingRecords:
         self.asked.append((subject.join.name, subject.thing, limit))
+        self.clock.sleep(self.takes_s)
         nothing = Searched(0, 0, is_cut=False)
         left, right = (StreamRecords(subject.name(side), DATA, [], nothing) for side in ("left", "right"))
         return ThingRecords(subject.join.name, subject.thing, 0, AS_OF, left, right, [], nothing)
@@ -56,7 +60,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
 @pytest.fixture
 def asking(kafka: Kafka) -> Iterator[Lookup]:
-    made = Lookup(SETTINGS, ManualClock())
+    made = Lookup(SETTINGS, kafka.clock)
     yield made
     made.stop()
 
@@ -94,3 +98,15 @@ def test_records_have_the_frontiers_of_the_keys_if_these_were_read_lately(asking
     assert asyncio.run(asking.records(power, name, 5)).frontiers == Frontiers(70, None, AS_OF)
     assert asyncio.run(asking.records(gap, name, 5)).frontiers is None
     assert kafka.asked == [("power", name, 5), ("gap", name, 5)], "the records were read once"
+
+
+def test_keys_that_are_forgotten_while_the_records_are_read_still_give_the_frontiers(
+    asking: Lookup, kafka: Kafka
+) -> None:
+    power, _ = SETTINGS.join
+    name = next(name for name in map(str, range(99)) if Subject(SETTINGS, power, name).unit == 0)
+    known = KeysRead([key(0, name, 3)], {"power": 1, "gap": 0}, [UnitRead(0, AS_OF)])
+    asking._readings.submit(("keys", None, ""), lambda _deadline: known).result(30)  # noqa: SLF001 - what was read
+    kafka.takes_s = 19.0
+    assert asyncio.run(asking.records(power, name, 5)).frontiers == Frontiers(70, None, AS_OF)
+    assert asyncio.run(asking.records(power, name, 6)).frontiers is None
