@@ -8,6 +8,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from broker.stack.servers import Kafka
+
 # Services that the tests start log to files, where plain text is easier to read and search than JSON.
 os.environ.setdefault("LSB_LOG", "text")
 
@@ -15,6 +17,9 @@ os.environ.setdefault("LSB_LOG", "text")
 # would inherit that. Then Ctrl-C could not be tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# For servers that run for minutes, the second compiler costs half of their CPU time and gains nothing.
+Kafka.java_options = (*Kafka.java_options, "-XX:TieredStopAtLevel=1")
 
 # There is no deadline per example, because any example can be slow on a busy machine.
 settings.register_profile("local", deadline=None, print_blob=True)

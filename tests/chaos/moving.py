@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tests.chaos.dying import SOURCE_POINTS, TARGET_POINTS
-from tests.integration.joiner_application import PARTITIONS, SPARK_STARTS_S, Application, Joiner, flowing
+from tests.integration.joiner_application import PARTITIONS, SPARK_STARTS_S, Application, flowing
+from tests.integration.joiner_process import Joiner
 from tests.integration.services import DEADLINE_S, wait_until
 
 _UP: Final = "waiting until it is moved here|: claimed"

@@ -18,11 +18,11 @@ from tests.integration.joiner_application import (
     ALIGNS,
     SPARK_STARTS_S,
     Application,
-    Joiner,
     application,
     found_of,
     seeded_entries,
 )
+from tests.integration.joiner_process import Joiner
 from tests.integration.services import wait_until
 
 _log = logging.getLogger(__name__)

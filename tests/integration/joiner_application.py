@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -33,20 +32,10 @@ from joiner.runtime.kafka.checkpoint_log import read_checkpoint
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.settings import JoinerSettings
-from tests.integration.services import (
-    DEADLINE_S,
-    ROOT,
-    STOP_S,
-    ends_of,
-    kill_with_children,
-    read_topic,
-    start_service,
-    stop,
-    topic_reader,
-    wait_until,
-)
+from tests.integration.joiner_process import UNITS, Joiner
+from tests.integration.services import DEADLINE_S, ROOT, ends_of, read_topic, start_service, topic_reader, wait_until
 
-PARTITIONS = 3
+PARTITIONS = UNITS
 SPARK_STARTS_S = 120.0
 """The deadline for Spark, whose first batch takes twenty seconds, and longer on a busy machine."""
 SPARK_STOPS_S = 14.0
@@ -162,56 +151,6 @@ def found_of(findings: dict[str, Any], what: str, operator: str) -> int:
     """Return how many outputs of a kind the tester has found that were expected from a join or an align."""
     (found,) = (one["found"] for one in findings["compared"] if (one["what"], one["join"]) == (what, operator))
     return int(found)
-
-
-@dataclass
-class Joiner:
-    """A joiner process and its log."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    patience_s: float = DEADLINE_S
-    """How long to wait for a log line. Spark starts slowly when other tests also run Spark, and stops slowly."""
-    stop_s: float = STOP_S
-
-    def text(self) -> str:
-        """Return the log so far."""
-        return self.log.read_text(errors="replace")
-
-    def wait_for(self, pattern: str, deadline_s: float | None = None) -> re.Match[str]:
-        """Wait until the log matches a pattern. Return the match."""
-        deadline_s = deadline_s or self.patience_s
-        found: re.Match[str] | None = None
-
-        def logged() -> bool:
-            nonlocal found
-            ended = self.process.poll() is not None
-            found = re.search(pattern, self.text())
-            assert found or not ended, f"the joiner ended before {pattern!r} was logged:\n{self.text()[-3000:]}"
-            return found is not None
-
-        try:
-            wait_until(logged, f"{pattern!r} is logged", deadline_s)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.text()[-3000:]}") from error
-        assert found is not None
-        return found
-
-    def wait_for_units(self, units: int = PARTITIONS) -> None:
-        """Wait until the joiner has claimed ``units`` units."""
-        self.wait_for(rf"(?s)(unit \d+: claimed.*){{{units}}}")
-
-    def stop(self) -> int:
-        """Stop the joiner. Return the exit status."""
-        return stop(self.process, deadline_s=self.stop_s)
-
-    def kill(self) -> None:
-        """Kill the joiner and its children, because a Spark driver has a JVM and workers."""
-        kill_with_children(self.process)
-
-    def ends(self, deadline_s: float = DEADLINE_S) -> int:
-        """Wait until the joiner exits by itself. Return the exit status."""
-        return self.process.wait(deadline_s)
 
 
 @dataclass
@@ -336,9 +275,12 @@ class Application:
 
     def checkpoints(self) -> dict[int, Checkpoint]:
         """Return the newest checkpoint of each unit that has one."""
+        with closing(Readers(self.settings(), SystemClock())) as readers:
+            return self._checkpoints(readers)
+
+    def _checkpoints(self, readers: Readers) -> dict[int, Checkpoint]:
         try:
-            with closing(Readers(self.settings(), SystemClock())) as readers:
-                found = {unit: read_checkpoint(readers, unit) for unit in range(self.partitions)}
+            found = {unit: read_checkpoint(readers, unit) for unit in range(self.partitions)}
         except KafkaException:
             return {}  # the state topic is being created
         return {unit: checkpoint for unit, checkpoint in found.items() if checkpoint is not None}
@@ -356,7 +298,7 @@ class Application:
         def is_through() -> bool:
             running = [joiner for joiner in self.started if joiner.process.poll() is None]
             assert running, f"no joiner is left:\n{self.started[-1].text()[-3000:]}"
-            found = self.checkpoints()
+            found = self._checkpoints(readers)
             # More input may arrive in the meantime, for example watermarks from the application before.
             return found.keys() == ends.keys() and all(
                 found[unit].offsets.keys() == at.keys()
@@ -364,7 +306,9 @@ class Application:
                 for unit, at in ends.items()
             )
 
-        wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
+        # The client stays connected while it waits.
+        with closing(Readers(self.settings(), SystemClock())) as readers:
+            wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
 
     def remove_records(self) -> None:
         """Delete all current input, as retention would."""

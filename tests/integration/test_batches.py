@@ -17,10 +17,10 @@ from tests.integration.joiner_application import (
     SPARK_STARTS_S,
     Application,
     Entry,
-    Joiner,
     application,
     seeded_entries,
 )
+from tests.integration.joiner_process import Joiner
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.failing_joiner import STEPS
-from tests.integration.joiner_application import PARTITIONS, Application, Joiner, application, seeded_entries
+from tests.integration.joiner_application import PARTITIONS, Application, application, seeded_entries
+from tests.integration.joiner_process import Joiner
 from tests.integration.services import wait_until
 from tests.long import rest_long
 

@@ -14,12 +14,12 @@ from tests.chaos.dying import SOURCE_POINTS
 from tests.integration.joiner_application import (
     PARTITIONS,
     Application,
-    Joiner,
     application,
     flowing,
     refusal,
     run_once,
 )
+from tests.integration.joiner_process import Joiner
 from tests.integration.services import DEADLINE_S, start_service, wait_until
 from tests.long import rest_long
 

@@ -19,13 +19,13 @@ from tests.integration.joiner_application import (
     SPARK_STARTS_S,
     Application,
     Entry,
-    Joiner,
     application,
     flowing,
     record,
     seeded_entries,
     things_over_all_units,
 )
+from tests.integration.joiner_process import Joiner
 from tests.integration.services import signal_all, with_children
 
 pytestmark = pytest.mark.timeout(600)
