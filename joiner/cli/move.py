@@ -126,8 +126,9 @@ class _Move:
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
         self._is_withdrawn = False
         self._next_check_s = 0.0
-        # When each unit's checkpoint was first read.
-        self._checked_since_s: dict[int, float] = {}
+        # Since when each unit has had this owner, or has been on its way. A claim may come late; its report then still
+        # has its time.
+        self._checked_since_s: dict[tuple[int, str], float] = {}
 
     def run(self) -> Order:
         order = self._order
@@ -176,7 +177,7 @@ class _Move:
                 # Such as a checkpoint of a later release. The target may report all the same.
                 if self._order.units[unit].step is not Step.RELEASED:
                     continue
-                if now_s - self._checked_since_s.setdefault(unit, now_s) > _RECLAIM_TIMEOUT_S:
+                if now_s - self._checked_since_s.setdefault((unit, ""), now_s) > _RECLAIM_TIMEOUT_S:
                     why = f"it is not known whether it runs at {self._order.to}: {error}"
                     self._order.finish(unit, Step.MOVED, why)
                     self._report_step(unit)
@@ -190,7 +191,7 @@ class _Move:
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:
             return False  # it will be released, or the order will be cancelled
-        waited_s = now_s - self._checked_since_s.setdefault(unit, now_s)
+        waited_s = now_s - self._checked_since_s.setdefault((unit, checkpoint.owner), now_s)
         if checkpoint.on_the_way is not None:
             if waited_s <= _RECLAIM_TIMEOUT_S:
                 return False
