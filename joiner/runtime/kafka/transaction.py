@@ -191,12 +191,14 @@ class UnitTransactions:
         KafkaException if a request fails. Another program's open transaction also hides everything after it, but this
         method does not wait for it to end.
         """
-        deadline_s, wait_s = self._clock.monotonic_s() + _MARKERS_S, FIRST_LOOK_S
+        deadline_s, wait_s = None, FIRST_LOOK_S
         while True:
             stable = self._note_stable_ends(self._pending.topics())
             ours = self._pending.ours(stable)
             if not ours:
                 return
+            # From the first answer on: a broker that has not answered for a while has not written the markers either.
+            deadline_s = self._clock.monotonic_s() + _MARKERS_S if deadline_s is None else deadline_s
             if self._clock.monotonic_s() > deadline_s:
                 raise Aborted(f"Kafka has left a committed transaction open in {', '.join(ours)} [{self._unit}]")
             self._clock.sleep(wait_s)

@@ -9,6 +9,8 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +36,7 @@ from joiner.runtime.model import (
 )
 from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
+from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
 FULL = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its public name
@@ -69,7 +72,7 @@ def test_a_call_that_does_not_return_is_given_up_and_its_error_is_passed_on() ->
         within(0.05, for_ever.wait)
     for_ever.set()
     with pytest.raises(ValueError, match="what it says"):
-        within(5, _refuse, "what it says")
+        within(30, _refuse, "what it says")
 
 
 def _refuse(words: str) -> None:
@@ -88,9 +91,9 @@ def test_an_error_that_is_passed_on_does_not_hold_whose_call_it_was() -> None:
     gc.disable()
     try:
         with pytest.raises(KafkaException):
-            within(5.0, failing.call)
+            within(30, failing.call)
         del failing
-        deadline_s = time.monotonic() + 5.0
+        deadline_s = time.monotonic() + 30
         while gone() is not None and time.monotonic() < deadline_s:
             time.sleep(0.01)  # the thread that made the call is about to end
         assert gone() is None
@@ -253,3 +256,26 @@ def test_records_that_were_never_delivered_do_not_hold_their_producer(monkeypatc
 
 def refuse(_timeout_s: float) -> None:
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - its public name
+
+
+@pytest.mark.parametrize(("late_s", "is_given_up"), [(4.0, False), (6.0, True)])
+def test_markers_have_their_time_from_the_first_answer_of_a_broker_that_was_silent(
+    monkeypatch: pytest.MonkeyPatch, late_s: float, *, is_given_up: bool
+) -> None:
+    clock = ManualClock(0.0)
+    silent_s = 20.0
+
+    def offsets_for_times(places: Sequence[TopicPartition], _timeout_s: float) -> list[TopicPartition]:
+        clock.now_s = max(clock.now_s, silent_s)
+        end = 1 if clock.now_s >= silent_s + late_s else 0
+        return [TopicPartition(place.topic, place.partition, end) for place in places]
+
+    monkeypatch.setattr(unit_producer, "make_producer", lambda *_given, **_more: NarrowProducer(5))
+    consumer: Any = SimpleNamespace(consumer_group_metadata=lambda: "group", offsets_for_times=offsets_for_times)
+    owned = UnitTransactions(make_settings(), 3, consumer, clock)
+    expected: AbstractContextManager[Any] = (
+        pytest.raises(Aborted, match="left a committed transaction open") if is_given_up else nullcontext()
+    )
+    with expected:
+        owned.commit({"out": Batch.of(None, [b"{}"])}, CHECKPOINT)
+    assert clock.now_s >= silent_s + min(late_s, 5.0)
