@@ -346,7 +346,9 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
     # A unit at another site, or without an owner, has no state here.
     served = [unit for unit in range(len(assignment.owners)) if _site_of(status, unit) == order.site]
     warm, units = sum(len(assignment.warm[unit]) for unit in served), len(served)
-    instances = status.processes.get(order.site, {}).keys()
+    if order.site not in status.processes:
+        return Progress(is_done=False, text=f"the instances of {order.site} are not known at the moment")
+    instances = status.processes[order.site].keys()
     possible = min(count, max(0, len(instances - set(assignment.drained) or instances) - 1))
     # An instance to which a unit is pinned is one more standby while it prepares.
     kept = [[name for name in assignment.standbys[unit] if name != assignment.pinned.get(unit)] for unit in served]

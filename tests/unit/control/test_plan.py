@@ -39,10 +39,11 @@ NO_STANDBY = Standbys(site="process", count=0, epochs={})
 AS_SET = Standbys(site="process", count=None, epochs={})
 
 
-def kept_warm(*standbys: list[str], ordered: int | None = 1) -> Facts:
+def kept_warm(*standbys: list[str], ordered: int | None = 1, is_known: bool = True) -> Facts:
     """Return facts in which each unit has these standbys, all warm, and so many were ordered."""
     found = list(standbys)
-    return facts_of(assignment={"standbys": found, "warm": found, "standbys_ordered": ordered})
+    changed = {"standbys": found, "warm": found, "standbys_ordered": ordered}
+    return facts_of(assignment=changed, is_known=is_known)
 
 
 def would(order: Order, facts: Facts | None = None) -> str:
@@ -204,6 +205,7 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
         (STANDBY, facts_of(assignment={"standbys_ordered": 1}), False, "0 of 2 standbys are warm"),
         (STANDBY, kept_warm(["two"], []), False, "1 of 2 standbys are warm"),
         (STANDBY, kept_warm(["two"], ["one"]), True, "each unit has 1 standby"),
+        (STANDBY, kept_warm([], [], is_known=False), False, "the instances of process are not known"),
         (NO_STANDBY, kept_warm(["two"], ["one"], ordered=0), False, "2 of 0 standbys are warm"),
         (NO_STANDBY, kept_warm([], [], ordered=0), True, "each unit has no standby"),
         (NO_STANDBY, kept_warm([], [], ordered=None), False, "ordered"),
