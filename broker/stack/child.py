@@ -35,13 +35,16 @@ class _PidRecord(NamedTuple):
     started: str
 
 
-def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Wait up to ``deadline_s`` seconds for ``condition()`` to become true. Return whether it did."""
+def wait_until(condition: Callable[[], bool], deadline_s: float, poll_s: float = POLL_S) -> bool:
+    """Wait up to ``deadline_s`` seconds for ``condition()`` to become true. Return whether it did.
+
+    ``poll_s``: the time between two looks.
+    """
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() >= end:
             return False
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     return True
 
 

@@ -18,7 +18,7 @@ from tests.chaos.pipeline import ChaosPipeline
 from tests.chaos.schedule import Act
 from tests.chaos.server_faults import ServerFaults
 from tests.chaos.settling import Settling
-from tests.integration.services import ROOT, STOP_S, wait_until
+from tests.integration.services import DEADLINE_S, ROOT, wait_until
 
 _ARMED_S: Final = 25.0
 """How long to wait for a service to die at its point. If it has not reached the point by then, it is killed."""
@@ -185,16 +185,19 @@ class Play:
         self._pipeline.kill(name)
 
     def _stop(self, name: str) -> None:
-        """Stop a service with SIGTERM. It is a failure if the service exits late or with an error."""
+        """Stop a service with SIGTERM. It is a failure if the service does not exit, or exits with an error.
+
+        The services limit the time of a stop themselves, and other tests check it.
+        """
         process = self._pipeline.services[name].process
         if process is None or process.poll() is not None:
             return
         self._stopped.add(name)
         process.send_signal(signal.SIGTERM)
         try:
-            status = process.wait(STOP_S)
+            status = process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            self.played.failures.append(f"{name} did not end within {STOP_S} s of SIGTERM")
+            self.played.failures.append(f"{name} did not end within {DEADLINE_S:g} s of SIGTERM")
             self._pipeline.kill(name)
             return
         # The simulator exits with 1 if it has not sent everything. A process that is still importing modules is killed

@@ -106,9 +106,9 @@ class Settling:
         with closing(topic_reader(self._kafka.bootstrap_servers, group_name)) as group:
             try:
                 committed = group.committed([TopicPartition(topic, unit) for unit in range(PARTITIONS)], 10)
+                return all(max(at.offset, 0) >= self._end(topic, at.partition) for at in committed)
             except KafkaException:
                 return False
-        return all(max(at.offset, 0) >= self._end(topic, at.partition) for at in committed)
 
     def _end(self, topic: str, partition: int) -> int:
         if self._consumer is None:

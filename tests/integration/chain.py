@@ -49,6 +49,7 @@ class Chain(NamedTuple):
         mark = json.dumps({"mark": BASE_MS + 10**9}).encode()
         self.first.produce(Entry("", mark, partition) for partition in range(PARTITIONS))
         self.first.wait_until_through()
+        self.first.wait_until_decided("out")
         powers = len(results(self.first, "mechPower"))
         wait_until(
             lambda: len(results(self.second, "table")) == powers == len(results(self.third, "last")),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from broker.stack import LocalStack, ephemeral_stack
+from tests.integration.services import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -66,7 +67,15 @@ def new_database(stack: LocalStack) -> Callable[[], InfluxdbAccess]:
 
     def make() -> InfluxdbAccess:
         name = f"test_{uuid.uuid4().hex[:12]}"
-        stack.influxdb.create_database(name)
+
+        def is_created() -> bool:
+            try:
+                stack.influxdb.create_database(name)
+            except TimeoutError:  # the machine is busy, and creating it again does no harm
+                return False
+            return True
+
+        wait_until(is_created, f"the database {name} is created")
         return InfluxdbAccess(stack.influxdb.url, ":", "-", f"{name}/autogen")
 
     return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+import io
 import json
 import subprocess
 import urllib.error
@@ -18,6 +19,10 @@ from tests.integration.services import DEADLINE_S, kill, logged, start_service, 
 
 _STOP_S: Final = 10.0
 """Longer than for the services of the pipeline, because it waits for open requests and for its threads."""
+
+_ANSWER_S: Final = 60.0
+_PASSING: Final = ("is not current: ", "not known at the moment: try again")
+"""Said of an order that is refused because Kafka has not answered in time."""
 
 
 class ControlService:
@@ -38,37 +43,27 @@ class ControlService:
             self.kill()
             raise
 
-    def get(self, path: str) -> Any:
-        """Return what the service answers to a request below ``/api/v1``. Raises `urllib.error.HTTPError`."""
+    def get(self, path: str, *, at_once: bool = False) -> Any:
+        """Return what the service answers to a request below ``/api/v1``. Raises `urllib.error.HTTPError`.
+
+        Repeats the request as long as something cannot be read now. ``at_once``: return or raise the first answer.
+        """
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/v1/{path}")
         request.add_header("Authorization", f"Bearer {self.token}")
-        with urllib.request.urlopen(request, timeout=30) as response:
-            return json.load(response)
+        return _answer_to(request) if at_once else _last_answer_to(request)
 
     def order(self, application: str, order: Any, key: str = "", **query: Any) -> Any:
         """Order something, with a new idempotency key unless one is given. Return the action, or the plan of a dry run.
 
-        Repeats the request as long as the service asks for that. Raises `urllib.error.HTTPError` if it is refused.
+        Repeats the request as long as it is refused for a reason that passes by itself, such as that a service that has
+        just started has not read the audit topic yet. Raises `urllib.error.HTTPError` if it is refused for another one.
         """
         path = f"applications/{application}/actions?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/v1/{path}", json.dumps(order).encode())
         request.add_header("Authorization", f"Bearer {self.token}")
         request.add_header("Content-Type", "application/json")
         request.add_header("Idempotency-Key", key or uuid.uuid4().hex)
-        found: list[Any] = []
-
-        def accepted() -> bool:
-            try:
-                with urllib.request.urlopen(request, timeout=60) as response:
-                    found.append(json.load(response))
-            except urllib.error.HTTPError as error:
-                # A service that has just started has not read the audit topic yet.
-                if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
-                    raise
-            return bool(found)
-
-        wait_until(accepted, "the order is accepted")
-        return found[0]
+        return _last_answer_to(request)
 
     def actions(self, application: str) -> list[Any]:
         """Return the last actions, the oldest first."""
@@ -95,6 +90,12 @@ class ControlService:
         found: dict[str, list[int]] = {} if status is None else status["processes"].get("process", {})
         return found
 
+    def all_serve(self, application: str, *instances: str) -> bool:
+        """Return whether each of these instances serves units at the site of plain processes."""
+        # One request for all of them, because the service limits how many it answers in a second.
+        served = self.served(application)
+        return all(served.get(instance) for instance in instances)
+
     def stop(self) -> int:
         """Stop the service and return its exit status."""
         return stop(self.process, deadline_s=_STOP_S)
@@ -102,6 +103,32 @@ class ControlService:
     def kill(self) -> None:
         """Kill the service."""
         kill(self.process)
+
+
+def _answer_to(request: urllib.request.Request) -> Any:
+    with urllib.request.urlopen(request, timeout=_ANSWER_S) as response:
+        return json.load(response)
+
+
+def _last_answer_to(request: urllib.request.Request) -> Any:
+    """Repeat a request as long as it is refused for a reason that passes by itself. Return the answer."""
+    found: list[Any] = []
+
+    def is_answered() -> bool:
+        try:
+            found.append(_answer_to(request))
+        except urllib.error.HTTPError as error:
+            why = error.read()
+            is_passing = error.code == http.HTTPStatus.CONFLICT and any(one in why.decode() for one in _PASSING)
+            if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE and not is_passing:
+                # Whoever has asked may read the reason as well.
+                raise urllib.error.HTTPError(
+                    request.full_url, error.code, error.msg, error.headers, io.BytesIO(why)
+                ) from error
+        return bool(found)
+
+    wait_until(is_answered, f"{request.full_url} is answered")
+    return found[0]
 
 
 @contextmanager

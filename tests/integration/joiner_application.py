@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -33,7 +34,16 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.settings import JoinerSettings
 from tests.integration.joiner_process import UNITS, Joiner
-from tests.integration.services import DEADLINE_S, ROOT, ends_of, read_topic, start_service, topic_reader, wait_until
+from tests.integration.services import (
+    DEADLINE_S,
+    ROOT,
+    ends_of,
+    read_topic,
+    start_service,
+    topic_reader,
+    wait_until,
+    wait_until_decided,
+)
 
 PARTITIONS = UNITS
 SPARK_STARTS_S = 120.0
@@ -44,6 +54,8 @@ _FLOWING = 60_000
 _FLOWING_BATCH = 40
 _FLOWING_BETWEEN_S = 0.05
 """For `flowing`: the number of entries (more than any test needs), entries in a batch, and time between batches."""
+_LOOK_S = 0.1
+"""The time between two looks at the checkpoints, each of which reads from Kafka."""
 BASE_MS = 1_554_096_460_000
 TOPICS = ("data", "out", "late", "rejected", "unmatched")
 QUANTITIES = ("speed", "torque", "command")
@@ -291,6 +303,10 @@ class Application:
             found = {topic: ends_of(consumer, topic, self.partitions) for topic in self.settings().input_topics}
         return {unit: {topic: by_unit[unit] for topic, by_unit in found.items()} for unit in range(self.partitions)}
 
+    def wait_until_decided(self, kind: str = "data") -> None:
+        """Wait until no transaction is open in a topic."""
+        wait_until_decided(self.bootstrap, self.topic(kind), self.partitions)
+
     def wait_until_through(self, deadline_s: float = DEADLINE_S) -> None:
         """Wait until every unit has committed all input that is there now."""
         ends = self.ends()
@@ -308,7 +324,7 @@ class Application:
 
         # The client stays connected while it waits.
         with closing(Readers(self.settings(), SystemClock())) as readers:
-            wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s)
+            wait_until(is_through, f"all input of {self.name} is consumed and committed", deadline_s, _LOOK_S)
 
     def remove_records(self) -> None:
         """Delete all current input, as retention would."""
@@ -370,6 +386,17 @@ def refusal(app: Application, *arguments: str, **environment: str) -> str:
     assert joiner.ends() == 1, joiner.text()
     assert "Traceback" not in joiner.text()
     return joiner.text()
+
+
+def moved_to(app: Application, site: str) -> subprocess.CompletedProcess[str]:
+    """Order to move all units to a site. Repeat the order if a busy machine kept a process from its part in time.
+
+    Return the last order.
+    """
+    end_s = time.monotonic() + DEADLINE_S
+    while (done := app.command("move", "--to", site)).returncode and time.monotonic() < end_s:
+        pass
+    return done
 
 
 @contextmanager

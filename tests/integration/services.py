@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -32,7 +32,8 @@ DEADLINE_S: Final = 60.0
 STOP_S: Final = 5.0
 """How long a service may take to stop after a signal."""
 
-_MOMENT_S: Final = 1.0
+_MOMENT_S: Final = 20.0
+"""How much longer a busy machine may take. A service that does not end by itself exits by force, and logs that."""
 
 
 class Stored(NamedTuple):
@@ -43,9 +44,11 @@ class Stored(NamedTuple):
     value: bytes
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait for a condition. Fail with ``what`` after the deadline."""
-    assert child.wait_until(condition, deadline_s), f"{what}: not within {deadline_s} s"
+def wait_until(
+    condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S, poll_s: float = child.POLL_S
+) -> None:
+    """Wait for a condition. Fail with ``what`` after the deadline. ``poll_s``: the time between two looks."""
+    assert child.wait_until(condition, deadline_s, poll_s), f"{what}: not within {deadline_s} s"
 
 
 def start_service(module: str, *arguments: str, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
@@ -82,7 +85,6 @@ def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTE
     # A signal that arrives while Python is still importing would end the process at once.
     wait_until(lambda: handles(process, number), "the service handles signals")
     process.send_signal(number)
-    # A service that does not end by itself exits by force at its deadline, and is seen to have ended a moment later.
     return process.wait(deadline_s + _MOMENT_S)
 
 
@@ -94,6 +96,12 @@ def handles(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
         return True
     caught = re.search(r"SigCgt:\s*(\w+)", status)
     return process.poll() is not None or caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def is_stopped(process: subprocess.Popen[Any]) -> bool:
+    """Return whether a process is frozen. It goes on for a moment after SIGSTOP if its main thread is not scheduled."""
+    assert process.poll() is None
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -151,7 +159,7 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
     return found
 
 
-def topic_reader(bootstrap: str, group: str) -> Consumer:
+def topic_reader(bootstrap: str, group: str, isolation: str = "read_committed") -> Consumer:
     """Return a consumer that commits nothing and reports the ends of partitions."""
     return Consumer(
         {
@@ -159,8 +167,24 @@ def topic_reader(bootstrap: str, group: str) -> Consumer:
             "group.id": group,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "isolation.level": isolation,
         }
     )
+
+
+def wait_until_decided(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until no transaction is open in a topic.
+
+    Kafka writes the markers of a transaction to its partitions only after the call that ends it has returned.
+    """
+    with (
+        closing(topic_reader(bootstrap, f"{topic}.stable")) as stable,
+        closing(topic_reader(bootstrap, f"{topic}.all", "read_uncommitted")) as everything,
+    ):
+        wait_until(
+            lambda: ends_of(stable, topic, partitions) == ends_of(everything, topic, partitions),
+            f"no transaction is open in {topic}",
+        )
 
 
 def _end_of(consumer: Consumer, partition: TopicPartition) -> int:

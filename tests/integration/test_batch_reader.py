@@ -22,6 +22,7 @@ from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer, make_producer, make_reader, read_to_end
 from tests.integration.test_kafka_contract import RealCluster
 from tests.simulation.batch_reader_contract import BatchReaderContract, assign, fill, opened, read_until_ends
+from tests.simulation.kafka_contract import read_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,6 +128,7 @@ def test_a_transaction_begins_and_is_refused_as_with_the_client_itself(cluster: 
     assert is_refused_alike(), "during a transaction"
     producer.produce(topic, b"1", partition=0)
     producer.commit_transaction(30)
+    assert read_until(cluster, topic, 2) == [b"1"]
     assert written(cluster, topic) == [(None, b"1")]
     native()
     newer.init_transactions(30)

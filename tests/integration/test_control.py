@@ -54,8 +54,10 @@ def test_what_is_shown_is_what_joiner_status_and_kafka_say(app: Application, tmp
 
         def is_same() -> bool:
             # Both look at the members of the consumer group, which change once the session of the joiner has ended.
-            expected = _lasting(json.loads(app.command("status", "--json").stdout))
-            return bool(_lasting(control.status(app.name)) == expected)
+            told = app.command("status", "--json")
+            if told.returncode:
+                return False
+            return bool(_lasting(control.status(app.name)) == _lasting(json.loads(told.stdout)))
 
         wait_until(is_same, "the service shows what joiner status shows")
         app.produce(seeded_entries(82, 300))

@@ -85,7 +85,7 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
     with flowing(app, 102):
         app.start(instance="one")
         app.start(instance="two")
-        wait_until(lambda: all(control.served(app.name).get(name) for name in ("one", "two")), "both serve units")
+        wait_until(lambda: control.all_serve(app.name, "one", "two"), "both serve units")
         drain = {"kind": "drain", "site": "process", "instance": "one", "epochs": epochs(control, app)}
         done = control.outcome(app.name, control.order(app.name, drain)["id"])
         assert (done["state"], done["text"]) == ("done", "one serves no unit")
@@ -97,7 +97,7 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
         undo = drain | {"undo": True, "epochs": epochs(control, app)}
         done = control.outcome(app.name, control.order(app.name, undo)["id"])
         assert (done["state"], done["text"]) == ("done", "one may have units again")
-        wait_until(lambda: bool(control.served(app.name)["one"]), "one has units again")
+        wait_until(lambda: bool(control.served(app.name).get("one")), "one has units again")
     app.wait_until_through()
     app.verify()
 
@@ -142,14 +142,15 @@ def test_a_watermark_releases_what_waits_for_a_silent_stream(app: Application, c
     app.wait_until_through()
 
     def held() -> int:
-        units = control.status(app.name)["units"]
+        status = control.status(app.name)
+        units = [] if status is None else status["units"]
         joins = [join for unit in units if unit for join in unit["joins"].values()]
         return sum(join["held_left"] + join["held_right"] for join in joins)
 
     def pairs() -> int:
         return sum(unit["pairs"] for unit in control.status(app.name)["units"] if unit)
 
-    wait_until(lambda: control.status(app.name) is not None and held() > 0, "records wait")
+    wait_until(lambda: held() > 0, "records wait")
     before = pairs()
     order = {"kind": "watermark", "thing": thing, "quantity": right, "time": 2_000}
     done = control.outcome(app.name, control.order(app.name, order)["id"])
@@ -195,13 +196,15 @@ def test_an_order_remains_in_force_if_the_service_is_stopped_while_it_waits(app:
     app.start(instance="one")
     app.start(instance="two")
     with control_service(app.config, tmp_path, "first") as first:
-        wait_until(lambda: all(first.served(app.name).get(name) for name in ("one", "two")), "both serve units")
+        wait_until(lambda: first.all_serve(app.name, "one", "two"), "both serve units")
         # No such number of processes is ever reached, because there is no supervisor any more.
         workers = app.start("--processes", "1", instance="host")
         wait_until(lambda: bool(first.get(f"applications/{app.name}")["supervisors"]), "the supervisor is known")
         workers.kill()
         order = {"kind": "scale", "site": "process", "instance": "host", "processes": 3, "epochs": {}, "timeout_s": 600}
         action = first.order(app.name, order)
+        # It is carried out in another thread, which reports for the first time once it has given the order.
+        wait_until(lambda: bool(first.actions(app.name)[-1]["reports"]), "the order is given")
         assert first.stop() == 0
     with control_service(app.config, tmp_path, "second") as second:
         found = second.outcome(app.name, action["id"])

@@ -24,7 +24,7 @@ from control.actions.audit import decode_put_back
 from control.actions.reinjection import Outcome, put_back
 from control.actions.tasks import ANSWER_S, SILENT_S
 from control.roles import Role
-from tests.integration.browser import SEEN_MS, Visitor, needs_browser
+from tests.integration.browser import SEEN_MS, Visitor, click_until_visible, needs_browser
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import (
     BASE_MS,
@@ -37,7 +37,7 @@ from tests.integration.joiner_application import (
     things_over_all_units,
 )
 from tests.integration.putting_back import POINTS
-from tests.integration.services import DEADLINE_S, ROOT, ends_of, read_topic, topic_reader, wait_until
+from tests.integration.services import DEADLINE_S, ROOT, ends_of, is_stopped, read_topic, topic_reader, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -114,8 +114,15 @@ def reject(app: Application, number: int) -> tuple[tuple[int, int], str]:
     before, after = (record(THING, "speed", time_ms + at, 2.0, f"speed{number}-{at}") for at in (0, 2))
     app.produce([before, bad(f"bad{number}"), after])
     app.wait_until_through()
-    found = read_places(app)
-    (place,) = [place for place, value in found.items() if f'bad{number}\\"' in value.decode()]
+    places: list[tuple[int, int]] = []
+
+    def is_rejected() -> bool:
+        # Kafka acknowledges a commit before it is visible in all partitions.
+        places[:] = [place for place, value in read_places(app).items() if f'bad{number}\\"' in value.decode()]
+        return bool(places)
+
+    wait_until(is_rejected, "there is a dead letter")
+    (place,) = places
     corrected = record(THING, "torque", time_ms + 1, 3.0, f"corrected{number}").value
     assert corrected is not None
     return place, corrected.decode()
@@ -172,6 +179,11 @@ def copies(app: Application, value: str) -> int:
     return app.values("data").count(value.encode())
 
 
+def are_put_back(app: Application, *values: str) -> bool:
+    """Return whether each value is once in the input topic. A commit that was acknowledged is seen a moment later."""
+    return [copies(app, value) for value in values] == [1] * len(values)
+
+
 def is_joined(app: Application, number: int) -> bool:
     return any(f'"corrected{number}"'.encode() in value for value in app.values("out"))
 
@@ -186,7 +198,10 @@ def test_a_corrected_record_is_joined_once_although_whoever_puts_it_back_dies_at
         dying = start(app, place, values[number], f"{point}:KILL")
         dying.communicate(timeout=2 * DEADLINE_S)
         assert dying.returncode == -signal.SIGKILL
-        assert copies(app, values[number]) == (point == "committed")
+        if point == "committed":
+            wait_until(partial(are_put_back, app, values[number]), "the corrected record is in the input topic")
+        else:
+            assert copies(app, values[number]) == 0
         assert correct(app, place, values[number]).is_done == (point != "committed")
         assert "by ada; use again=true" in correct(app, place, values[number]).reason
         app.wait_until_through()
@@ -215,7 +230,7 @@ def test_of_two_at_once_one_puts_the_record_back(app: Application) -> None:
     racing = [start(app, place, values[-1]) for _ in range(2)]
     for process in racing:
         outcome_of(process)
-    assert [copies(app, value) for value in values.values()] == [1] * len(values)
+    wait_until(partial(are_put_back, app, *values.values()), "each corrected record is in the input topic once")
     app.wait_until_through()
     assert joiner.stop() == 0
     app.verify()
@@ -242,16 +257,11 @@ def test_a_service_that_dies_while_it_writes_is_told_and_its_orders_can_be_repea
         ended = [second.outcome(app.name, second.order(app.name, order)["id"]) for order in orders]
     assert ended[0]["state"] == "done" or "was put back already" in ended[0]["text"]
     assert ended[1]["state"] == "done"
-    assert copies(app, value) == 1
+    wait_until(partial(are_put_back, app, value), "the corrected record is in the input topic once")
     app.wait_until_through()
     wait_until(partial(is_joined, app, 1), "the corrected record is joined")
     assert joiner.stop() == 0
     app.verify()
-
-
-def is_stopped(process: subprocess.Popen[str]) -> bool:
-    assert process.poll() is None, process.communicate()
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_many_are_put_back_at_once_as_they_were_and_a_dry_run_says_so_before(app: Application) -> None:
@@ -262,6 +272,7 @@ def test_many_are_put_back_at_once_as_they_were_and_a_dry_run_says_so_before(app
     app.produce([record(thing, "speed", future_ms, 1.0, f"e{thing}") for thing in things])
     app.wait_until_through()
     assert joiner.stop() == 0
+    wait_until(lambda: len(read_places(app)) == 6, "there are dead letters of all records")
     places = [*read_places(app), (0, 10**6)]
     assert len(places) == 7
     refused = put_back(app.settings(), places, "ada", dry_run=True)
@@ -275,8 +286,11 @@ def test_many_are_put_back_at_once_as_they_were_and_a_dry_run_says_so_before(app
     assert f"{app.name}.audit" not in topics
     before = read_topic(app.bootstrap, app.topic("data"), PARTITIONS)
     assert put_back(app.settings(), places, "ada") == would
-    after = read_topic(app.bootstrap, app.topic("data"), PARTITIONS)
-    assert sorted(after) == sorted(before * 2)
+
+    def is_doubled() -> bool:
+        return sorted(read_topic(app.bootstrap, app.topic("data"), PARTITIONS)) == sorted(before * 2)
+
+    wait_until(is_doubled, "each record is in the input topic twice")
 
 
 @needs_browser
@@ -319,9 +333,8 @@ def test_a_person_reads_a_dead_letter_by_keyboard_and_on_a_phone(
     phone = Visitor(browser, control, viewport={"width": 360, "height": 740}, color_scheme="dark")
     phone.log_in(name="vera")
     phone.page.get_by_role("link", name="Dead letters").click()
-    phone.page.get_by_role("button", name="Show the dead letter").first.click()
     role = phone.page.get_by_text("this needs the role operator, and vera is viewer")
-    expect(role).to_be_visible(timeout=SEEN_MS)
+    click_until_visible(phone.page.get_by_role("button", name="Show the dead letter").first, role)
     expect(phone.page.get_by_label("Contents")).to_be_hidden()
     assert phone.faults() == []
     phone.picture("dead-letter-360")
@@ -360,7 +373,7 @@ def test_an_admin_corrects_a_record_and_puts_it_back(
     visitor.picture("dead-letter-put-back")
     assert visitor.faults() == []
     app.wait_until_through()
-    assert copies(app, corrected) == 1
+    wait_until(partial(are_put_back, app, corrected), "the corrected record is in the input topic once")
     dialog.get_by_role("button", name="Close").click()
     page.get_by_role("link", name="Actions").click()
     rows = page.get_by_role("row").filter(has_text="put back the records of dead letters").filter(has_text="done")

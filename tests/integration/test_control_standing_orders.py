@@ -38,11 +38,17 @@ def outcome(control: ControlService, app: Application, kind: str, **fields: Any)
     return done["state"], done["text"]
 
 
+def in_force(app: Application) -> tuple[dict[int, str], int | None, list[str]] | None:
+    """Return the pins, the number of standbys and the drained instances by order, if they are known at the moment."""
+    found = assignment(app)
+    return None if found is None else (found.pinned, found.standbys_ordered, found.drained)
+
+
 def test_a_unit_is_pinned_and_units_are_kept_warm(app: Application, control: ControlService) -> None:
     with flowing(app, 131):
         app.start(instance="one")
         app.start(instance="two")
-        wait_until(lambda: all(control.served(app.name).get(name) for name in ("one", "two")), "both serve units")
+        wait_until(lambda: control.all_serve(app.name, "one", "two"), "both serve units")
         unit = control.served(app.name)["one"][0]
         assert outcome(control, app, "pin", unit=unit, instance="two") == ("done", f"unit {unit} is served by two")
         assert control.status(app.name)["assignments"]["process"]["pinned"] == {str(unit): "two"}
@@ -55,16 +61,18 @@ def test_a_unit_is_pinned_and_units_are_kept_warm(app: Application, control: Con
             "each unit has as many standbys as the settings say",
         )
         assert outcome(control, app, "pin", unit=unit, instance=None) == ("done", f"unit {unit} is not pinned any more")
-        found = assignment(app)
-        assert found is not None
-        assert (found.pinned, found.standbys_ordered) == ({}, None)
+        wait_until(lambda: in_force(app) == ({}, None, []), "no order is in force any more")
     app.wait_until_through()
     app.verify()
 
 
 def test_a_unit_that_has_failed_is_tried_again(app: Application, control: ControlService) -> None:
     failing, unit = fail_once(app, "joined", "KeyError")
-    wait_until(lambda: bool(control.status(app.name)["not_served"]), "the service knows that the unit is not served")
+
+    def is_told() -> bool:
+        return bool((control.status(app.name) or {}).get("not_served"))
+
+    wait_until(is_told, "the service knows that the unit is not served")
     state, text = outcome(control, app, "retry", unit=unit)
     assert (state, text.startswith(f"unit {unit} is served by ")) == ("done", True), text
     app.wait_until_through()
@@ -91,8 +99,7 @@ def test_orders_whose_service_dies_at_once_are_told_and_can_be_repeated(
         app.start(instance="two")
         app.start("--processes", "1", instance="host")
         with control_service(app.config, tmp_path, "doomed") as doomed:
-            names = {"one", "two", "host-1"}
-            wait_until(lambda: all(doomed.served(app.name).get(name) for name in names), "all serve units")
+            wait_until(lambda: doomed.all_serve(app.name, "one", "two", "host-1"), "all serve units")
             wait_until(lambda: bool(doomed.get(f"applications/{app.name}")["supervisors"]), "the supervisor is known")
             given = {kind: order(doomed, app, kind, **fields)["id"] for kind, fields in orders.items()}
             doomed.kill()
@@ -103,9 +110,8 @@ def test_orders_whose_service_dies_at_once_are_told_and_can_be_repeated(
         # What was given remains in force, and giving it again does no harm.
         for kind, fields in orders.items():
             assert outcome(control, app, kind, **fields)[0] == "done", kind
-        found = assignment(app)
-        assert found is not None
-        assert (found.pinned, found.standbys_ordered, found.drained) == ({0: "two"}, 1, ["one"])
-        assert set(control.served(app.name)) == {"one", "two", "host-1", "host-2"}
+        wait_until(lambda: in_force(app) == ({0: "two"}, 1, ["one"]), "the orders are in force")
+        names = {"one", "two", "host-1", "host-2"}
+        wait_until(lambda: set(control.served(app.name)) == names, "all instances are members")
     app.wait_until_through()
     app.verify()

@@ -70,8 +70,8 @@ def test_what_kafka_forgot_to_end_is_there_once_and_what_was_rolled_back_is_not(
     if "open that Kafka should have ended" not in again.text():
         pytest.skip("Kafka ended all transactions correctly this time")
     # How many transactions Kafka fails to end depends on timing. Any that the joiner overlooked would block its unit
-    # forever.
-    assert 1 <= again.text().count("; resolving it up to") <= PARTITIONS
+    # forever. A claim that is repeated logs its transactions again.
+    assert "; resolving it up to" in again.text()
     app.wait_until_through()
     assert again.stop() == 0
     app.verify()
@@ -97,7 +97,8 @@ def test_what_an_older_owner_had_on_its_way_is_rolled_back_by_the_next_one(app: 
     assert older.write(app.topic("out"), b"R1", b'{"id":"belated"}') == KafkaError.NO_ERROR
     again = app.start()
     again.wait_for_units()
-    assert again.text().count("; resolving it up to") == 1
+    # A claim that is repeated logs it again.
+    assert "; resolving it up to" in again.text()
     app.produce(seeded_entries(66, 300))
     app.wait_until_through()
     assert again.stop() == 0

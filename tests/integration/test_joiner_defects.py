@@ -78,7 +78,9 @@ def test_the_other_units_go_on_while_one_is_rebuilt_and_a_stop_does_not_wait_for
 
     def others_are_through() -> bool:
         checkpoint = app.checkpoints()
-        return all(checkpoint[number].offsets == ends[number] for number in range(1, PARTITIONS))
+        return all(
+            number in checkpoint and checkpoint[number].offsets == ends[number] for number in range(1, PARTITIONS)
+        )
 
     wait_until(others_are_through, "the other units have consumed all")
     assert second.stop() == 0

@@ -151,6 +151,7 @@ def test_input_of_transactions_is_read_without_what_was_rolled_back(app: Applica
             producer.abort_transaction(DEADLINE_S)
         else:
             producer.commit_transaction(DEADLINE_S)
+    app.wait_until_decided()
     # The vector reaches the end offsets, after the last control records, so that retention may remove all records.
     app.wait_until_through()
     assert sum(checkpoint.counts["records"] for checkpoint in app.checkpoints().values()) == 800
@@ -169,6 +170,7 @@ def test_a_log_that_retention_emptied_up_to_the_vector_is_continued(app: Applica
     for entry in seeded_entries(43, 300):
         producer.produce(app.topic("data"), entry.value, entry.key.encode(), app.unit_of(entry.key))
     producer.commit_transaction(DEADLINE_S)
+    app.wait_until_decided()
     joiner = app.start()
     app.wait_until_through()
     assert joiner.stop() == 0

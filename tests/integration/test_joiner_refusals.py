@@ -37,6 +37,7 @@ def claim_as(app: Application, unit: int, **changes: str) -> None:
     producer.begin_transaction()
     producer.produce(f"{app.name}.state", encode(changed), checkpoint_key(unit).encode(), unit)
     producer.commit_transaction(DEADLINE_S)
+    wait_until(lambda: app.checkpoints().get(unit) == changed, "the claim can be read")
 
 
 def group_offsets(app: Application) -> dict[int, int]:
@@ -48,7 +49,7 @@ def group_offsets(app: Application) -> dict[int, int]:
 def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaired(app: Application) -> None:
     run_once(app, 21)
     right = {unit: checkpoint.offsets[app.topic("data")] for unit, checkpoint in app.checkpoints().items()}
-    assert group_offsets(app) == right
+    wait_until(lambda: group_offsets(app) == right, "the group has the offsets")
     wrong = [TopicPartition(app.topic("data"), unit, unit) for unit in range(PARTITIONS)]
 
     def reset_by_hand() -> bool:
@@ -61,7 +62,7 @@ def test_group_offsets_that_were_reset_or_deleted_change_nothing_and_are_repaire
     assert group_offsets(app) != right
     joiner = app.start()
     joiner.wait_for_units()
-    assert group_offsets(app) == right
+    wait_until(lambda: group_offsets(app) == right, "the group has the right offsets again")
     assert joiner.stop() == 0
 
     def delete() -> bool:
@@ -127,7 +128,8 @@ def test_a_fenced_owner_releases_the_unit_names_the_new_owner_and_serves_it_agai
     app: Application,
 ) -> None:
     app.create_topics()
-    joiner = app.start()
+    # The units are claimed again after that time, and what the other one did must have been read by then.
+    joiner = app.start(LSB_APPLICATION__SESSION_TIMEOUT="20s")
     joiner.wait_for_units()
     for unit in range(PARTITIONS):
         claim_as(app, unit, run="abcdef", instance="elsewhere")

@@ -78,6 +78,7 @@ def test_a_joiner_exposes_what_it_read_wrote_and_holds(app: Application, endpoin
     # A checkpoint becomes visible a moment before its records are counted.
     wait_until(lambda: endpoints.total("joiner_records_total") == len(entries), "all records are counted")
     for name, kind in (("pairs", "out"), ("late", "late"), ("rejected", "rejected"), ("unmatched", "unmatched")):
+        app.wait_until_decided(kind)
         assert endpoints.total(f"joiner_{name}_total") == len(app.values(kind)), name
     progress = app.checkpoints()
     assert endpoints.total("joiner_pairs_total") > 500
@@ -138,6 +139,7 @@ def test_the_stage_in_spark_exposes_the_same_metrics(app: Application, endpoints
     app.wait_until_through(SPARK_STARTS_S)
     endpoints.wait_until_ready()
     wait_until(lambda: endpoints.total("joiner_records_total") == 800, "all records are counted")
+    app.wait_until_decided("out")
     assert endpoints.total("joiner_pairs_total") == len(app.values("out"))
     assert endpoints.total("joiner_output_latency_seconds_count") == endpoints.total("joiner_pairs_total")
     assert endpoints.total("joiner_unit_owner", site="spark") == PARTITIONS

@@ -21,6 +21,7 @@ from tests.integration.joiner_application import (
     Entry,
     application,
     flowing,
+    moved_to,
     record,
     seeded_entries,
     things_over_all_units,
@@ -104,7 +105,7 @@ def test_a_join_moves_to_and_fro_between_processes_and_spark_while_data_comes(ap
         for runner in (process("process"), process("green"), spark()):
             runner.start(app, {})
         for target in ("spark", "process", "green", "spark", "process", "green"):
-            moved = app.command("move", "--to", target)
+            moved = moved_to(app, target)
             assert moved.returncode == 0, moved.stdout + moved.stderr
             assert {checkpoint.site for checkpoint in app.checkpoints().values()} == {target}
     app.wait_until_through()

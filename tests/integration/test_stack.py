@@ -238,7 +238,7 @@ def test_a_slow_stream_from_many_mqtt_publishers_never_stalls(own_mqtt: LocalSta
     subscriber = Subscriber(mqtt.port, acknowledge=True, after_s=0.006)
     for number in range(_PUBLISHERS):
         publish_slowly(mqtt.port, _MESSAGES_EACH * number)
-        wait_for(lambda sent=number + 1: len(subscriber.got) >= _MESSAGES_EACH * sent, 10)  # type: ignore[misc]
+        wait_for(lambda sent=number + 1: len(subscriber.got) >= _MESSAGES_EACH * sent)  # type: ignore[misc]
     subscriber.close()
     assert subscriber.got == list(range(_PUBLISHERS * _MESSAGES_EACH))
     assert "No message id available" not in mqtt.log.read_text()

@@ -33,7 +33,7 @@ from tests.integration.joiner_application import (
     refusal,
     seeded_entries,
 )
-from tests.integration.services import DEADLINE_S, ends_of, read_topic, topic_reader, wait_until
+from tests.integration.services import DEADLINE_S, ends_of, is_stopped, read_topic, topic_reader, wait_until
 
 RARE_SNAPSHOTS = {"LSB_APPLICATION__SNAPSHOT_INTERVAL": "1h", "LSB_APPLICATION__SNAPSHOT_RECORDS": "1000000"}
 
@@ -123,6 +123,7 @@ def test_records_that_are_removed_before_a_slow_joiner_reads_them_stop_it(app: A
     joiner = app.start(LSB_APPLICATION__SESSION_TIMEOUT="30s")
     joiner.wait_for_units()
     joiner.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: is_stopped(joiner.process), "the joiner is frozen")
     # The pending fetch still returns the first records. The next one finds that the others have been removed.
     for seed in (93, 94):
         app.produce(seeded_entries(seed, 300))

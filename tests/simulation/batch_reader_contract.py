@@ -7,21 +7,23 @@ runs them on the in-memory broker, with objects.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
+from broker.stack.child import wait_until
 from joiner.runtime.clock import SystemClock
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.batches.ranges import read_range
 from joiner.runtime.kafka.batches.reader import BatchReader, make_batch_reader
-from joiner.runtime.kafka.clients import make_reader
+from joiner.runtime.kafka.clients import log_range, make_reader
 from tests.simulation.kafka_contract import Cluster, producer_of
 
 _READS_MAX = 400
 _WAIT_S = 0.05
+_ENDS_S = 60.0
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the public name of the constant
 
 VALUES = [None, b"", b"\0", bytes(range(256)), b"x" * 100_000, b"the last one"]
@@ -99,8 +101,11 @@ def fill(cluster: Cluster, topic: str, unit: int, *values: bytes | None) -> int:
     producer.produce(topic, b"aborted", b"key", unit)
     assert producer.flush(30) == 0
     producer.abort_transaction(30)
-    # The values, a control record, the aborted record and its control record.
-    return len(values) + 3
+    # The values, a control record, the aborted record and its control record, which is written a moment later.
+    end = len(values) + 3
+    with closing(make_reader(cluster.kafka, "contract")) as consumer:
+        assert wait_until(lambda: log_range(consumer, topic, unit)[1] == end, _ENDS_S)
+    return end
 
 
 class BatchReaderContract:

@@ -211,6 +211,7 @@ class KafkaContract:
         first.commit_transaction(30)
         open_transaction(first, topic, b"aborted")
         first.abort_transaction(30)
+        assert read_until(cluster, topic, 4) == [b"a"]
         open_transaction(second, topic, b"open")
         open_transaction(first, topic, b"behind it")
         first.commit_transaction(30)
@@ -263,7 +264,7 @@ class KafkaContract:
         )
         assert committed() is None
         producer.commit_transaction(30)
-        assert committed() == 17
+        assert 17 in (committed() for _ in range(_LOOKS_MAX))
         group_metadata_consumer.close()
 
     def test_a_commit_whose_answer_was_lost_may_be_asked_for_again(self, cluster: Cluster) -> None:

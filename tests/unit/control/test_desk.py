@@ -131,12 +131,16 @@ def test_an_order_that_is_read_back_much_later_is_not_carried_out(office: Office
 
 def unread(desk: Desk, office: Office) -> None:
     """Accept an order while nothing is read back, until the desk does not wait any longer."""
-    late = threading.Timer(0.2, lambda: setattr(office.clock, "now_s", office.clock.now_s + 11))
-    late.start()
-    try:
+
+    def wait(timeout: float) -> bool:
+        assert timeout > 0
+        # Only now: before, the desk has not noted until when it waits.
+        office.clock.now_s += 11
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk._changed, "wait", wait)  # noqa: SLF001 - the only place where it waits
         desk.accept(MOVE, "k", "otto")
-    finally:
-        late.join()
 
 
 def test_what_is_read_again_is_not_carried_out_again(office: Office) -> None:

@@ -53,7 +53,7 @@ class _Consumer:
     def __init__(self, config: dict[str, Any], script: list[list[_Message]]) -> None:
         self.config = config
         self.stop = threading.Event()
-        self._until_s = time.monotonic() + 5
+        self._until_s = time.monotonic() + 60
         self._on_commit = config["on_commit"]
         self._script = deque(script)
         self.known = (0, target_of(DbConnectorSettings()))
@@ -168,7 +168,7 @@ def service_of(
 def test_a_result_that_cannot_be_decoded_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result nested too deeply for the decoder once stopped the service, and did so again after each restart."""
     stop, nested = threading.Event(), b'{"left":{"quantity":' + b"[" * 100_000
-    service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)]])
+    service, _, dead_letters = service_of(monkeypatch, stop, [[record(0)], [_Message(1, nested)], [record(2)]])
     service.run()
     assert dead_letters.sent == [1]
 

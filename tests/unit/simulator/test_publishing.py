@@ -148,7 +148,7 @@ def served(line: Line) -> None:
 def test_every_message_is_acknowledged_and_the_end_is_regular(qos: int) -> None:
     with broker(served) as (port, lines):
         publisher = publisher_to(port, qos)
-        publisher.connect(5)
+        publisher.connect(30)
         for n in range(10):
             assert publisher.send(b"%d" % n)
         turn_until(publisher, lambda: not publisher.unacknowledged)
@@ -168,7 +168,7 @@ def test_the_window_is_never_exceeded(qos: int) -> None:
 
     with broker(silent) as (port, lines):
         publisher = publisher_to(port, qos, in_flight_max=7)
-        publisher.connect(5)
+        publisher.connect(30)
         while publisher.room:
             publisher.send(b"x")
         for _ in range(5):
@@ -186,7 +186,7 @@ def test_the_broker_may_allow_less_than_the_window() -> None:
 
     with broker(strict) as (port, _):
         publisher = publisher_to(port, 2)
-        publisher.connect(5)
+        publisher.connect(30)
         assert publisher.room == publisher.window == 3
         publisher.close()
 
@@ -198,7 +198,7 @@ def test_a_message_larger_than_the_broker_accepts_is_refused_by_the_publisher() 
 
     with broker(small) as (port, lines):
         publisher = publisher_to(port, 1)
-        publisher.connect(5)
+        publisher.connect(30)
         assert not publisher.send(b"x" * 100)
         assert publisher.send(b"y")
         turn_until(publisher, lambda: not publisher.unacknowledged)
@@ -225,7 +225,7 @@ def test_a_session_that_is_still_known_is_continued_where_it_was() -> None:
 
     with broker(first, second) as (port, lines):
         publisher = publisher_to(port, 2)
-        publisher.connect(5)
+        publisher.connect(30)
         for payload in (b"a", b"b", b"c"):
             publisher.send(payload)
         turn_until(publisher, lambda: publisher.connected and not publisher.unacknowledged)
@@ -251,7 +251,7 @@ def test_what_a_forgetful_broker_has_not_completed_is_sent_again_in_order(qos: i
     notices: list[str] = []
     with broker(first, served, served) as (port, lines):
         publisher = publisher_to(port, qos, notices)
-        publisher.connect(5)
+        publisher.connect(30)
         for payload in (b"a", b"b", b"c"):
             publisher.send(payload)
         turn_until(publisher, lambda: publisher.connected and not publisher.unacknowledged)
@@ -271,7 +271,7 @@ def test_a_session_left_by_an_earlier_process_is_ended_first() -> None:
 
     with broker(stale, served) as (port, lines):
         publisher = publisher_to(port, 2)
-        publisher.connect(5)
+        publisher.connect(30)
         publisher.send(b"a")
         turn_until(publisher, lambda: not publisher.unacknowledged)
         publisher.close()
@@ -298,7 +298,7 @@ def test_a_single_message_that_the_broker_refuses_is_counted() -> None:
     notices: list[str] = []
     with broker(refusing) as (port, _):
         publisher = publisher_to(port, 1, notices)
-        publisher.connect(5)
+        publisher.connect(30)
         publisher.send(b"x")
         turn_until(publisher, lambda: not publisher.unacknowledged)
         publisher.close()

@@ -60,8 +60,8 @@ class Running:
         return [int(path.suffix[1:]) for path in self.folder.glob(f"{name}.*")]
 
     def runs(self, name: str) -> set[str]:
-        """Return the ids of the runs of a worker."""
-        return {path.read_text() for path in self.folder.glob(f"{name}.*")}
+        """Return the ids of the runs of a worker that have been noted."""
+        return {run for path in self.folder.glob(f"{name}.*") if (run := path.read_text())}
 
     def stop(self) -> int:
         self.is_over.set()
@@ -108,11 +108,11 @@ def test_a_worker_that_ends_is_started_again_and_all_stop_with_the_supervisor(ru
 
 
 def test_the_end_of_each_run_of_a_worker_is_reported(running: Running) -> None:
-    wait_until(lambda: "" not in running.runs("w-1") and len(running.starts("w-1")) == 1)
-    os.kill(running.starts("w-1")[0], signal.SIGKILL)
+    wait_until(lambda: len(running.runs("w-1")) == len(running.runs("w-2")) == 1)
     (run,) = running.runs("w-1")
+    os.kill(running.starts("w-1")[0], signal.SIGKILL)
     wait_until(lambda: ("w-1", run) in running.ended)
-    wait_until(lambda: len(running.runs("w-1") - {""}) == 2)
+    wait_until(lambda: len(running.runs("w-1")) == 2)
     running.orders.append(Scale(site="plain", instance="w", processes=1))
     wait_until(lambda: any(name == "w-2" for name, _ in running.ended))
     running.stop()
@@ -126,7 +126,7 @@ def test_the_number_of_workers_follows_the_orders_for_this_supervisor(running: R
     running.orders.append(Scale(site="plain", instance="another", processes=9))
     running.orders.append(Scale(site="plain", instance="w", processes=3))
     wait_until(lambda: (3, 3) in running.reports)
-    wait_until(lambda: len(running.starts("w-3")) == 1)
+    wait_until(lambda: all(len(running.starts(name)) == 1 for name in ("w-1", "w-2", "w-3")))
     running.orders.append(Scale(site="plain", instance="w", processes=1))
     wait_until(lambda: (1, 1) in running.reports)
     wait_until(lambda: not any(is_alive(one) for name in ("w-2", "w-3") for one in running.starts(name)))
@@ -155,7 +155,7 @@ def test_settings_that_become_wrong_later_end_no_other_worker(
 ) -> None:
     monkeypatch.setattr(supervisor, "_RUNS_S", 0.0)
     running = Running(tmp_path, 1)
-    wait_until(lambda: (1, 1) in running.reports)
+    wait_until(lambda: (1, 1) in running.reports and len(running.starts("w-1")) == 1)
     running.program = "raise SystemExit(2)"
     running.supervisor.want(2, "a test")
     wait_until(lambda: len(running.starts("w-2")) >= 2)
