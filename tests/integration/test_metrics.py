@@ -130,7 +130,7 @@ def test_a_second_joiner_at_the_same_address_is_refused_and_a_chosen_port_is_log
     assert (first.stop(), third.stop()) == (0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_stage_in_spark_exposes_the_same_metrics(app: Application, endpoints: Endpoints) -> None:
     app.runner = "spark"
     app.create_topics()
