@@ -67,7 +67,7 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
     end_on_signals(stop.set, _GRACE_S)
     if wait_for_topics(settings.kafka, application_topics(settings), stop.is_set, _log, KAFKA_LOG) is None:
         return 0
-    with closing(_Control(settings)) as control:
+    with closing(_Control(settings, clock)) as control:
         supervisor = WorkerSupervisor(
             instance,
             count,
@@ -126,8 +126,11 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
 class _Control:
     """The control topic, as a supervisor reads it: only what is written from now on."""
 
-    def __init__(self, settings: JoinerSettings) -> None:
-        self._log = MemberLog(settings, tail=0)
+    def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
+        """Raises KafkaException if the end of the topic cannot be read."""
+        self._log = MemberLog(settings)
+        # An order may follow the first report at once.
+        self._log.begin_now(clock)
         self._site = SiteState(settings.application.site)
 
     def read(self) -> list[MemberRecord]:

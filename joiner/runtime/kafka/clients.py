@@ -20,6 +20,8 @@ from joiner.runtime.clock import Clock
 TIMEOUT_S: Final = 30.0
 """Timeout for a request to Kafka, long enough for a broker to restart."""
 
+_RETRY_S: Final = 0.1
+
 READ_WAIT_S: Final = 0.01
 """How long `Consumer.consume` waits for a batch to fill, even at the end of the log."""
 
@@ -72,6 +74,21 @@ def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     """
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
     return int(low), int(high)
+
+
+def known_end(consumer: Consumer, clock: Clock, topic: str, partition: int) -> int:
+    """Wait until the end of a partition is known, which may take a moment if the topic is new, and return it.
+
+    Raises KafkaException if no request succeeds within `TIMEOUT_S`.
+    """
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
+    while True:
+        try:
+            return log_range(consumer, topic, partition)[1]
+        except KafkaException:  # a new topic briefly has no leader
+            if clock.monotonic_s() > deadline_s:
+                raise
+            clock.sleep(_RETRY_S)
 
 
 def log_ends(consumer: Consumer, topics: Iterable[str], partition: int) -> dict[str, int]:

@@ -12,13 +12,11 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Producer, To
 
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Record, decode, encode
-from joiner.runtime.kafka.clients import TIMEOUT_S, describe, log_range, make_consumer, make_producer
+from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
 """How long to wait for Kafka to acknowledge a record. After that, the client keeps retrying in the background."""
-
-_RETRY_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -38,18 +36,9 @@ class ControlLog:
     def begin_now(self, clock: Clock) -> None:
         """Wait until the end of the log is known, so that no later record is missed.
 
-        Raises KafkaException if no attempt succeeds within `TIMEOUT_S`.
+        Raises KafkaException if no request succeeds within `TIMEOUT_S`.
         """
-        deadline_s = clock.monotonic_s() + TIMEOUT_S
-        while True:
-            try:
-                self._begin_at(log_range(self._consumer, self._topic, 0)[1])
-            except KafkaException:  # a new topic briefly has no leader
-                if clock.monotonic_s() > deadline_s:
-                    raise
-                clock.sleep(_RETRY_S)
-            else:
-                return
+        self._begin_at(known_end(self._consumer, clock, self._topic, 0))
 
     def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
         """Return new records, each with its append time in ms since the epoch. Wait up to ``wait_s`` seconds."""

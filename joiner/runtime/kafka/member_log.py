@@ -11,8 +11,9 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
+from joiner.runtime.clock import Clock
 from joiner.runtime.control import TAIL, Logged, MemberRecord, decode_member, encode
-from joiner.runtime.kafka.clients import describe, make_consumer, make_producer
+from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
 
 OFFSET_TAIL_BASE: Final = -2000
@@ -32,8 +33,8 @@ _log = logging.getLogger(__name__)
 class MemberLog:
     """The records about members in the control topic of an application. Not thread-safe."""
 
-    def __init__(self, settings: JoinerSettings, tail: int = TAIL) -> None:
-        """Start reading ``tail`` records before the end that the log has when Kafka first answers."""
+    def __init__(self, settings: JoinerSettings) -> None:
+        """Start reading `TAIL` records before the end that the log has when Kafka first answers."""
         self._topic = settings.control_topic
         self._consumer = make_consumer(
             settings.kafka,
@@ -46,9 +47,17 @@ class MemberLog:
             make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT
         )
         self._producer = self._make_producer()
-        self._read_from(OFFSET_TAIL_BASE - tail)
+        self._read_from(OFFSET_TAIL_BASE - TAIL)
         # librdkafka subtracts from the end of a log without regard to its first offset.
         self._if_removed = OFFSET_BEGINNING
+
+    def begin_now(self, clock: Clock) -> None:
+        """Wait until the end of the log is known, and read only what is written after it.
+
+        Raises KafkaException if the end is not known within `TIMEOUT_S`.
+        """
+        self._if_removed = OFFSET_END
+        self._read_from(known_end(self._consumer, clock, self._topic, 0))
 
     def read(self) -> list[Logged]:
         """Return the records that have arrived, in order. Does not wait."""
