@@ -31,7 +31,7 @@ from connector.acknowledgement import NO_PACKET, Ledger, Tickets
 from connector.events import Parser, dead_letter
 from connector.metrics import PublishTimes, register_metrics
 from connector.progress import Progress
-from connector.session import Message, MqttSession, SessionLostError
+from connector.session import DISCONNECT_S, Message, MqttSession, SessionLostError
 from connector.settings import Settings
 from connector.watermarks import SCOPES_MAX, SilenceWatch
 
@@ -106,7 +106,10 @@ class Bridge:
                 else:
                     self._wait_for_mqtt()
                 self._progress.report_when_due(len(self._ledger))
+            began_s = time.monotonic()
             self._finish()
+            # A broker that does not read the last acknowledgements in time sends their messages again.
+            self._session.close(STOP_WITHIN_S + DISCONNECT_S - (time.monotonic() - began_s))
         finally:
             self._session.close()
             self._producer.close()

@@ -43,7 +43,7 @@ _TURN_BYTES_MAX: Final = 256 * 1024
 """An iteration stops reading once the payloads total this many bytes: processing them takes time, and keep-alives are
 sent only between iterations."""
 
-_DISCONNECT_S: Final = 1.0
+DISCONNECT_S: Final = 1.0
 _READ_BYTES: Final = 65_536
 _POLL_S: Final = 0.05
 
@@ -174,13 +174,16 @@ class MqttSession:
         if self._client is not None:
             self._write(self._client)
 
-    def close(self) -> None:
-        """Disconnect and keep the session; the broker will redeliver unacknowledged messages. Never raises."""
+    def close(self, wait_s: float = DISCONNECT_S) -> None:
+        """Disconnect and keep the session; the broker will redeliver unacknowledged messages. Never raises.
+
+        ``wait_s``: how long the broker may take to read the last acknowledgements.
+        """
         client, self._client = self._client, None
         connection = client.socket() if client is not None else None
         if client is None or connection is None:
             return
-        deadline_s = time.monotonic() + _DISCONNECT_S
+        deadline_s = time.monotonic() + wait_s
         # paho closes its socket right after it has sent DISCONNECT. If the socket has unread data, closing it resets
         # the connection, and the last acknowledgements are lost. So duplicate the socket, and read from the duplicate
         # until the broker closes the connection.
@@ -195,13 +198,16 @@ class MqttSession:
                     break
 
     def _await_connack(self, client: Client, deadline_s: float) -> tuple[bool, ReasonCode]:
-        while time.monotonic() < deadline_s:
+        while True:
+            # Checked before the last look: an answer may have come while this process had no time to read it.
+            is_last = time.monotonic() >= deadline_s
             if self.wait(_POLL_S, reading=True):
                 self._read(client)
             self._write(client)
             if self._connack is not None:
                 return self._connack
-        return self._lose("the broker did not answer in time")
+            if is_last:
+                return self._lose("the broker did not answer in time")
 
     def _make_client(self) -> Client:
         client = Client(

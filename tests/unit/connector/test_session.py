@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -189,3 +190,34 @@ def test_a_closed_port_is_a_loss() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(SessionLostError):
         MqttSession(MqttSettings(port=port), ConnectorSettings()).connect()
+
+
+def test_an_answer_that_has_come_is_read_although_the_time_is_over(broker: ScriptedBroker) -> None:
+    """The process may have had no time to read it before."""
+    session = session_to(broker, ACCEPTED)
+    client = session._client = session._make_client()
+    client.connect("127.0.0.1", broker.listener.getsockname()[1], 30)
+    session._write(client)
+    connection: Any = client.socket()
+    assert select.select([connection], [], [], WAIT_S)[0]
+    session_present, code = session._await_connack(client, time.monotonic() - 1.0)
+    assert (session_present, code.is_failure) == (True, False)
+
+
+def test_a_broker_that_is_slow_to_read_the_goodbye_is_given_all_the_time_there_is(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_to(broker, ACCEPTED)
+    session.connect()
+    now_s, looks = 0.0, list[float]()
+
+    def look(_readers: Any, _writers: Any, _errors: Any, timeout_s: float) -> tuple[list[Any], list[Any], list[Any]]:
+        nonlocal now_s
+        looks.append(timeout_s)
+        now_s += 2.0
+        return [], [], []
+
+    monkeypatch.setattr("connector.session.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("connector.session.select", SimpleNamespace(select=look))
+    session.close(4.5)
+    assert looks[-2:] == [2.5, 0.5]
