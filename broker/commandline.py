@@ -64,8 +64,8 @@ def imports_of(command: str, extra: str = "service") -> Iterator[None]:
 
     The message is one line, and the exit status is 2. ``--version`` still works. Other errors propagate.
 
-    The garbage collector ignores what exists at the end of this context, because it lives as long as the process. This
-    saves a third of the time that a short command takes.
+    The garbage collector is off within this context. Afterwards, it ignores all objects that exist by then, because
+    they live as long as the process. This saves a third of the time that a short command takes.
     """
     is_collecting = gc.isenabled()
     gc.disable()

@@ -38,7 +38,7 @@ class _PidRecord(NamedTuple):
 def wait_until(condition: Callable[[], bool], deadline_s: float, poll_s: float = POLL_S) -> bool:
     """Wait up to ``deadline_s`` seconds for ``condition()`` to become true. Return whether it did.
 
-    ``poll_s``: the time between two looks.
+    ``poll_s``: the time between two checks.
     """
     end = time.monotonic() + deadline_s
     while not condition():

@@ -126,9 +126,9 @@ class _Move:
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
         self._is_withdrawn = False
         self._next_check_s = 0.0
-        # Since when each unit has had this owner, or has been on its way. A claim may come late; its report then still
-        # has its time.
-        self._checked_since_s: dict[tuple[int, str], float] = {}
+        # The present owner of each unit, and when it was first seen, so that a target that claims late still has its
+        # time to report.
+        self._seen_since_s: dict[int, tuple[str, float]] = {}
 
     def run(self) -> Order:
         order = self._order
@@ -177,7 +177,7 @@ class _Move:
                 # Such as a checkpoint of a later release. The target may report all the same.
                 if self._order.units[unit].step is not Step.RELEASED:
                     continue
-                if now_s - self._checked_since_s.setdefault((unit, ""), now_s) > _RECLAIM_TIMEOUT_S:
+                if self._seen_for_s(unit, "", now_s) > _RECLAIM_TIMEOUT_S:
                     why = f"it is not known whether it runs at {self._order.to}: {error}"
                     self._order.finish(unit, Step.MOVED, why)
                     self._report_step(unit)
@@ -191,7 +191,7 @@ class _Move:
         is_at_target = checkpoint.site == order.to
         if one.step is Step.READY and not is_at_target:
             return False  # it will be released, or the order will be cancelled
-        waited_s = now_s - self._checked_since_s.setdefault((unit, checkpoint.owner), now_s)
+        waited_s = self._seen_for_s(unit, checkpoint.owner, now_s)
         if checkpoint.on_the_way is not None:
             if waited_s <= _RECLAIM_TIMEOUT_S:
                 return False
@@ -211,6 +211,13 @@ class _Move:
             way_out = f"if that runner has stopped, run `joiner run --site {order.to} --force-claim` to claim the unit"
             order.finish(unit, Step.KEPT, f"{checkpoint.owner} has not released it; {way_out}")
         return True
+
+    def _seen_for_s(self, unit: int, owner: str, now_s: float) -> float:
+        """Return for how long the unit has been seen with this owner. ``owner``: empty if it is not known."""
+        seen = self._seen_since_s.get(unit)
+        if seen is None or seen[0] != owner:
+            self._seen_since_s[unit] = seen = owner, now_s
+        return now_s - seen[1]
 
     def _report_step(self, unit: int) -> None:
         self._report(f"unit {unit}: {self._describe(unit)}")

@@ -187,7 +187,7 @@ class Play:
     def _stop(self, name: str) -> None:
         """Stop a service with SIGTERM. It is a failure if the service does not exit, or exits with an error.
 
-        The services limit the time of a stop themselves, and other tests check it.
+        How long a stop may take is checked by tests of the services.
         """
         process = self._pipeline.services[name].process
         if process is None or process.poll() is not None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightError
 
 from control.access.users import add_user
 from control.roles import Role
@@ -42,11 +43,11 @@ def click_until_visible(button: Locator, wanted: Locator) -> None:
     """
 
     def is_visible() -> bool:
-        if not wanted.is_visible():
-            button.click()
         try:
+            if not wanted.is_visible():
+                button.click()
             expect(wanted).to_be_visible(timeout=_REACTS_MS)
-        except AssertionError:
+        except (AssertionError, PlaywrightError):
             return False
         return True
 

@@ -21,6 +21,7 @@ _STOP_S: Final = 10.0
 """Longer than for the services of the pipeline, because it waits for open requests and for its threads."""
 
 _ANSWER_S: Final = 60.0
+_RETRY_S: Final = 0.2
 _PASSING: Final = ("is not current: ", "not known at the moment: try again")
 """Said of an order that is refused because Kafka has not answered in time."""
 
@@ -127,7 +128,7 @@ def _last_answer_to(request: urllib.request.Request) -> Any:
                 ) from error
         return bool(found)
 
-    wait_until(is_answered, f"{request.full_url} is answered")
+    wait_until(is_answered, f"{request.full_url} is answered", poll_s=_RETRY_S)
     return found[0]
 
 

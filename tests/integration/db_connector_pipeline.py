@@ -25,7 +25,16 @@ from broker.settings import InfluxdbSettings
 from broker.wire.records import Joined, Rejected, decode_rejected, encode
 from db_connector.database import InfluxDatabase
 from db_connector.settings import ConnectorSettings
-from tests.integration.services import ends_of, kill, read_topic, start_service, stop, topic_reader, wait_until
+from tests.integration.services import (
+    MOMENT_S,
+    ends_of,
+    kill,
+    read_topic,
+    start_service,
+    stop,
+    topic_reader,
+    wait_until,
+)
 from tests.integration.tcp_door import Door
 from tests.unit.db_connector.test_contract import Fields, Point, expected, joined
 
@@ -122,9 +131,9 @@ class Pipeline:
         self.processes.append(process)
         return process
 
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Stop a connector with SIGTERM. It must exit in time with status 0."""
-        assert stop(process) == 0, self.log()
+    def stop(self, process: subprocess.Popen[bytes], moment_s: float = MOMENT_S) -> None:
+        """Stop a connector with SIGTERM. It must exit in time with status 0. ``moment_s``: see `services.stop`."""
+        assert stop(process, moment_s=moment_s) == 0, self.log()
 
     def log(self) -> str:
         """Return the log of the connectors."""

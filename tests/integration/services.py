@@ -32,8 +32,9 @@ DEADLINE_S: Final = 60.0
 STOP_S: Final = 5.0
 """How long a service may take to stop after a signal."""
 
-_MOMENT_S: Final = 20.0
-"""How much longer a busy machine may take. A service that does not end by itself exits by force, and logs that."""
+MOMENT_S: Final = 20.0
+SHORT_MOMENT_S: Final = 3.0
+"""For tests of how long a stop takes."""
 
 
 class Stored(NamedTuple):
@@ -47,7 +48,7 @@ class Stored(NamedTuple):
 def wait_until(
     condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S, poll_s: float = child.POLL_S
 ) -> None:
-    """Wait for a condition. Fail with ``what`` after the deadline. ``poll_s``: the time between two looks."""
+    """Wait for a condition. Fail with ``what`` after the deadline. ``poll_s``: the time between two checks."""
     assert child.wait_until(condition, deadline_s, poll_s), f"{what}: not within {deadline_s} s"
 
 
@@ -80,12 +81,20 @@ def logged(process: subprocess.Popen[bytes], log: Path, pattern: str) -> re.Matc
     return found
 
 
-def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM, deadline_s: float = STOP_S) -> int:
-    """Stop a service, once it handles signals. Return its exit status. Raises TimeoutExpired after the deadline."""
+def stop(
+    process: subprocess.Popen[bytes],
+    number: signal.Signals = signal.SIGTERM,
+    deadline_s: float = STOP_S,
+    moment_s: float = MOMENT_S,
+) -> int:
+    """Stop a service, once it handles signals. Return its exit status.
+
+    Raises TimeoutExpired ``moment_s`` after the deadline, which is how much longer a busy machine may take.
+    """
     # A signal that arrives while Python is still importing would end the process at once.
     wait_until(lambda: handles(process, number), "the service handles signals")
     process.send_signal(number)
-    return process.wait(deadline_s + _MOMENT_S)
+    return process.wait(deadline_s + moment_s)
 
 
 def handles(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:

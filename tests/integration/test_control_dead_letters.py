@@ -180,7 +180,7 @@ def copies(app: Application, value: str) -> int:
 
 
 def are_put_back(app: Application, *values: str) -> bool:
-    """Return whether each value is once in the input topic. A commit that was acknowledged is seen a moment later."""
+    """Return whether each value is once in the input topic."""
     return [copies(app, value) for value in values] == [1] * len(values)
 
 
@@ -199,7 +199,8 @@ def test_a_corrected_record_is_joined_once_although_whoever_puts_it_back_dies_at
         dying.communicate(timeout=2 * DEADLINE_S)
         assert dying.returncode == -signal.SIGKILL
         if point == "committed":
-            wait_until(partial(are_put_back, app, values[number]), "the corrected record is in the input topic")
+            app.wait_until_decided()
+            assert are_put_back(app, values[number])
         else:
             assert copies(app, values[number]) == 0
         assert correct(app, place, values[number]).is_done == (point != "committed")
@@ -230,7 +231,8 @@ def test_of_two_at_once_one_puts_the_record_back(app: Application) -> None:
     racing = [start(app, place, values[-1]) for _ in range(2)]
     for process in racing:
         outcome_of(process)
-    wait_until(partial(are_put_back, app, *values.values()), "each corrected record is in the input topic once")
+    app.wait_until_decided()
+    assert are_put_back(app, *values.values())
     app.wait_until_through()
     assert joiner.stop() == 0
     app.verify()
@@ -257,7 +259,8 @@ def test_a_service_that_dies_while_it_writes_is_told_and_its_orders_can_be_repea
         ended = [second.outcome(app.name, second.order(app.name, order)["id"]) for order in orders]
     assert ended[0]["state"] == "done" or "was put back already" in ended[0]["text"]
     assert ended[1]["state"] == "done"
-    wait_until(partial(are_put_back, app, value), "the corrected record is in the input topic once")
+    app.wait_until_decided()
+    assert are_put_back(app, value)
     app.wait_until_through()
     wait_until(partial(is_joined, app, 1), "the corrected record is joined")
     assert joiner.stop() == 0
@@ -287,10 +290,9 @@ def test_many_are_put_back_at_once_as_they_were_and_a_dry_run_says_so_before(app
     before = read_topic(app.bootstrap, app.topic("data"), PARTITIONS)
     assert put_back(app.settings(), places, "ada") == would
 
-    def is_doubled() -> bool:
-        return sorted(read_topic(app.bootstrap, app.topic("data"), PARTITIONS)) == sorted(before * 2)
-
-    wait_until(is_doubled, "each record is in the input topic twice")
+    app.wait_until_decided()
+    after = read_topic(app.bootstrap, app.topic("data"), PARTITIONS)
+    assert sorted(after) == sorted(before * 2)
 
 
 @needs_browser
@@ -373,7 +375,8 @@ def test_an_admin_corrects_a_record_and_puts_it_back(
     visitor.picture("dead-letter-put-back")
     assert visitor.faults() == []
     app.wait_until_through()
-    wait_until(partial(are_put_back, app, corrected), "the corrected record is in the input topic once")
+    app.wait_until_decided()
+    assert are_put_back(app, corrected)
     dialog.get_by_role("button", name="Close").click()
     page.get_by_role("link", name="Actions").click()
     rows = page.get_by_role("row").filter(has_text="put back the records of dead letters").filter(has_text="done")

@@ -23,7 +23,7 @@ from tests.integration.db_connector_pipeline import (
     pairs_of,
     values_of,
 )
-from tests.integration.services import DEADLINE_S, kill, wait_until
+from tests.integration.services import DEADLINE_S, SHORT_MOMENT_S, kill, wait_until
 from tests.long import rest_long
 from tests.unit.db_connector.test_contract import joined
 
@@ -130,7 +130,7 @@ def test_sigterm_ends_within_five_seconds_while_the_database_is_unavailable(pipe
     pipeline.door.shut()
     process = pipeline.start()
     pipeline.wait_until_logged("has not accepted points")
-    pipeline.stop(process)
+    pipeline.stop(process, moment_s=SHORT_MOMENT_S)
     pipeline.door.open()
     pipeline.start()
     pipeline.wait_until_drained()

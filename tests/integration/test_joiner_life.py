@@ -21,7 +21,7 @@ from tests.integration.joiner_application import (
     record,
     seeded_entries,
 )
-from tests.integration.services import DEADLINE_S, ROOT, stop, wait_until
+from tests.integration.services import DEADLINE_S, ROOT, SHORT_MOMENT_S, stop, wait_until
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_largest_of_signals_at_any_time_ends_it_within_seconds(app: Applicat
     assert starting.stop() == 0
     running = app.start()
     running.wait_for_units()
-    assert stop(running.process, signal.SIGINT) == 0
+    assert stop(running.process, signal.SIGINT, moment_s=SHORT_MOMENT_S) == 0
 
 
 def test_two_processes_share_the_units_and_one_takes_over_from_the_other(app: Application) -> None:

@@ -124,6 +124,7 @@ def test_a_claimant_that_died_before_its_claim_does_not_keep_the_unit(app: Appli
     app.verify()
 
 
+@pytest.mark.slow
 def test_a_fenced_owner_releases_the_unit_names_the_new_owner_and_serves_it_again_when_that_one_is_gone(
     app: Application,
 ) -> None:

@@ -50,7 +50,7 @@ def test_units_are_handed_over_to_instances_that_come_and_from_those_that_go(app
         wait_until(lambda: set(owners(app)) == {"one"}, "the only instance has all units")
         two = app.start(instance="two")
         wait_until(lambda: are_shared(app, "one", "two"), "both have units")
-        # An instance that this busy machine keeps from its heartbeats is gone for a moment, and then not drained.
+        # An instance that a busy machine keeps from sending heartbeats is gone for a moment, and is then not drained.
         wait_until(lambda: "one is drained" in app.command("drain", "one").stdout, "it is drained")
         wait_until(lambda: commits_of(app) == {"two"}, "the other one has committed all units")
         assert app.command("drain", "one", "--undo").returncode == 0

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from joiner.runtime.membership.consumer_group import GroupMembership
 from joiner.runtime.membership.site import Host, SiteMembership
+from joiner.runtime.membership.state import SiteState
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.ownership.services import Services
 from joiner.runtime.settings import JoinerSettings
@@ -21,6 +22,8 @@ class OlderMembership(GroupMembership):
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, host: Host, services: Services) -> None:
         super().__init__(settings, claimant.site, host.give_back, services.clock)
+        # It does not read what the instances of the newer release agree on.
+        self.state = SiteState(claimant.site)
 
     def leave(self) -> None:
         """Nothing: the group learns of it when the membership is closed."""

@@ -219,7 +219,7 @@ class KafkaEvidence:
     def _read(self, topic: str, partition: int, start: int, stop: int) -> Iterator[Message]:
         if start >= stop:
             return
-        self._learn(topic)
+        self._request_metadata(topic)
         self._consumer.assign([TopicPartition(topic, partition, start)])
         position, deadline = start, time.monotonic() + self._stall_s
         while position < stop:
@@ -241,8 +241,8 @@ class KafkaEvidence:
             elif now > deadline:
                 raise EvidenceError(self._stalled(topic, partition, position, stop))
 
-    def _learn(self, topic: str) -> None:
-        """Request the metadata of a topic. The consumer itself looks for those of an assigned topic once a second."""
+    def _request_metadata(self, topic: str) -> None:
+        """Request the metadata of a topic. The consumer itself requests that of an assigned topic once a second."""
         if topic in self._known:
             return
         try:

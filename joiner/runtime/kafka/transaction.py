@@ -197,7 +197,7 @@ class UnitTransactions:
             ours = self._pending.ours(stable)
             if not ours:
                 return
-            # From the first answer on: a broker that has not answered for a while has not written the markers either.
+            # The time counts from the first answer: a broker that was silent has not written the markers either.
             deadline_s = self._clock.monotonic_s() + _MARKERS_S if deadline_s is None else deadline_s
             if self._clock.monotonic_s() > deadline_s:
                 raise Aborted(f"Kafka has left a committed transaction open in {', '.join(ours)} [{self._unit}]")

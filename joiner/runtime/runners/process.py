@@ -299,6 +299,4 @@ class ProcessLoop:
 
     def _have_all_failed(self) -> bool:
         failed, units = self.supervisor.failed_units, self._membership.units
-        # An assignment that was made before partitions were added does not contain all units. The next one will.
-        is_old = 0 < len(self.site_state.units) < self._units
-        return (bool(failed) and bool(units) and not is_old and units <= failed) or len(self._unable) == self._units
+        return (bool(failed) and bool(units) and units <= failed) or len(self._unable) == self._units
