@@ -40,7 +40,6 @@ class Door:
 
     def shut(self) -> None:
         """Break the connections and refuse new ones."""
-        self.release()
         if self._listener is not None and self._accepting is not None:
             _break(self._listener)
             # End the accepting thread first, so that no connection is added in the meantime.
@@ -49,6 +48,8 @@ class Door:
         self._listener = self._accepting = None
         for connection in self._connections:
             _break(connection)
+        # Only now, so that what is held is not sent just before the connection breaks.
+        self.release()
         for thread in self._carrying:
             thread.join()
         for connection in self._connections:
