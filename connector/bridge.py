@@ -106,10 +106,7 @@ class Bridge:
                 else:
                     self._wait_for_mqtt()
                 self._progress.report_when_due(len(self._ledger))
-            began_s = time.monotonic()
             self._finish()
-            # A broker that does not read the last acknowledgements in time sends their messages again.
-            self._session.close(STOP_WITHIN_S + DISCONNECT_S - (time.monotonic() - began_s))
         finally:
             self._session.close()
             self._producer.close()
@@ -228,7 +225,7 @@ class Bridge:
             self._producer.send(self._settings.topics.data, records)
 
     def _finish(self) -> None:
-        """Wait up to `STOP_WITHIN_S` for the messages in flight to reach Kafka, and acknowledge them."""
+        """Wait up to `STOP_WITHIN_S` for the messages in flight to reach Kafka, acknowledge them, and disconnect."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
@@ -244,6 +241,8 @@ class Bridge:
                 "stopping with %d messages unacknowledged; the broker will redeliver those sent at QoS 1 or 2",
                 len(self._ledger),
             )
+        # A broker that does not read the last acknowledgements in time sends their messages again.
+        self._session.close(deadline_s + DISCONNECT_S - time.monotonic())
 
 
 def _record_batches(settings: Settings) -> RecordBatches:

@@ -301,7 +301,7 @@ def _drained(order: Drain, status: Status) -> Progress:
         return Progress(not is_drained, f"{order.instance} may have units again" if not is_drained else "ordered")
     instances = status.processes.get(order.site)
     if instances is None:
-        return Progress(is_done=False, text=f"the instances of {order.site} are not known at the moment")
+        return _not_known(order.site)
     if order.instance not in instances:
         return Progress(is_drained, f"{order.instance} is not running any more")
     units = instances[order.instance]
@@ -326,7 +326,7 @@ def _pinned(order: Pin, status: Status) -> Progress:
         return Progress(pin is None, f"unit {unit} is not pinned any more" if pin is None else "ordered")
     instances = status.processes.get(order.site)
     if instances is None:
-        return Progress(is_done=False, text=f"the instances of {order.site} are not known at the moment")
+        return _not_known(order.site)
     servers = sorted(name for name, units in instances.items() if unit in units)
     text = f"unit {unit} is served by {' and '.join(servers) or 'no instance'}"
     if instance not in instances:
@@ -346,10 +346,10 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
     # A unit at another site, or without an owner, has no state here.
     served = [unit for unit in range(len(assignment.owners)) if _site_of(status, unit) == order.site]
     warm, units = sum(len(assignment.warm[unit]) for unit in served), len(served)
-    if order.site not in status.processes:
-        return Progress(is_done=False, text=f"the instances of {order.site} are not known at the moment")
-    instances = status.processes[order.site].keys()
-    possible = min(count, max(0, len(instances - set(assignment.drained) or instances) - 1))
+    instances = status.processes.get(order.site)
+    if instances is None:
+        return _not_known(order.site)
+    possible = min(count, max(0, len(instances.keys() - set(assignment.drained) or instances) - 1))
     # An instance to which a unit is pinned is one more standby while it prepares.
     kept = [[name for name in assignment.standbys[unit] if name != assignment.pinned.get(unit)] for unit in served]
     has_more = any(len(names) > possible for names in kept)
@@ -359,6 +359,10 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
     if possible < count:
         return Progress(is_done=False, text=f"{text}, because there are too few instances", is_in_vain=True)
     return Progress(is_done=True, text=text)
+
+
+def _not_known(site: str) -> Progress:
+    return Progress(is_done=False, text=f"the instances of {site} are not known at the moment")
 
 
 def standbys_text(count: int) -> str:

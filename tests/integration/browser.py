@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sync_playwright
-from playwright.sync_api import TimeoutError as PlaywrightError
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from control.access.users import add_user
 from control.roles import Role
@@ -47,7 +47,7 @@ def click_until_visible(button: Locator, wanted: Locator) -> None:
             if not wanted.is_visible():
                 button.click()
             expect(wanted).to_be_visible(timeout=_REACTS_MS)
-        except (AssertionError, PlaywrightError):
+        except (AssertionError, PlaywrightTimeout):
             return False
         return True
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from playwright.sync_api import TimeoutError as PlaywrightError
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.integration.browser import SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService
@@ -60,7 +60,7 @@ def _is_given(page: Page, text: str) -> bool:
         for one in earlier:
             one.wait_for_element_state("hidden", timeout=SEEN_MS)
         expect(dialog.or_(outdated)).to_be_visible(timeout=SEEN_MS)
-    except (AssertionError, PlaywrightError):  # the page has moved below the pointer
+    except (AssertionError, PlaywrightTimeout):  # the page has moved below the pointer
         return False
     if dialog.is_visible():
         expect(dialog).to_contain_text(text, timeout=SEEN_MS)

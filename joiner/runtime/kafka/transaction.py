@@ -198,8 +198,9 @@ class UnitTransactions:
             if not ours:
                 return
             # The time counts from the first answer: a broker that was silent has not written the markers either.
-            deadline_s = self._clock.monotonic_s() + _MARKERS_S if deadline_s is None else deadline_s
-            if self._clock.monotonic_s() > deadline_s:
+            now_s = self._clock.monotonic_s()
+            deadline_s = deadline_s or now_s + _MARKERS_S
+            if now_s > deadline_s:
                 raise Aborted(f"Kafka has left a committed transaction open in {', '.join(ours)} [{self._unit}]")
             self._clock.sleep(wait_s)
             wait_s = min(2 * wait_s, LOOK_S)
