@@ -3,9 +3,9 @@
 A joining function takes the left and the right records of n pairs as two batches of columns. It returns n values as a
 float64 array of shape (n,), or (n, 2) like `both`. It is called once per batch, so it should use array arithmetic
 rather than a loop. If it raises for a pair, or returns a value that is not finite, that pair becomes a dead letter; the
-other pairs of the batch are unaffected. The function of an align computes the results of aligned rows in the same way,
-from their columns. Settings refer to a user's function as ``module:function``. If its module cannot be imported, the
-error message gives the file and line of the error.
+other pairs of the batch are unaffected. In the same way, an align's function computes the results of aligned rows from
+their columns. Settings refer to a user's function as ``module:function``. If its module cannot be imported, the error
+message gives the file and line of the error.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Columns(NamedTuple):
 class AlignedColumns(NamedTuple):
     """The columns of n aligned rows. All arrays have shape (n,).
 
-    ``values``: by column, its values (float64, NaN where missing). ``driver``: the values of the driver's records
-    (float64), or None with a grid. ``time_ns``: the event times (int64 ns). ``thing``: the n things.
+    ``values``: each column's values, by name (float64, NaN where missing). ``driver``: the values of the driver's
+    records (float64), or None with a grid. ``time_ns``: the event times (int64 ns). ``thing``: the n things.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -54,7 +54,7 @@ class AlignedColumns(NamedTuple):
 
 
 class UnusableValuesError(ValueError):
-    """A function returned something other than columns of real numbers: one or, for pairs, two."""
+    """A function returned something other than one column of real numbers or, for pairs, one or two."""
 
 
 class JoinFunction(Protocol):
@@ -142,7 +142,7 @@ def _values_of(call: Callable[[], object], shapes: set[tuple[int, ...]], of: str
 def load_all(
     joins: Mapping[str, str], aligns: Mapping[str, str]
 ) -> tuple[dict[str, JoinFunction], dict[str, RowFunction]]:
-    """Load the functions of joins and of aligns, each by the operator's name. See `load_functions` for the errors."""
+    """Load the functions of joins and aligns, keyed by operator name. See `load_functions` for the errors."""
     mistakes = []
     for kind, functions in (("join", joins), ("align", aligns)):
         try:
@@ -157,8 +157,8 @@ def load_all(
 def load_functions(functions: Mapping[str, str], kind: str = "join") -> dict[str, JoinFunction]:
     """Load the function of each join, or of each operator of another ``kind``.
 
-    ``functions`` maps the names of operators to those of functions. Modules in the current folder can be imported.
-    Raises `SettingsError`, which lists every function that cannot be loaded.
+    ``functions`` maps operator names to function names. Modules in the current folder can be imported. Raises
+    `SettingsError` listing every function that cannot be loaded.
     """
     here = Path.cwd()
     if here not in map(Path, sys.path):
@@ -199,15 +199,15 @@ def load_function(name: str, what: str = "joining function") -> JoinFunction:
 
 
 def load_row_function(name: str) -> RowFunction:
-    """Load a user's function of rows, given as ``module:function``; see `load_function`."""
+    """Load a user's row function, given as ``module:function``; see `load_function`."""
     return cast("RowFunction", load_function(name, "function"))
 
 
 def _reason(error: BaseException, module: str, attribute: str) -> str:
-    """Return why a function could not be loaded, where that happened if this is known, and how to correct it."""
+    """Return why a function could not be loaded, where that happened (if known), and how to correct it."""
     if module.startswith("."):
         return f"{module!r} is a relative name; use the absolute name, without the leading dot"
-    if isinstance(error, AttributeError) and module in sys.modules:  # a module whose import failed is not there
+    if isinstance(error, AttributeError) and module in sys.modules:  # a module that failed to import is not there
         file = getattr(sys.modules[module], "__file__", None) or module
         return f"{file} does not define {attribute!r}; correct the name of the function or of the module"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
@@ -220,7 +220,7 @@ def _reason(error: BaseException, module: str, attribute: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the type and message of a function's exception, or why the values that it returned are unusable."""
+    """Return the type and message of a function's exception, or why the values it returned are unusable."""
     return str(error) if isinstance(error, UnusableValuesError) else f"{type(error).__name__}: {error}"
 
 

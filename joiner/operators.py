@@ -174,7 +174,7 @@ class GridSettings(Section):
         return self.max_gap_ns // self.every + 1
 
     def semantics(self) -> dict[str, int]:
-        """Return what determines the ticks, for the fingerprint."""
+        """Return the options that determine the ticks, for the fingerprint."""
         return {"every_ns": self.every, "origin_ns": self.origin, "max_gap_ns": self.max_gap_ns}
 
     def grid(self, ticks_max: int = 2**63 - 1) -> Grid:
@@ -202,7 +202,7 @@ class AlignSettings(Section):
         elif self.grid is not None and GRID in self.columns:
             mistake = f"{GRID!r} cannot be the name of a column of a grid"
         elif self.grid is not None and self.lateness:
-            mistake = "lateness is that of a driver: with a grid, set the lateness of each column"
+            mistake = "lateness is an option of a driver: with a grid, set the lateness of each column"
         elif self.result is not None:
             mistake = self._wrong_result(self.result)
         if mistake:
@@ -212,7 +212,7 @@ class AlignSettings(Section):
     def _wrong_result(self, result: str) -> str:
         """Return what is wrong with the option ``result``, or an empty string if nothing is."""
         if self.function is not None:
-            return "result and function exclude each other: the function returns the results of the rows"
+            return "result and function are mutually exclusive: the function returns the results of the rows"
         if self.grid is None:
             return "result is an option of a grid: with a driver, a row's result is the value of the driver's record"
         column = self.columns.get(result)
@@ -244,7 +244,7 @@ class AlignSettings(Section):
 
 
 class Outline(NamedTuple):
-    """The settings of an operator that can conflict with others. Before validation, each may be of any type, or None.
+    """An operator's settings that can conflict with another's. Before validation, each may be of any type, or None.
 
     ``output``: the quantity of the results. ``streams``: each stream's topic (None: the data topic) and quantity (None:
     any). ``pairs``: pairs of streams that must not have a record in common.

@@ -14,7 +14,7 @@ _HERE = str(Path(__file__).resolve().parent)
 if __name__ == "__main__" and _HERE in sys.path:
     sys.path[sys.path.index(_HERE)] = str(Path(__file__).resolve().parents[1])
 
-from joiner.check.command import main  # noqa: E402 - the path must be set before
+from joiner.check.command import main  # noqa: E402 - the path must be set first
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -46,17 +46,17 @@ class AlignedRows:
     """The result of one step. Arrays have shape (n,), with a different n for each group below.
 
     Attributes:
-        seq, key, ts_ns: for each row, the log position, the key and the time in ns of its driver record; int64. With a
-            grid, ``seq`` is the number of the tick, which together with the key identifies the row. The rows are
-            ordered by (key, time, position).
-        values: by column, the value in each of these rows; float64, NaN if it is missing.
-        is_missing: by column, whether the value is missing; bool. (NaN alone does not show this, because a stream may
+        seq, key, ts_ns: for each row, the log position, key and time (ns) of its driver record; int64. With a grid,
+            ``seq`` is the tick number, which identifies the row together with the key. The rows are ordered by (key,
+            time, position).
+        values: for each column, the value in each of these rows; float64, NaN where missing.
+        is_missing: for each column, whether the value is missing; bool. (NaN alone is ambiguous, because a stream may
             contain NaN.)
         dropped_seq: the log positions of driver records whose rows were left out, because a column with
             ``on_missing="drop"`` has no value; ascending. Always empty with a grid.
-        late_seq: by stream (the name of a column, or ``"driver"`` if there is one), the log positions of records that
-            were below their stream's frontier when they arrived.
-        duplicate_seq: by stream, the log positions of records with the key, time and identity of an earlier one.
+        late_seq: for each stream (a column name, or ``"driver"`` if there is a driver), the log positions of records
+            that were below their stream's frontier when they arrived.
+        duplicate_seq: for each stream, the log positions of records with the key, time and identity of an earlier one.
 
     """
 
@@ -82,15 +82,14 @@ class AlignedRows:
 class AlignBuffer:
     """Aligns streams incrementally: one row for each driver record or tick, as soon as all of its columns are certain.
 
-    An emitted row is never revised. If a stream is silent for a key, only the rows of that key wait, until a record or
-    a watermark advances the stream's frontier.
+    An emitted row is never revised. If a stream is silent for a key, only that key's rows wait for a record or a
+    watermark to advance the stream's frontier.
 
     Args:
         columns: the rule of each column, by name.
-        grid: the times of the rows. If it is given, the buffer has no driver, and accepts no driver records or
-            watermarks.
+        grid: the times of the rows. If given, the buffer has no driver, and accepts no driver records or watermarks.
         lateness_ns: the lateness of the driver, as in `LocalStreamBuffer`. Must be 0 with a grid, because each column
-            has a lateness of its own (`ColumnRule`).
+            has its own lateness (`ColumnRule`).
         watermark_scope: as in `LocalStreamBuffer`, for all streams.
 
     Raises:
@@ -142,13 +141,13 @@ class AlignBuffer:
 
         Args:
             driver: ``(keys, ts_ns, seq)`` and, optionally, identities, as in `LocalStreamBuffer.push`.
-            columns: by name, pairs of such records and their values (float64, shape (n,)).
+            columns: for each column name, a pair of such records and their values (float64, shape (n,)).
             driver_watermarks: ``(keys, ts_ns, seq)``, as in `LocalStreamBuffer.push`.
             column_watermarks: the same for the columns, by name.
 
         Raises:
             ArgumentError: if an argument is invalid, if the step has too many ticks, or if the buffer is closed. The
-                message names the argument and, for a single value, its index. The buffer is unchanged.
+                message names the argument and, if a single value is invalid, its index. The buffer is unchanged.
             MemoryError, ValueError: if the permitted number of ticks does not fit in memory. The buffer is unchanged.
 
         """
@@ -168,7 +167,7 @@ class AlignBuffer:
         return self._step(driver, columns or {}, None, {}, ends=True)
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column's value. Ticks are not stored, so they do not count."""
+        """Return the number of rows waiting for a column's value. Ticks are not stored, so they are not included."""
         return len(self._rows)
 
     def __repr__(self) -> str:
@@ -181,7 +180,7 @@ class AlignBuffer:
 
     @property
     def driver_rows(self) -> DriverRows:
-        """The rows of the driver, for queries about what they hold. Raises `ArgumentError` if the buffer has a grid."""
+        """The driver's rows, for inspecting what they hold. Raises `ArgumentError` if the buffer has a grid."""
         if not isinstance(self._rows, DriverRows):
             message = "the buffer has a grid and no driver"
             raise ArgumentError(message)
@@ -189,17 +188,17 @@ class AlignBuffer:
 
     @property
     def grid_rows(self) -> GridRows:
-        """The rows of the grid, for queries about what they hold. Raises `ArgumentError` if the buffer has a driver."""
+        """The grid's rows, for inspecting what they hold. Raises `ArgumentError` if the buffer has a driver."""
         if not isinstance(self._rows, GridRows):
             message = "the buffer has a driver and no grid"
             raise ArgumentError(message)
         return self._rows
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """Return a lower bound on the times of each key's rows still to come, and one for all keys never used so far.
+        """Return a lower bound on the times of each key's future rows, and one that applies to all unused keys.
 
-        ``keys`` must be ascending. The bounds of the keys have shape (k,). All bounds are int64, in ns. Where there is
-        no bound yet, the smallest int64 takes its place. A bound never falls.
+        ``keys`` must be ascending. The bounds of the keys have shape (k,). All bounds are int64, in ns. A bound is the
+        smallest int64 until it is known, and never decreases.
         """
         return self._rows.bounds_ns(keys)
 
@@ -220,7 +219,7 @@ class AlignBuffer:
     def restore(cls, data: bytes, *, ticks_max: int | None = None) -> Self:
         """Create a buffer from a snapshot.
 
-        ``ticks_max``: the maximum number of ticks in one step, in place of the limit that the grid had.
+        ``ticks_max``: the maximum number of ticks in one step, which replaces the original grid's limit.
 
         Raises `SnapshotError` if the snapshot cannot be restored (`NewerSnapshotError` if a newer release wrote it),
         and `ArgumentError` if ``ticks_max`` is invalid, or is given for a buffer without a grid.
@@ -289,7 +288,7 @@ class AlignBuffer:
 
 @dataclass(frozen=True)
 class _Positions:
-    """What a stream's next input must agree with: the last position, and whether its records have identities."""
+    """State to check a stream's next input against: the last position, and whether its records have identities."""
 
     last_seq: int | None = None
     has_identities: bool | None = None
@@ -297,7 +296,7 @@ class _Positions:
     def check(
         self, name: str, records: Sequence[object] | None, watermarks: Sequence[object] | None
     ) -> tuple[Input, _Positions]:
-        """Validate the next input of the stream ``name``. Return it, and what the input after it must agree with.
+        """Validate the next input of the stream ``name``. Return it, and the state to check later input against.
 
         Raises `ArgumentError` if the input is invalid.
         """
@@ -340,7 +339,7 @@ def _check_grid(grid: object, lateness_ns: int, watermark_scope: str) -> None:
 
 
 def _pair_of(name: str, given: Any) -> tuple[Any, Any]:
-    """Split a column's input into its records and its values. Raises `ArgumentError` if it is not a pair."""
+    """Split a column's input into its records and values. Raises `ArgumentError` if it is not a pair."""
     pair = 2
     if not isinstance(given, Sequence) or len(given) != pair:
         shown = f"{type(given).__qualname__}" + (f" of length {len(given)}" if isinstance(given, Sequence) else "")

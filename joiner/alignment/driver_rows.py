@@ -44,7 +44,7 @@ class DriverRows:
         self._pending = PendingRows(list(rules.values()))
 
     def __len__(self) -> int:
-        """Return the number of rows that wait for a column's value."""
+        """Return the number of rows waiting for a column's value."""
         return len(self._pending)
 
     def held(self) -> int:
@@ -55,8 +55,8 @@ class DriverRows:
     def held_by_stream(self) -> dict[str, int]:
         """Return the number of held records, by stream.
 
-        Each record of a column counts once, although two relations may hold it. For the driver, this is the number of
-        waiting rows or, if that is less, the largest number of driver records that one relation holds.
+        Each column record is counted once, even if two relations hold it. For the driver, this is the number of waiting
+        rows or the largest number of driver records held by a single relation, whichever is larger.
         """
         counts = self.entries_by_stream()
         for (name, one), (of_other, other) in pairwise(self._relations):
@@ -65,9 +65,9 @@ class DriverRows:
         return counts
 
     def entries_by_stream(self) -> dict[str, int]:
-        """Return the number of entries that need memory, by stream. Thread-safe.
+        """Return the number of entries that occupy memory, by stream. Thread-safe.
 
-        This is the number of held records, except that a column's record counts once for each relation that holds it.
+        This is the number of held records, except that a column's record is counted once per relation that holds it.
         """
         counts = dict.fromkeys((DRIVER, *(name for name, _ in self._relations)), 0)
         for name, relation in self._relations:
@@ -96,9 +96,9 @@ class DriverRows:
         return np.concatenate(parts).view(np.float64)
 
     def held_records(self) -> dict[str, Ints]:
-        """Return the keys and the times in ns of the held records, by stream, shape (2, n) each.
+        """Return the keys and times (ns) of the held records, by stream, shape (2, n) each.
 
-        Each record occurs once, although several relations may hold it.
+        Each record occurs once, even if several relations hold it.
         """
         parts: dict[str, list[Ints]] = {}
         for name, relation in self._relations:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 GRID: Final = "grid"
-"""The name of a grid among the streams of an align."""
+"""The name of a grid in an align's list of streams."""
 
 _TICK_MAX: Final = 2**63 - 1
 NO_LIMIT: Final = -1
@@ -29,19 +29,19 @@ NO_LIMIT: Final = -1
 _ROOM_MIN: Final = 1024
 
 _MANY: Final = 2**40
-"""The largest number of ticks that is counted for a key, so that the sum over millions of keys fits into an int64."""
+"""The most ticks counted for a key. With this limit, the sum over millions of keys fits into an int64."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """Rows at the times ``origin_ns + tick * every_ns``, for every integer ``tick``.
 
-    A key has the ticks between its first and its last record, of any column.
+    A key has the ticks between its first and last records, in any column.
 
     Args:
         every_ns: the time from one tick to the next.
         origin_ns: the time of tick 0, in the years 1678 to 2261.
-        max_gap_ns: the longest pause that is filled with ticks. If two successive records of a key, in any columns, are
+        max_gap_ns: the longest pause to fill with ticks. If two successive records of a key, in any columns, are
             further apart, there are no ticks between them. None means no limit.
         ticks_max: the maximum number of ticks in one step.
 
@@ -96,8 +96,8 @@ def check_ticks_max(value: object) -> int:
 class KeyTicks(NamedTuple):
     """The state of each key's ticks. All are int64 arrays of shape (keys,), in ns.
 
-    ``first``, ``last``: the smallest and the largest time among the key's records (`FOREVER` and `NEVER` if it has
-    none). ``following``: the time of the key's next tick (`NEVER` while it is not certain, `FOREVER` if there is none).
+    ``first``, ``last``: the smallest and largest times among the key's records (`FOREVER` and `NEVER` if it has none).
+    ``following``: the time of the key's next tick (`NEVER` while it is not certain, `FOREVER` if there is none).
     """
 
     first: Ints
@@ -186,12 +186,12 @@ def find_ticks(
 def bound_ticks(
     keys: Ints, known: KeyTicks, frontiers: Ints, nodes: Ints, ends: Ints, grid: tuple[int, int, int, int]
 ) -> Ints:
-    """Return a lower bound on the times of each key's ticks to come, in ns, shape (k,). It never falls.
+    """Return a lower bound on the times of each key's future ticks, in ns, shape (k,). It never decreases.
 
-    The bound is the next tick, but at most 1 ns after the key's last record or, if later, the key's lowest frontier:
-    readers may reject times that are ahead of the clock. If the next tick is in a pause above the largest gap, the
-    record that ends the pause takes its place. While the next tick is not certain, the bound is the key's first record,
-    or its lowest frontier if that is earlier. The arguments are those of `find_ticks`.
+    The bound is the next tick, capped at 1 ns after the key's last record or at its lowest frontier, whichever is
+    later. Without the cap, readers might reject times ahead of the clock. If the next tick falls in a pause longer than
+    the largest gap, the record that ends the pause takes its place. While the next tick is not certain, the bound is
+    the key's first record or its lowest frontier, whichever is earlier. The arguments are as in `find_ticks`.
     """
     _, _, max_gap, _ = grid
     bounds = np.empty(len(keys), dtype=np.int64)
@@ -203,7 +203,7 @@ def bound_ticks(
             reached = min(reached, frontiers[column, i])
         ts = known.following[key]
         if ts == NEVER:
-            # Before the first tick, a record may still arrive that is older than all others.
+            # Before the first tick, a record older than all others may still arrive.
             bounds[i] = min(known.first[key], reached)
             continue
         if max_gap != NO_LIMIT and ts != FOREVER:
@@ -212,17 +212,17 @@ def bound_ticks(
             until = min(after, reached)
             if NEVER < before < until and gap(until, before) > np.uint64(max_gap):
                 ts = max(ts, until)
-        # The tick at the time of the last record may have been emitted, so the bound is later than that.
+        # A tick at the last record's time may have been emitted already, so the bound is later than that.
         bounds[i] = min(ts, max(known.last[key] + 1, reached))
     return bounds
 
 
 @compiled(INTS, named(KeyTicks, INTS, INTS, INTS), TABLE, TABLE, several(COUNT, COUNT, COUNT, COUNT))
 def count_ticks(known: KeyTicks, nodes: Ints, ends: Ints, grid: tuple[int, int, int, int]) -> Ints:
-    """Count the ticks up to each key's last record that `find_ticks` has not found yet, at most `_MANY` for a key.
+    """Count the ticks up to each key's last record that `find_ticks` has not found yet, at most `_MANY` per key.
 
-    A pause above the largest gap counts as having no ticks, although a record may still arrive within it. The arguments
-    are those of `find_ticks`. Returns an int64 array of shape (keys,).
+    A pause longer than the largest gap is assumed to have no ticks, even though a record may still arrive within it.
+    The arguments are as in `find_ticks`. Returns an int64 array of shape (keys,).
     """
     every, phase, max_gap, _ = grid
     counts = np.zeros(len(known.last), dtype=np.int64)
@@ -258,7 +258,7 @@ def _has_no_ticks(before: int, after: int, max_gap: int) -> bool:
 
 @compiled(several(TABLE, FLAG), GIVEN, GIVEN, several(COUNT, COUNT, COUNT, COUNT))
 def find_table_ticks(key: Ints, ts: Ints, grid: tuple[int, int, int, int]) -> tuple[Ints, bool]:
-    """Find the ticks between each key's first and last record. The n records must be ordered by (key, time).
+    """Find the ticks between each key's first and last records. The n records must be ordered by (key, time).
 
     ``grid``: as in `find_ticks`. Returns the keys and times of the ticks, shape (2, m), in the same order, and whether
     there are more than the maximum. If there are, no ticks are returned.
@@ -295,7 +295,7 @@ def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int)
         return frontier
     if rule == PREVIOUS:
         return frontier - 1
-    # Up to the last settled record, the next record of every time is certain.
+    # For every time up to the last settled record, the next record is certain.
     until = settled_ts
     if rule == NEAREST and settled_ts != NEVER:
         # Up to the midpoint, the previous record is nearer than any record that may still arrive.
@@ -308,9 +308,9 @@ def _certain_until(rule: int, tolerance_ns: int, frontier: int, settled_ts: int)
 
 @compiled()
 def _records_around(ts: int, at: Ints, nodes: Ints) -> tuple[int, int]:
-    """Return the times of the last record at or before ``ts`` and of the first one at or after it, over all columns.
+    """Return the times of the last record at or before ``ts`` and the first one at or after it, across all columns.
 
-    ``at``: the node from which to start the search in each column. It is advanced in place.
+    ``at``: the node where the search starts in each column. It is advanced in place.
     """
     before, after = NEVER, FOREVER
     for column in range(len(at)):

@@ -1,7 +1,7 @@
 """Computes the rows of a grid: one for each key and tick, once all columns are certain at the tick.
 
-Of all ticks, only the next one of each key is stored. Each step computes the ticks that have become certain, and takes
-their values from the held records.
+Only each key's next tick is stored. Each step computes the ticks that have become certain, and takes their values from
+the held records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GridRows:
-    """Computes the rows of a grid. Holds the records that they need."""
+    """Computes the rows of a grid, and holds the records they need."""
 
     def __init__(self, rules: Mapping[str, ColumnRule], grid: Grid, *, watermark_scope: str) -> None:
         self._rules = dict(rules)
@@ -51,7 +51,7 @@ class GridRows:
         self._ticks = KeyTicks(*(np.empty(0, dtype=np.int64) for _ in KeyTicks._fields))
 
     def __len__(self) -> int:
-        """Return 0: no row of a grid waits."""
+        """Return 0: grid rows are never pending."""
         return 0
 
     def held(self) -> int:
@@ -69,7 +69,7 @@ class GridRows:
         return times
 
     def held_records(self) -> dict[str, Ints]:
-        """Return the keys and the times in ns of the held records, by column, shape (2, n) each."""
+        """Return the keys and times (ns) of the held records, by column, shape (2, n) each."""
         return {name: self._lists.rows(column)[:2] for column, name in enumerate(self._rules)}
 
     def waiting_by_key(self) -> Ints:
@@ -143,7 +143,7 @@ class GridRows:
 
     def save(self) -> tuple[dict[str, Any], dict[str, Ints]]:
         """Return the state for `load`: values to be stored in a JSON header, and columns."""
-        # The arrays also have entries for keys that have not occurred yet.
+        # The arrays also have entries for keys that have not appeared yet.
         is_known = (self._ticks.last != NEVER) | (self._frontiers.by_key != NEVER).any(axis=0)
         count = 1 + int(is_known.nonzero()[0].max(initial=-1))
         columns = {f"ticks.{name}": column[:count] for name, column in self._ticks._asdict().items()}
@@ -167,7 +167,7 @@ class GridRows:
             self._held[column] = records.shape[1]
 
     def _touched_keys(self, given: Sequence[Input], *, all_known: bool) -> Ints:
-        """Return the keys that a batch can affect, ascending. ``all_known``: include all keys that had a record."""
+        """Return the keys that a batch can affect, ascending. ``all_known``: include every key with a past record."""
         parts = [key for one in given for key in (one.records.key, one.watermarks.key[one.watermarks.key != ALL_KEYS])]
         if all_known or any(self._frontiers.concerns_all(*one) for one in given):
             parts.append(np.flatnonzero(self._ticks.last != NEVER))
@@ -243,7 +243,7 @@ class GridRows:
 
 
 class _State(NamedTuple):
-    """The state of the touched keys that a step changes before it finds the ticks, so that it can be restored."""
+    """The touched keys' state that a step changes before finding the ticks, kept so that it can undo a failure."""
 
     frontiers: Ints
     of_all: Ints

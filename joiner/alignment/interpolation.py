@@ -2,11 +2,11 @@
 
 Between the records (t0, v0) and (t1, v1), with t0 < t < t1, the weight w is (t - t0) / (t1 - t0). Both differences are
 computed exactly, as integers. Each is then rounded once, when it is converted to a float; differences of up to 104 days
-are not rounded at all. The value is v0 + w * (v1 - v0), limited to the range between v0 and v1, which rounding could
-exceed by a digit. Where v1 - v0 overflows, the value is (1 - w) * v0 + w * v1. At t0 = t the value is v0, and at t = t1
-it is v1.
+are not rounded at all. The value is v0 + w * (v1 - v0), clamped to the range between v0 and v1, which rounding could
+exceed in the last digit. Where v1 - v0 overflows, the value is (1 - w) * v0 + w * v1. At t = t0 the value is v0, and at
+t = t1 it is v1.
 
-With a period p, v0 and v1 are first reduced modulo p to the range from 0 up to, but excluding, p. Interpolation then
+With a period p, v0 and v1 are first reduced modulo p to the range from 0 up to but excluding p. Interpolation then
 takes the shorter way round from v0 to v1 (forwards if both ways are equally long), and the result is reduced again.
 """
 

@@ -1,4 +1,4 @@
-"""Holds the rows that wait until all of their columns are certain."""
+"""Holds rows until all of their columns are certain."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PendingRows:
         return len(self._table)
 
     def add(self, key: Ints, ts: Ints, seq: Ints) -> None:
-        """Add driver records in the order of their positions, shape (n,) each."""
+        """Add driver records in position order, shape (n,) each."""
         rows = np.zeros((_FIXED + _OF_RELATION * self._relations, len(seq)), dtype=np.int64)
         rows[SEQ], rows[_KEY], rows[_TS], rows[_OPEN] = seq, key, ts, self._relations
         self._table.append(rows)
@@ -94,13 +94,13 @@ class PendingRows:
         return self._table.column(_TS)
 
     def found_values(self, relation: int) -> Ints:
-        """Return the values (the bits of float64s) that a relation has found for rows that still wait, shape (n,)."""
+        """Return the values (the bits of float64s) that a relation has found for pending rows, shape (n,)."""
         column = _FIXED + _OF_RELATION * relation
         found: Ints = self._table.column(column + _VALUE)[self._table.column(column + _STATE) == _FOUND]
         return found
 
     def oldest_ns(self, keys: Ints, otherwise_ns: Ints) -> Ints:
-        """Return the time of each key's oldest row in ns, shape (k,), but not more than ``otherwise_ns``, shape (k,).
+        """Return the time of each key's oldest row in ns, shape (k,), capped at ``otherwise_ns``, shape (k,).
 
         A key without rows gets ``otherwise_ns``. ``keys`` must be ascending.
         """
@@ -115,7 +115,7 @@ class PendingRows:
         return self._table.rows()
 
     def load(self, rows: Ints) -> None:
-        """Restore what `rows` has returned."""
+        """Restore the state returned by `rows`."""
         self._table.append(rows)
 
 
@@ -151,7 +151,7 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 
 @compiled(COUNT, types.Array(types.int64, 2, "A"), COUNT, GIVEN, GIVEN, GIVEN, INTS)
 def _note(table: Ints, column: int, answered_seq: Ints, ts: Ints, value: Ints, complete: Ints) -> int:
-    """Store a relation's answers for the rows with the positions ``answered_seq``, all of which must be in the table.
+    """Store a relation's answers for the rows at the positions ``answered_seq``, all of which must be in the table.
 
     ``column``: the first of the relation's columns. ``ts``, ``value``: the neighbours' times and values, empty if the
     rows have no neighbours. Writes the indices of the rows that no longer have an open relation to ``complete``, and
@@ -160,7 +160,7 @@ def _note(table: Ints, column: int, answered_seq: Ints, ts: Ints, value: Ints, c
     count, at, rows = 0, 0, table.shape[1]
     for one in range(len(answered_seq)):
         seq = answered_seq[one]
-        # Records of the same key arrive in runs, so the row is often shortly after the previous one.
+        # Records with the same key arrive in runs, so the row is often just after the previous one.
         if at >= rows or table[SEQ, at] > seq:
             at = 0
         step = 1

@@ -1,4 +1,4 @@
-"""A table of int64 columns whose rows are found by position. It stores waiting rows and held records."""
+"""A table of int64 columns whose rows are looked up by position. It stores pending rows and held records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PositionTable:
         return self._table[which, : self._count][~self._is_gone[: self._count]]
 
     def count_common(self, other: PositionTable) -> int:
-        """Return the number of positions that are in both tables."""
+        """Return the number of positions that both tables contain."""
         return _count_common(
             self._table[SEQ, : self._count],
             self._is_gone[: self._count],
@@ -53,7 +53,7 @@ class PositionTable:
         )
 
     def append(self, rows: Ints) -> None:
-        """Append rows, shape (columns, n). Their positions must be above the positions of all earlier rows."""
+        """Append rows, shape (columns, n). Their positions must be above those of all earlier rows."""
         needed = self._count + rows.shape[1]
         if needed > self._table.shape[1]:
             self._make_room(rows.shape[1])
@@ -69,7 +69,7 @@ class PositionTable:
         return self._table[SEQ, : self._count].searchsorted(seq)
 
     def part(self, columns: int) -> Ints:
-        """Return a view of the first ``columns`` columns of all rows, including removed rows, for changes in place."""
+        """Return a view of the first ``columns`` columns of all rows, including removed rows, for in-place changes."""
         return self._table[:columns, : self._count]
 
     def take(self, at: Ints) -> Ints:
@@ -77,14 +77,14 @@ class PositionTable:
         return self._table.take(at, axis=1)
 
     def remove(self, at: Ints) -> None:
-        """Remove the rows at these indices. No index may be given twice."""
+        """Remove the rows at these indices, which must be distinct."""
         self._is_gone[at] = True
         self._gone += len(at)
         if self._gone > max(_ROOM_MIN, self._count // 2):
             self._make_room(0)
 
     def _make_room(self, more: int) -> None:
-        """Drop removed rows. Reserve twice the space that the remaining rows and ``more`` further rows need."""
+        """Drop removed rows. Reserve twice the space needed for the remaining rows and ``more`` further rows."""
         kept = self.rows()
         self._count, self._gone = kept.shape[1], 0
         room = max(_ROOM_MIN, 2 * (self._count + more))
@@ -98,7 +98,7 @@ _FLAGS: Final = types.Array(types.boolean, 1, "C")
 
 @compiled(COUNT, INTS, _FLAGS, INTS, _FLAGS)
 def _count_common(one: Ints, one_is_gone: Flags, other: Ints, other_is_gone: Flags) -> int:
-    """Count the positions that are in both tables and have been removed from neither. Both are ascending."""
+    """Count the positions that are in both tables and removed from neither. Both inputs are ascending."""
     count, at = 0, 0
     for number in range(len(one)):
         while at < len(other) and other[at] < one[number]:

@@ -1,10 +1,9 @@
 """Holds the columns' records in linked lists, one for each column and key, in time order.
 
-The records of a batch are inserted in time order. The search for the place of each key's first record starts at the end
-of its list, because most records are newer than all earlier ones. The search for the place of any other record starts
-at the record inserted before it. So a batch needs at most one step for each held record that is later than the batch's
-first record, and one for each held record that has the same time as a new record. Inserting does not get slower if
-another column is far ahead.
+A batch's records are inserted in time order. For a key's first record, the search for its place starts at the end of
+the list, because most records are newer than all earlier ones. For any other record, it starts at the record inserted
+just before. A batch therefore takes at most one step for each held record later than the batch's first record, and one
+for each held record with the same time as a new record. Inserting does not slow down when another column is far ahead.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NONE: Final = -1
-"""The number of a node that does not exist."""
+"""The node number that stands for no node."""
 
 TS, AFTER, _BEFORE, _VALUE, _IDENTITY, _OF_NODE = range(6)
 """The rows of the node table: time in ns, next and previous node, value (the bits of a float64), identity."""
@@ -34,7 +33,7 @@ HEAD, _TAIL, SETTLED, OF_LIST = range(4)
 
 _STATE, _AT_NS, _NUMBER, _OF_RELATION = range(4)
 _FOUND, _MISSING = 1, 2
-"""The rows and the states of a relation, as in `joiner.alignment.pending_rows`."""
+"""A relation's rows and states, as in `joiner.alignment.pending_rows`."""
 
 _ROOM_MIN: Final = 1024
 
@@ -70,12 +69,12 @@ class RecordLists:
     def insert(self, column: int, records: Ints, *, finds_duplicates: bool) -> Ints:
         """Insert n records. Return their nodes, or `NONE` for duplicates, shape (n,).
 
-        `reserve` must have made room for them.
+        Call `reserve` first to make room for them.
 
-        ``records``: key, time (ns), value (the bits of a float64) and identity, shape (4, n). A duplicate has the key,
-        time and identity of another record.
+        ``records``: key, time (ns), value (the bits of a float64) and identity, shape (4, n). A duplicate has the same
+        key, time and identity as another record.
         """
-        # The sort is stable, so records with equal times stay in the order of their arrival.
+        # The sort is stable, so records with equal times stay in order of arrival.
         order = np.lexsort((records[1], records[0]))
         in_order = np.zeros(records.shape[1], dtype=np.int64)
         free = self._free[: self._free_count]
@@ -95,7 +94,7 @@ class RecordLists:
         self._free_count += _remove(key, added, self.nodes, self.ends, OF_LIST * column, free)
 
     def settled_at(self, column: int, keys: Ints) -> Ints:
-        """Return the node that `settle` has found for each key, or `NONE`, shape (k,)."""
+        """Return the node that `settle` found for each key, or `NONE`, shape (k,)."""
         settled: Ints = self.ends[OF_LIST * column + SETTLED, keys]
         return settled
 
@@ -104,7 +103,7 @@ class RecordLists:
         _settle(keys, frontier, self.nodes, self.ends, OF_LIST * column)
 
     def release(self, column: int, keys: Ints, frontier: Ints, next_tick: Ints) -> None:
-        """Release the records that are needed neither for ticks from ``next_tick`` (ns) on nor to recognise duplicates.
+        """Release the records needed neither for ticks from ``next_tick`` (ns) on nor for recognising duplicates.
 
         All arrays have shape (k,).
         """
@@ -192,8 +191,7 @@ def _insert(
 
 @compiled()
 def _mark_duplicates(identity: Ints, ts: int, at: int, nodes: Ints, added: Ints) -> None:
-    """Write `NONE` to ``added`` for each record at the time ``ts`` that has the identity of an earlier one at that
-    time.
+    """Write `NONE` to ``added`` for each record at time ``ts`` with the same identity as an earlier one at that time.
 
     ``at``: the last held record of the key at or before ``ts``.
     """

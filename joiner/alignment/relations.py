@@ -1,4 +1,4 @@
-"""Finds a neighbour in a column's stream for each driver record, as soon as it is certain."""
+"""Finds each driver record's neighbour in a column's stream, as soon as the neighbour is certain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELD_COLUMNS: Final = 3
 """The number of columns that describe a held record: position, time in ns, and value."""
 
 TS, VALUE = 1, 2
-"""The columns of times and of values."""
+"""The time and value columns."""
 
 
 class Input(NamedTuple):
@@ -75,11 +75,11 @@ class RelationBuffer:
         return len(self._held)
 
     def held_by_both(self, other: RelationBuffer) -> int:
-        """Return the number of the column's records that another relation of the same column holds as well."""
+        """Return the number of the column's records that another relation of the same column also holds."""
         return self._held.count_common(other._held)
 
     def held_of_driver(self) -> int:
-        """Return the number of records of the driver that are held, whether or not they have been answered."""
+        """Return the number of driver records held, including those already answered."""
         return len(self._buffer) - len(self._held)
 
     def held_ts(self) -> tuple[Ints, Ints]:
@@ -91,7 +91,7 @@ class RelationBuffer:
         return self._held.column(VALUE)
 
     def held_records(self) -> tuple[Ints, Ints]:
-        """Return the held records of the driver and of the column; see `LocalStreamBuffer.held_records`."""
+        """Return the held records of the driver and the column; see `LocalStreamBuffer.held_records`."""
         return self._buffer.held_records()
 
     def known_keys(self) -> Ints:
@@ -103,7 +103,7 @@ class RelationBuffer:
         return self._buffer.frontier_ns(keys)
 
     def driver_frontier_of_unused_ns(self) -> int:
-        """Return the driver's frontier for all keys that were never used, in ns."""
+        """Return the driver's frontier for all unused keys, in ns."""
         return self._buffer.left_frontier_of_unused_ns()
 
     def save(self) -> tuple[bytes, Ints]:

@@ -27,17 +27,18 @@ _DIRECTIONS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnRule:
-    """Defines how a column's value at the time of a row is found.
+    """Defines how to find a column's value at a row's time.
 
     Args:
-        rule: ``"previous"`` (the last value at or before the time of the row), ``"next"`` (the first one at or after
-            it), ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal), or ``"linear"``
+        rule: ``"previous"`` (the last value at or before the row's time), ``"next"`` (the first one at or after it),
+            ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal), or ``"linear"``
             (interpolated between the two).
         tolerance_ns: how far the record may be from the row in time. With ``"linear"``, how far the two records may be
             from each other. Beyond this limit, the value is missing. None means no limit.
         period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees. Interpolation takes
             the shorter way round, and the result is at least 0 and less than the period.
-        on_missing: whether a row without a value for this column has a ``"null"`` there, or is left out (``"drop"``).
+        on_missing: whether a row without a value for this column gets a null there (``"null"``) or is left out
+            (``"drop"``).
         lateness_ns: the lateness of this column's stream, as in `LocalStreamBuffer`.
 
     Raises:

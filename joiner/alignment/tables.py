@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 NONE: Final = -1
-"""The index of a neighbour that does not exist."""
+"""The index of a nonexistent neighbour."""
 
 
 class TimeOrder(NamedTuple):
@@ -46,8 +46,8 @@ def in_time_order(key: Ints, ts: Ints, row: Ints | None) -> TimeOrder:
 def previous_of(of: TimeOrder, among: TimeOrder) -> Ints:
     """Return, for each row of ``of``, the index of its previous neighbour in ``among``, or `NONE` if it has none.
 
-    The result is an int64 array of shape (n,). Its elements, and the indices, follow the tables' own order, not the
-    time order.
+    The result is an int64 array of shape (n,). Its elements, and the indices they contain, follow the tables' own
+    order, not time order.
     """
     found = np.empty(len(of.row), dtype=np.int64)
     _find_previous(*of, *among, _count_keys(of, among), found)
@@ -64,7 +64,7 @@ def next_of(of: TimeOrder, among: TimeOrder) -> Ints:
 def nearest_of(of: TimeOrder, among: TimeOrder, ts: Ints, other_ts: Ints) -> Ints:
     """Return the index of each row's nearest neighbour, or `NONE`. If both are equally near, the previous one is taken.
 
-    ``ts``, ``other_ts``: the times of the two tables' rows in ns, in the tables' own order, as are the indices.
+    ``ts``, ``other_ts``: the times of the two tables' rows in ns. Like the indices, they follow the tables' own order.
     """
     chosen = np.empty(len(ts), dtype=np.int64)
     neighbours = previous_of(of, among), next_of(of, among)
@@ -144,10 +144,10 @@ def _interpolate(  # noqa: PLR0913, PLR0917 - a compiled loop takes arrays, not 
     period: float,
     found: Floats,
 ) -> int:
-    """Write the interpolated values to ``found``, whose elements must be NaN when this function is called.
+    """Write the interpolated values to ``found``, which must contain only NaN initially.
 
-    The first pass stores each row's next neighbour. The second finds the previous neighbours and interpolates at once,
-    so it need not store them.
+    The first pass stores each row's next neighbour. The second finds each previous neighbour and interpolates
+    immediately, so it need not store them.
     """
     after, first, other = np.empty_like(ts), np.full(keys, NONE), len(other_ts) - 1
     for at in range(len(ts) - 1, -1, -1):

@@ -42,8 +42,8 @@ _DAY_S: Final = 86_400
 _DESCRIPTION: Final = """Checks that the joiner's output is correct.
 
 Without a command, runs built-in and seeded random cases of the join in memory and compares the engine with a
-nested-loop oracle (joiner/check/model/oracle.py). Each case is divided into batches in several ways, in most of them
-with a snapshot and restore after every step.
+nested-loop oracle (joiner/check/model/oracle.py). Each case is split into batches in several ways, most of them with a
+snapshot and restore after every step.
 
 verify: computes the expected outputs of a pipeline from its committed inputs and compares them with the actual
 outputs. Each output must exist exactly once, with the right content, and there must be no others."""
@@ -58,8 +58,8 @@ exit status: 0 no difference; 1 a difference, or the check was impossible or int
 settings"""
 
 _VERIFY_EPILOG: Final = """The check is exact for a pipeline at rest. If the joiner runs during the check, outputs that
-became due after its checkpoints were read are counted as "after", and points that are not in the database yet are
-counted as missing.
+became due after its checkpoints were read are counted as "after", and points not yet in the database are counted as
+missing.
 
 examples:
   python joiner/tester.py verify
@@ -71,12 +71,12 @@ class _MeasurementSettings(BaseModel):
     """The database connector's settings that the check needs."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """The default and the pattern must be those in `db_connector`. The packages do not import each other, so a test
+    """The default and the pattern must match those in `db_connector`. The packages do not import each other, so a test
     compares them."""
 
 
 class VerifySettings(JoinerSettings):
-    """The settings of the joiner and of the database."""
+    """The settings of the joiner and the database."""
 
     influxdb: InfluxdbSettings = InfluxdbSettings()
     db_connector: _MeasurementSettings = _MeasurementSettings()
@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return UNUSABLE
     except EvidenceError as error:
-        print(f"The check is not possible: {error}", file=sys.stderr)
+        print(f"The check cannot run: {error}", file=sys.stderr)
         return WRONG
     except KafkaException as error:
-        print(f"The check is not possible: Kafka: {error.args[0].str()}", file=sys.stderr)
+        print(f"The check cannot run: Kafka: {error.args[0].str()}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -150,7 +150,7 @@ def _count(text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        message = f"{text!r} is not an integer of at least 0"
+        message = f"{text!r} is not a non-negative integer"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -161,7 +161,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < _DAY_S:
-        message = f"{text!r} is not a number of seconds above 0 and below {_DAY_S}"
+        message = f"{text!r} is not a number of seconds greater than 0 and less than {_DAY_S}"
         raise argparse.ArgumentTypeError(message)
     return number
 
@@ -207,7 +207,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise `SettingsError` for unusable files now, before a check that may take a long time.
+    """Raise `SettingsError` for unusable files up front, because the check may take a long time.
 
     The files are not opened: a pipe (``<(zcat …)``) can be opened only once, and an interrupted check would leave an
     empty report behind.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Render a table with padded columns. Columns that contain only integers are right-aligned, others left-aligned."""
+    """Render a table with padded columns. Integer columns are right-aligned, all others left-aligned."""
     texts = [list(header), *([f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(header))]
     numeric = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(header))]

@@ -1,9 +1,9 @@
-"""Calls functions with made-up pairs or rows at start-up, so that a function that cannot work is reported at once.
+"""Calls functions with made-up pairs or rows on startup, so that a function that cannot work is reported at once.
 
 A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs and, if that
 fails, once with a single pair. Built-in functions are not called.
 
-Failing for made-up pairs proves little, because a function may reject a machine that it does not know. A function is
+Failing for made-up pairs proves little, because a function may reject machines that it does not know. A function is
 therefore refused only for an error that would occur with any pair or row: for example, it does not accept the
 arguments, uses an undefined name, or does not return a column of numbers. Any other exception only causes a warning.
 """

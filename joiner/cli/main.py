@@ -1,4 +1,4 @@
-"""The command line of the joiner."""
+"""The joiner's command line."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ examples:
   joiner spark                            run the joins and aligns in Spark
   joiner run --standby --site green       wait until units are moved to this site
   joiner move --to green                  move all units to a site while data flows (--units 0,3 for some)
-  joiner run --processes 4                run four processes on this machine, and restart those that end
-  joiner scale 2                          make it two while data flows
-  joiner drain joiner-2                   hand over all units of an instance, which keeps running (--undo ends it)
-  joiner pin 3 joiner-2                   let an instance serve unit 3 whenever it can (joiner pin 3 --undo ends it)
-  joiner standbys 1                       keep each unit warm on one more instance (--undo: as the settings say)
-  joiner retry 3                          try a unit that has failed once more, once its cause is mended
+  joiner run --processes 4                run four processes on this machine, and restart any that exit
+  joiner scale 2                          change that to two processes while data flows
+  joiner drain joiner-2                   hand over all units of an instance, which keeps running (--undo reverses it)
+  joiner pin 3 joiner-2                   let an instance serve unit 3 whenever it can (undo: joiner pin 3 --undo)
+  joiner standbys 1                       keep each unit warm on one more instance (--undo: back to the settings)
+  joiner retry 3                          retry a failed unit once the cause is fixed
   joiner status                           show each unit's owner, state and lag, and the totals of joins and aligns
-  joiner status --watch 5s                the same every 5 seconds; --json for programs
+  joiner status --watch 5s                refresh this every 5 seconds; --json for programs
   joiner reset --yes                      delete all progress: the next start begins at application.start
 
 An environment variable overrides the file:  LSB_KAFKA__BOOTSTRAP_SERVERS=kafka:9092 joiner run
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     try:
         status = _dispatch(options, settings)
-    except SettingsError as error:  # the file of a secret is read when a client is created
+    except SettingsError as error:  # a secret's file is read when a client is created
         print(error, file=sys.stderr)
         status = 2
     except (KafkaAway, TopicError, InstanceInUse, UnitStopped) as error:
@@ -144,13 +144,13 @@ def _reset(settings: JoinerSettings, clock: Clock, *, confirmed: bool) -> int:
 
 def _run(options: argparse.Namespace, settings: JoinerSettings, clock: Clock) -> int:
     with imports_of("joiner"):
-        # Imported here because the other commands do not need the compiled loops, whose imports take longest.
+        # Imported here because the other commands do not need the compiled loops, which take longest to import.
         from joiner.runtime.runners.process import JoinerProcess  # noqa: PLC0415 - see above
     application = settings.application
     claimant = Claimant(run_of_this_process(), application.instance, application.site, force=options.force_claim)
     process = JoinerProcess(settings, claimant, clock, standby=options.standby)
     end_on_signals(process.stop)
-    # A signal, because it also ends a process that hangs.
+    # Send a signal, because that ends even a process that hangs.
     stop_with_supervisor(lambda: os.kill(os.getpid(), signal.SIGTERM))
     return process.run()
 
@@ -222,13 +222,13 @@ def _units(text: str) -> list[int]:
 
 def _unit(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a unit: use its number, as in `joiner status`")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a unit: use its number, as shown by `joiner status`")
     return int(text)
 
 
 def _instance(text: str) -> str:
     if not text:
-        message = "the name of an instance is empty: use one from `joiner status`"
+        message = "the instance name is empty: use one shown by `joiner status`"
         raise argparse.ArgumentTypeError(message)
     return text
 
@@ -287,7 +287,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="EVERY",
         help="repeat at this interval (default: 2s) until Ctrl-C",
     )
-    reset_parser = add_command("reset", "delete all progress of the application")
+    reset_parser = add_command("reset", "delete all of the application's progress")
     reset_parser.add_argument("--yes", action="store_true", help="confirm; without it, only show what would happen")
     return parser
 
@@ -297,7 +297,7 @@ def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> 
     run.add_argument("--site", help="name of the site that this process belongs to (default: process)")
     run.add_argument("--placement", dest="site", action=_FormerFlag, help=argparse.SUPPRESS)
     run.add_argument(
-        "--processes", type=_processes, metavar="N", help="run N worker processes and start those that end again"
+        "--processes", type=_processes, metavar="N", help="run N worker processes and restart any that exit"
     )
     spark = add_command("spark", "run the joins and aligns in Spark until stopped")
     for runner in (run, spark):
@@ -308,7 +308,7 @@ def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> 
             help="if units belong to another site, wait until they are moved to this one",
         )
         runner.add_argument(
-            "--force-claim", action="store_true", help="also claim units of other sites, if their runners have stopped"
+            "--force-claim", action="store_true", help="also claim units of other sites whose runners have stopped"
         )
         runner.add_argument(
             "--take", dest="force_claim", nargs=0, const=True, action=_FormerFlag, help=argparse.SUPPRESS
@@ -316,19 +316,19 @@ def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> 
 
 
 def _add_orders(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    drain = add_command("drain", "hand over all units of an instance while data flows; it keeps running")
+    drain = add_command("drain", "hand over all units of an instance while data flows; the instance keeps running")
     drain.add_argument("name", metavar="INSTANCE", type=_instance, help=_INSTANCE)
-    drain.add_argument("--undo", action="store_true", help="let the instance have units again")
-    pin = add_command("pin", "let an instance serve a unit whenever it can, until that is undone")
+    drain.add_argument("--undo", action="store_true", help="undo the drain")
+    pin = add_command("pin", "let an instance serve a unit whenever it can, until undone")
     pin.add_argument("unit", metavar="UNIT", type=_unit, help=_UNIT)
     which = pin.add_mutually_exclusive_group(required=True)
     which.add_argument("name", metavar="INSTANCE", nargs="?", type=_instance, help=_INSTANCE)
     which.add_argument("--undo", action="store_true", help="let any instance serve the unit again")
-    standbys = add_command("standbys", "change how many further instances keep each unit warm, while they run")
+    standbys = add_command("standbys", "change how many other instances keep each unit warm, while they run")
     number = standbys.add_mutually_exclusive_group(required=True)
     number.add_argument("count", metavar="N", nargs="?", type=_standbys, help=f"how many, 0 to {STANDBYS_MAX}")
-    number.add_argument("--undo", action="store_true", help="as many as application.standbys says")
-    retry = add_command("retry", "try once more to serve a unit that has failed or waits to be tried again")
+    number.add_argument("--undo", action="store_true", help="return to the number in application.standbys")
+    retry = add_command("retry", "retry a unit that has failed or is waiting for its next attempt")
     retry.add_argument("unit", metavar="UNIT", type=_unit, help=_UNIT)
     waits = (
         (drain, "it has no units"),
@@ -337,14 +337,14 @@ def _add_orders(add_command: Callable[[str, str], argparse.ArgumentParser]) -> N
         (retry, "it is served"),
     )
     for parser, what in waits:
-        parser.add_argument("--at", type=_site, help="name of the site (default: that of the settings)")
+        parser.add_argument("--at", type=_site, help="name of the site (default: the one in the settings)")
         parser.add_argument(
             "--timeout", type=_seconds, default="30s", help=f"how long to wait until {what} (default: 30s)"
         )
 
 
 def _add_scale(add_command: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    scale_parser = add_command("scale", "change the number of processes of `joiner run --processes` while it runs")
+    scale_parser = add_command("scale", "change the number of processes of a running `joiner run --processes`")
     scale_parser.add_argument("processes", type=_processes, metavar="N", help="how many worker processes to run")
     scale_parser.add_argument("--instance", help="name of the process that runs them (default: the only one)")
     scale_parser.add_argument("--site", help="name of its site (default: process)")

@@ -86,7 +86,7 @@ def carry_out(
     """Write an order to move the units to the site ``to``, and wait until the outcome is known for every unit.
 
     The units must belong to other sites. ``report``: called with a line of text for each step. ``is_cancelled``:
-    whether to withdraw the order for units that have not been released. Raises KafkaException and
+    returns whether to withdraw the order for units that have not been released. Raises KafkaException and
     `broker.kafka.topics.TopicError`.
     """
     ensure_topics(make_admin(settings.kafka), application_topics(settings))
@@ -126,8 +126,8 @@ class _Move:
         self._order = Order(uuid.uuid4().hex[:12], to, units, self._clock.monotonic_s() + timeout_s)
         self._is_withdrawn = False
         self._next_check_s = 0.0
-        # The present owner of each unit, and when it was first seen, so that a target that claims late still has its
-        # time to report.
+        # The current owner of each unit, and when it was first seen, so that a target that claims late still gets its
+        # full time to report.
         self._seen_since_s: dict[int, tuple[str, float]] = {}
 
     def run(self) -> Order:
@@ -174,7 +174,7 @@ class _Move:
             except KafkaException:
                 continue
             except UnitStopped as error:
-                # Such as a checkpoint of a later release. The target may report all the same.
+                # The checkpoint may be from a later release, for example. The target may still report.
                 if self._order.units[unit].step is not Step.RELEASED:
                     continue
                 if self._seen_for_s(unit, "", now_s) > _RECLAIM_TIMEOUT_S:
@@ -213,7 +213,7 @@ class _Move:
         return True
 
     def _seen_for_s(self, unit: int, owner: str, now_s: float) -> float:
-        """Return for how long the unit has been seen with this owner. ``owner``: empty if it is not known."""
+        """Return how long the unit has been seen with this owner. ``owner``: empty if it is not known."""
         seen = self._seen_since_s.get(unit)
         if seen is None or seen[0] != owner:
             self._seen_since_s[unit] = seen = owner, now_s

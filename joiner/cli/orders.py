@@ -1,4 +1,4 @@
-"""``joiner drain``, ``pin``, ``standbys`` and ``retry``: give an order about a site while data flows."""
+"""``joiner drain``, ``pin``, ``standbys`` and ``retry``: give an order for a site while data flows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from joiner.runtime.settings import JoinerSettings
 
 
 def give_order(settings: JoinerSettings, options: argparse.Namespace, clock: Clock) -> int:
-    """Give the order of this command, and print what follows from it. Return the exit status.
+    """Give the order named by the command, and print the outcome. Return the exit status.
 
-    The status is 0 once the order is carried out, 2 if the unit does not exist, and 1 otherwise: if the order cannot be
-    meant, or is not carried out in time. In the latter case, the order remains.
+    The status is 0 once the order is carried out, 2 if the unit does not exist, and 1 if the order is refused or is not
+    carried out in time. In the last case, the order remains in force.
     """
     began_s = clock.monotonic_s()
 
@@ -32,13 +32,13 @@ def give_order(settings: JoinerSettings, options: argparse.Namespace, clock: Clo
 
 
 def _give(ordering: Ordering, options: argparse.Namespace) -> tuple[Outcome, str]:
-    """Return the outcome of the order, and a note that follows it if the order has been carried out."""
+    """Return the outcome of the order, and a note to append to it if the order has been carried out."""
     match options.command:
         case "drain":
-            note = "" if options.undo else f"; `joiner drain {options.name} --undo` lets it have units again"
+            note = "" if options.undo else f"; `joiner drain {options.name} --undo` undoes this"
             return ordering.drain(options.name, undo=options.undo), note
         case "pin":
-            note = "" if options.undo else f" and stays there; `joiner pin {options.unit} --undo` ends that"
+            note = "" if options.undo else f" and stays there; `joiner pin {options.unit} --undo` unpins it"
             return ordering.pin(options.unit, options.name or ""), note
         case "standbys":
             note = "" if options.undo else "; `joiner standbys --undo` returns to the settings"

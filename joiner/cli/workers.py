@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Clock) -> int:
-    """Run workers with the options of this command. Return the exit status.
+    """Run workers with this command's options. Return the exit status.
 
     Their number is ``options.processes`` or, if that is None, depends on the load (``scaling.processes``). Raises
     `SettingsError` if the load cannot be observed on this machine.
@@ -48,7 +48,7 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
     count, at_most = (options.processes, options.processes) if bounds is None else bounds
     settings.listen_of(at_most - 1)
     site, instance, host = settings.application.site, settings.application.instance, socket.gethostname()
-    # Only these workers claim units of other sites, and only when they are started for the first time.
+    # Only these workers claim units of other sites, and only when they are first started.
     forcing = {f"{instance}-{number + 1}" for number in range(count)} if options.force_claim else set[str]()
 
     def command(name: str, number: int) -> Command:
@@ -86,10 +86,10 @@ def run_workers(settings: JoinerSettings, options: argparse.Namespace, clock: Cl
 
 
 def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s: float, clock: Clock) -> int:
-    """Order that a supervisor run ``count`` workers, and wait until it does. Return the exit status.
+    """Tell a supervisor to run ``count`` workers, and wait until it does. Return the exit status.
 
-    ``instance``: the supervisor, which need not be given if there is only one at the site. A drained worker counts as
-    one that runs, and is named.
+    ``instance``: the supervisor; it may be None if there is only one at the site. A drained worker counts as running
+    and is named in the output.
     """
     site = settings.application.site
     known = _supervisors(settings, clock)
@@ -97,8 +97,9 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
         (instance,) = known
     if instance not in known or instance is None:
         running = f"running there: {', '.join(known)}" if known else "start one with `joiner run --processes`"
-        wanted = f"no supervisor {instance!r}" if instance else f"{'several supervisors' if known else 'no supervisor'}"
-        print(f"there is {wanted} of worker processes at site {site!r}; {running}")
+        wanted = f"is no supervisor {instance!r}" if instance else "is no supervisor"
+        wanted = "are several supervisors" if known and not instance else wanted
+        print(f"there {wanted} of worker processes at site {site!r}; {running}")
         return 1
     began_s = clock.monotonic_s()
     with closing(ControlLog(settings)) as control:
@@ -119,17 +120,17 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
         if now == (count, count):
             return 0
         clock.sleep(_LOOK_S)
-    print(f"{instance} does not run {count} worker processes after {timeout_s:.0f} s; see its log")
+    print(f"{instance} is not running {count} worker processes after {timeout_s:.0f} s; see its log")
     return 1
 
 
 class _Control:
-    """The control topic, as a supervisor reads it: only what is written from now on."""
+    """The control topic, as a supervisor reads it: only the records written from now on."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         """Raises KafkaException if the end of the topic cannot be read."""
         self._log = MemberLog(settings)
-        # An order may follow the first report at once.
+        # An order may immediately follow the first report.
         self._log.begin_now(clock)
         self._site = SiteState(settings.application.site)
 
@@ -143,12 +144,12 @@ class _Control:
     def is_drained(self, instance: str) -> bool:
         """Return whether an instance is drained. Thread-safe.
 
-        Orders that were written before this process started are known once the next summary has been read.
+        Orders written before this process started are known once the next summary has been read.
         """
         return instance in self._site.drained
 
     def write(self, record: MemberRecord) -> None:
-        """Append a record without waiting until it is written. It may be lost."""
+        """Append a record without waiting for it to be written. It may be lost."""
         self._log.write(record)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Validates the options of a buffer, and each batch of input columns before it changes the buffer's state."""
+"""Validates a buffer's options, and each batch of input columns before it changes the buffer's state."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class Options:
 
     @property
     def lateness_by_side_ns(self) -> tuple[int, int]:
-        """The lateness of the left and of the right stream, in ns."""
+        """The lateness of the left and right streams, in ns."""
         left, right = self.lateness_ns  # type: ignore[misc] # a tuple since `__post_init__`
         return left, right
 
     @property
     def tolerance(self) -> np.uint64:
-        """The tolerance in ns, or the largest uint64 if there is none: no two times are further apart."""
+        """The tolerance in ns. Without one, the largest uint64, since no two times can be further apart."""
         return np.uint64(2**64 - 1 if self.tolerance_ns is None else self.tolerance_ns)
 
     @property
@@ -130,7 +130,7 @@ class Options:
 
     @classmethod
     def from_json(cls, header: dict[str, Any]) -> Self:
-        """Create options from a header that `to_json` wrote. Other fields in the header are ignored."""
+        """Create options from a header written by `to_json`. Other fields in the header are ignored."""
         return cls(
             tolerance_ns=header["tolerance_ns"],
             lateness_ns=tuple(header["lateness_ns"]),
@@ -145,7 +145,7 @@ class Records(NamedTuple):
     """Records of one stream in log order: keys, event times in ns, log positions and identities, shape (n,) each.
 
     Two records in a stream with the same key, time and identity represent one event that was delivered twice.
-    ``identity`` is None if the source does not provide identities; then no record is treated as a duplicate.
+    ``identity`` is None if the source provides no identities. In that case, no record is treated as a duplicate.
     """
 
     key: Ints
@@ -174,8 +174,8 @@ class Watermarks(NamedTuple):
 def check_records(name: str, columns: Sequence[object] | None) -> Records:
     """Validate ``(keys, ts_ns, seq)`` or ``(keys, ts_ns, seq, identity)``, int64 arrays of shape (n,).
 
-    None means no records. ``name``: the name of the argument, for error messages. Raises `ArgumentError`, which names
-    the column and, for a single value, its index.
+    None means no records. ``name``: the name of the argument, for error messages. Raises an `ArgumentError` that names
+    the column and, if a single value is invalid, its index.
     """
     if columns is None:
         return _NO_RECORDS
@@ -187,10 +187,10 @@ def check_records(name: str, columns: Sequence[object] | None) -> Records:
 
 
 def check_watermarks(name: str, columns: Sequence[object] | None) -> Watermarks:
-    """Validate ``(keys, ts_ns, seq)``, int64 arrays of shape (n,), in which a key may be `ALL_KEYS`.
+    """Validate ``(keys, ts_ns, seq)``, int64 arrays of shape (n,), where a key may be `ALL_KEYS`.
 
-    None means no watermarks. ``name``: the name of the argument, for error messages. Raises `ArgumentError`, which
-    names the column and, for a single value, its index.
+    None means no watermarks. ``name``: the name of the argument, for error messages. Raises an `ArgumentError` that
+    names the column and, if a single value is invalid, its index.
     """
     if columns is None:
         return _NO_WATERMARKS
@@ -204,7 +204,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
     """Check that the log positions of a stream's records and watermarks are strictly increasing. Return the last one.
 
     ``last_seq``: the last position in the previous batches, or None if there were none. It is returned if this batch is
-    empty. Raises `ArgumentError`, which names the column and the index.
+    empty. Raises an `ArgumentError` that names the column and the index.
     """
     for what, seq in ((f"{name} seq", records.seq), (f"{name}_watermarks seq", watermarks.seq)):
         if not len(seq):
@@ -227,7 +227,7 @@ def check_rising(name: str, records: Records, watermarks: Watermarks, last_seq: 
 
 
 def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -> list[bool | None]:
-    """Return, for each side, whether its records have identities, or None if it has not had any records yet.
+    """Return, for each side, whether its records have identities, or None if it has had no records yet.
 
     Raises `ArgumentError` if a side has identities in only some batches, because a duplicate could then not be
     distinguished from a different record with the same time.
@@ -239,7 +239,7 @@ def check_identities(batches: Sequence[Records], known: Sequence[bool | None]) -
 
 
 def check_identity(what: str, batch: Records, known: bool | None) -> bool | None:  # noqa: FBT001 - a state, not an option
-    """Do for one stream what `check_identities` does for both. ``what``: names the identities in messages."""
+    """Like `check_identities`, but for one stream. ``what``: how error messages refer to the identities."""
     if not len(batch.key):
         return known
     has_identity = batch.identity is not None
@@ -257,7 +257,7 @@ def check_choice(name: str, value: object, known: Sequence[str]) -> None:
 
 
 def check_duration(name: str, value: object) -> int:
-    """Return a duration in ns as int. Raises `ArgumentError` unless it is an integer from 0 to 2**63 - 1."""
+    """Return a duration in ns as an int. Raises `ArgumentError` unless it is an integer from 0 to 2**63 - 1."""
     if isinstance(value, (bool, float)) or not isinstance(value, (int, np.integer)):
         message = f"{name} must be an integer number of nanoseconds, not {value!r}"
         raise ArgumentError(message)

@@ -89,7 +89,7 @@ class HeldRecords:
         return self._tables[_LEFT].keys(), self._tables[_RIGHT].keys()
 
     def count(self, keys: Ints) -> Ints:
-        """Return how many records the two sides hold in total for each of ``keys``, shape (k,).
+        """Return how many records are held for each of ``keys`` across both sides, shape (k,).
 
         ``keys`` must be ascending and include every key that has a backlog.
         """
@@ -194,14 +194,14 @@ class Backlog:
         return found
 
     def all(self) -> Ints:
-        """Return all records of the backlog as a table, in which the records of each key are in time order."""
+        """Return all backlog records as a table, with each key's records in time order."""
         return _concatenate([run.rows_of(run.start, run.end) for run in self._runs])
 
     def take(self, keys: Ints, until: Ints) -> Ints:
         """Remove and return the records of ``keys`` that a step needs once the other side has reached ``until``.
 
-        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. The records of each
-        key are returned in time order.
+        These are the records up to the time ``until``, shape (k,), ns, and the first one after it. Each key's records
+        are returned in time order.
         """
         self._grow(keys)
         due = (self._first.take(keys) <= until).nonzero()[0]
@@ -258,8 +258,8 @@ def _can_move(side: Side, kept: Ints, other: Side, frontier: Ints, other_frontie
             first += 1
         while end > first and ts[end - 1] >= frontier[k]:
             end -= 1
-        # All records with the time of the last one stay: the order of records with equal times is defined only by where
-        # they are stored, so a new record with this time could otherwise precede them.
+        # Every record with the same time as the last one stays. Records with equal times are ordered only by where they
+        # are stored, so a new record with this time could otherwise end up before them.
         for at in range(first + 1, end):
             found[at] = ts[at] < ts[end - 1]
     return found

@@ -61,7 +61,7 @@ _STAMP: Final = hashlib.sha256(
 
 _loops: Final[list[Any]] = []
 _declared: Final[defaultdict[str, list[tuple[Any, Any]]]] = defaultdict(list)
-"""The loops that are still to be compiled, each with its signature, by package."""
+"""The loops yet to be compiled, each with its signature, by package."""
 
 
 def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
@@ -88,8 +88,8 @@ def compiled(returns: Any = None, *takes: Any) -> Callable[[_Loop], _Loop]:
 def compile_declared(package: str) -> None:
     """Compile all loops that ``package`` has declared since the last call, or load them from the cache.
 
-    Loading takes some 20 ms per loop, so it is done just before they are needed. If it is interrupted, the next call
-    goes on.
+    Loading takes about 20 ms per loop, so call this just before the loops are needed. If a call is interrupted, the
+    next one picks up where it stopped.
     """
     with global_compiler_lock:
         while _declared[package]:
@@ -104,7 +104,7 @@ def _compile(loop: Any, signature: Any) -> None:
     try:
         loop.compile(signature)
     except OSError:
-        # If the code is in an archive, numba does not check before this call whether the cache folder is writable.
+        # If the code is in an archive, numba does not check whether the cache folder is writable until this call.
         for other in _loops:
             other._cache = NullCache()  # noqa: SLF001 - numba has no public way to disable the cache afterwards
         loop.compile(signature)
@@ -139,7 +139,7 @@ def gap(later: int, earlier: int) -> np.uint64:
 
 @compiled()
 def is_within(tolerance: np.uint64, until: int, ts: int) -> bool:
-    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. Also true if ``until`` is before ``ts``."""
+    """Return whether ``until`` is at most ``tolerance`` ns after ``ts``. Always true if ``until`` is before ``ts``."""
     return bool(until <= ts or gap(until, ts) <= tolerance)
 
 

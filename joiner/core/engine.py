@@ -1,7 +1,7 @@
 """`LocalStreamBuffer`: joins each record with its neighbours in the other stream.
 
-Its output depends only on the records and watermarks consumed from each stream: not on how the two streams interleave,
-how they are split into batches, or whether the buffer was restored from a snapshot in between.
+Its output depends only on the records and watermarks consumed from each stream, not on how the two streams interleave,
+how they are split into batches, or whether the buffer was restored from a snapshot along the way.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class LocalStreamBuffer:
             or ``"nearest"`` (the nearer of the two, and the previous one if the distances are equal).
         driver: the side whose records look for neighbours: ``"left"``, ``"right"`` or ``"both"``.
             ``driver="left", direction="backward"`` is the as-of join of each left record.
-        watermark_scope: which frontier a record's time advances: the frontier of its ``"key"``, or of the whole
-            ``"partition"``, which is for inputs that are in time order across keys.
+        watermark_scope: which frontier a record's time advances: that of its ``"key"``, or that of the whole
+            ``"partition"`` (for inputs in time order across keys).
         emit_unmatched: the sides whose unmatched records are emitted: ``"left"``, ``"right"``, ``"both"`` or
             ``"none"``.
 
@@ -175,7 +175,7 @@ class LocalStreamBuffer:
 
         Raises:
             ArgumentError: if an argument is invalid, or if the buffer is closed. The message names the argument and,
-                for a single value, its index. The buffer is unchanged.
+                if a single value is invalid, its index. The buffer is unchanged.
 
         """
         self._check_open("push")
@@ -199,7 +199,7 @@ class LocalStreamBuffer:
     def step(
         self, records: tuple[Records, Records], watermarks: tuple[Watermarks, Watermarks], *, ends: bool = False
     ) -> Step:
-        """Do what `push` does, or `close` if the streams end, with validated records and watermarks (left, right).
+        """Do the work of `push`, or of `close` if ``ends``, on validated records and watermarks (left, right).
 
         This lets several buffers share validated records. It does not check whether the buffer is closed. Raises
         `ArgumentError` if positions do not strictly increase, or if a side has identities in only some batches.
@@ -234,11 +234,11 @@ class LocalStreamBuffer:
         return f"<LocalStreamBuffer({options}) records={len(self)} keys={len(self._held.keys())}{closed}>"
 
     def held_seq(self) -> tuple[Ints, Ints]:
-        """Return the log positions of the records held on the left and on the right, each ascending, shape (n,)."""
+        """Return the log positions of the records held on the left and right, each ascending, shape (n,)."""
         return np.sort(self._held.rows(_LEFT)[SEQ]), np.sort(self._held.rows(_RIGHT)[SEQ])
 
     def held_records(self) -> tuple[Ints, Ints]:
-        """Return the keys, times (ns) and positions of the records held on the left and on the right, shape (3, n)."""
+        """Return the keys, times (ns) and positions of the records held on the left and right, shape (3, n) each."""
         return self._held.rows(_LEFT)[[KEY, TS, SEQ]], self._held.rows(_RIGHT)[[KEY, TS, SEQ]]
 
     def held_by_key(self) -> tuple[Ints, Ints]:
@@ -257,7 +257,7 @@ class LocalStreamBuffer:
         return int(self._frontiers.of_all[_LEFT, 0])
 
     def frontier_ns(self, keys: Sequence[int] | Ints) -> tuple[Ints, Ints]:
-        """Return the left and the right stream's frontier for each of ``keys``, in ns, shape (k,) each.
+        """Return the left and right streams' frontiers for each of ``keys``, in ns, shape (k,) each.
 
         Until a record or a watermark advances the frontier of a key, it is the smallest int64.
         """
@@ -267,7 +267,7 @@ class LocalStreamBuffer:
         return left, right
 
     def bounds_ns(self, keys: Ints) -> tuple[Ints, int]:
-        """Return the bounds of ``keys`` (ascending), shape (k,), and that of unused keys, in ns; see `find_bounds`."""
+        """Return the bounds of ``keys`` (ascending), shape (k,), and of unused keys, in ns, as in `find_bounds`."""
         frontiers = np.stack(self.frontier_ns(keys))
         of_unused = find_bounds(_NO_RECORDS, _NO_RECORDS, self._frontiers.of_all, *self._rules[:2])
         return find_bounds(*self._held.in_table(keys), frontiers, *self._rules[:2]), int(of_unused[0])

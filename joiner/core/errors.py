@@ -12,7 +12,7 @@ from __future__ import annotations
 class ArgumentError(ValueError):
     """An argument is invalid, or the buffer is closed. A buffer that raises this error is unchanged.
 
-    The message names the argument and, for a single value of an array, its index.
+    The message names the argument and, if a single value in an array is invalid, its index.
     """
 
 

@@ -63,7 +63,7 @@ def evaluate(
     emits_unmatched: tuple[bool, bool],
     ends: bool,  # noqa: FBT001 - a compiled loop has no keyword arguments
 ) -> Evaluation:
-    """Find the new pairs, unmatched records and evictable records among all records with one of a step's k keys.
+    """Find the new pairs, unmatched records and evictable records among all records of a step's k keys.
 
     ``before``, ``now``: the frontiers before and after the step, shape (2, k), ns. ``specs``, ``emits_unmatched``:
     (left, right). ``tolerance``: ns. ``ends``: whether both streams have ended.
@@ -99,14 +99,13 @@ def find_bounds(
     """Return, for each of k keys, a lower bound on the mean times of all pairs still to come, rounded down, in ns.
 
     ``left``, ``right``: all held records of the keys, except those in the backlog, which are later than the records
-    that determine the bounds. ``frontiers``: shape (2, k), ns. ``specs``, ``tolerance``: as in `evaluate`. The bound is
-    `NEVER` while one of a key's frontiers is.
+    that determine the bounds. ``frontiers``: shape (2, k), ns. ``specs``, ``tolerance``: as in `evaluate`. A key's
+    bound is `NEVER` while either of its frontiers is.
 
-    A pair is found by one of its records, which looks for the other. As time goes on, a later record finds a later
-    neighbour. So it suffices to look at the earliest record that may still find one: the first held record whose
-    neighbour is not certain, or a record that arrives at its side's frontier. Its neighbour is held, or arrives at the
-    other frontier or later. Two records within the tolerance have a mean that is at most half the tolerance before the
-    later one.
+    A pair is found when one of its records looks for the other. Later records find later neighbours, so it is enough to
+    look at the earliest record that may still find one: the first held record whose neighbour is not certain, or a
+    record that arrives at its side's frontier. Its neighbour is held, or arrives at the other frontier or later. If two
+    records are within the tolerance, their mean time is at most half the tolerance before the later one.
     """
     of_left = relate(left, right, frontiers[1], frontiers[1], specs[0])
     of_right = relate(right, left, frontiers[0], frontiers[0], specs[1])
@@ -165,7 +164,7 @@ def _first_open(own: Side, relations: Relations, which: int, k: int) -> int:
 
 @compiled()
 def _previous_pair(one: int, others: Ints, other_frontier: int, nearest: bool) -> tuple[int, int]:  # noqa: FBT001 - a compiled loop has no keyword arguments
-    """Return the times of the earliest pair of a record at or after ``one`` and its previous or nearest neighbour.
+    """Return the times of the earliest pair of a record at or after ``one`` with its previous or nearest neighbour.
 
     ``others``: the times of the held records that may be the neighbour, ascending.
     """
@@ -179,7 +178,7 @@ def _previous_pair(one: int, others: Ints, other_frontier: int, nearest: bool) -
 @compiled()
 def _mean_within(tolerance: np.uint64, one: int, other: int) -> int:
     """Return the mean of two times, rounded down, but not less than half the tolerance before the later time."""
-    # The sum of two times may not fit into an int64, nor may half the tolerance, rounded up.
+    # The sum of two times may overflow int64, and so may half the tolerance rounded up.
     mean = (one >> 1) + (other >> 1) + (one & other & 1)
     half, odd = int(tolerance >> np.uint64(1)), int(tolerance & np.uint64(1))
     return max(mean, less(less(max(one, other), half), odd))

@@ -2,7 +2,7 @@
 
 The frontier ``F(key)`` is the key's largest time minus the lateness, or the highest watermark that covers the key,
 whichever is larger. A record whose time is below ``F(key)`` when it arrives is late, and does not advance the frontier.
-With ``by_partition``, the largest time of the whole stream is used instead of the key's. Records are processed one at a
+With ``by_partition``, the whole stream's largest time is used instead of the key's. Records are processed one at a
 time, in log order.
 """
 
@@ -58,7 +58,7 @@ class Frontiers:
         return found
 
     def known_keys(self) -> Ints:
-        """Return the keys that have, in at least one stream, a frontier above the one shared by all keys, ascending."""
+        """Return the keys, ascending, whose frontier in at least one stream is above the one shared by all keys."""
         return np.flatnonzero((self.by_key > self.of_all).any(axis=0))
 
     def grow(self, keys: int) -> None:

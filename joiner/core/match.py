@@ -65,7 +65,7 @@ HERE: Final = 8
 
 
 class NeighbourView(NamedTuple):
-    """What determines a record's relations: its time, its present neighbours and the other side's frontier.
+    """The facts that determine a record's relations: its time, its present neighbours and the other side's frontier.
 
     ``before``, ``now``: the other side's frontier before and after the step. All times are in ns. ``is_old``,
     ``is_next_old``: whether the record, or its next neighbour, was present before the step. ``is_done``: whether the
@@ -86,7 +86,7 @@ class NeighbourView(NamedTuple):
 
 @compiled()
 def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec) -> Relations:
-    """Return how the records on side ``own`` are related to the records on side ``other``.
+    """Return the relations of the records on side ``own`` to the records on side ``other``.
 
     ``before``, ``now``: the frontiers of the other side before and after the step, shape (k,), ns. ``spec``: which
     neighbours the records look for.
@@ -127,7 +127,7 @@ def relate(own: Side, other: Side, before: Ints, now: Ints, spec: NeighbourSpec)
 
 @compiled()
 def _judge_both(view: NeighbourView) -> tuple[int, int]:
-    """Return the states of a record's relations to its previous and next neighbour, which are independent."""
+    """Return the states of a record's relations to its previous and next neighbours, which are independent here."""
     of_prev = OPEN if view.now <= view.ts else 0
     if view.has_prev:
         # A new record was not late, so it cannot be the previous neighbour of a record below the old frontier.
@@ -143,7 +143,7 @@ def _judge_both(view: NeighbourView) -> tuple[int, int]:
 
 @compiled()
 def _judge_nearest(view: NeighbourView) -> tuple[int, int]:
-    """Return the states of a record's relations to its previous and next neighbour if only the nearer one counts."""
+    """Like `_judge_both`, but for a record that looks only for the nearer of its two neighbours."""
     if view.is_done:
         return 0, 0
     is_prev = view.has_prev and not (view.has_next and gap(view.next_ts, view.ts) < gap(view.ts, view.prev_ts))
@@ -204,7 +204,7 @@ def emit_pairs(
 def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) -> tuple[int, int, int]:
     """Return the range of right records related to the left record ``i``: first index, last index and step.
 
-    The range is empty, with the last index before the first, if there are none.
+    If there are none, the range is empty: the last index is before the first.
 
     The records whose next neighbour is ``i`` are consecutive and end at the previous neighbour of ``i``. Those whose
     previous neighbour is ``i`` are consecutive too, and begin at the next neighbour of ``i``.
@@ -231,7 +231,7 @@ def _find_partners(left_at: Ints, right_at: Ints, i: int, begin: int, end: int) 
 
 @compiled()
 def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
-    """Return the combined flags of those relations of record ``i`` whose neighbour is ``partner``."""
+    """Return the combined flags of record ``i``'s relations to ``partner``."""
     of_prev = known[PREV, i] if at[PREV, i] == partner else 0
     of_next = known[NEXT, i] if at[NEXT, i] == partner else 0
     return of_prev | of_next
@@ -239,11 +239,11 @@ def _known(at: Ints, known: Flags, i: int, partner: int) -> int:
 
 @compiled()
 def is_open(known: int) -> bool:
-    """Return whether a relation is not certain yet."""
+    """Return whether a relation is still uncertain."""
     return known & OPEN != 0
 
 
 @compiled()
 def is_tentative(known: int) -> bool:
-    """Return whether a relation is not certain yet and has a candidate."""
+    """Return whether a relation is still uncertain but has a candidate."""
     return known & (OPEN | HERE) == OPEN | HERE

@@ -145,7 +145,7 @@ class RecordStore:
 
 @compiled(several(TABLE, INTS, FLAG), TABLE, INTS, INTS, INTS, INTS, TABLE)
 def _merge(table: Ints, start: Ints, count: Ints, keys: Ints, place: Ints, more: Ints) -> tuple[Ints, Ints, bool]:
-    """Merge as `RecordStore.merge` does. Return the merged rows, where each key begins, and whether times repeat.
+    """Do the work of `RecordStore.merge`. Return the merged rows, where each key begins, and whether times repeat.
 
     The indices at which keys begin have shape (k + 1,); the last one is the number of rows.
     """

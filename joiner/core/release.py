@@ -2,7 +2,7 @@
 
 A record can be evicted once it can no longer become a neighbour of a record that has yet to arrive, or of a held record
 whose neighbours are not certain yet. For each stream and key, the oldest records are evicted first. If one in the
-middle were missing, an older one would be taken for a neighbour in its place.
+middle were missing, an older one would be mistaken for a neighbour.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def evict(
 
     The result consists of four arrays: the indices of the first left and the first right records to keep, shape (k,)
     each, and the log positions of the evicted left and right records. ``frontiers``: shape (2, k), ns. ``ends``:
-    whether both streams have ended; then no record is kept. Sets `DONE` in the notes of kept records whose certain
-    neighbour is evicted.
+    whether both streams have ended, in which case no record is kept. Sets `DONE` in the notes of kept records whose
+    certain neighbour is evicted.
     """
     if ends:
         lefts, rights = left.begin[1:], right.begin[1:]
@@ -64,7 +64,7 @@ def _find_kept(
 ) -> Ints:
     """Return, for each key, the index of the first record that must be kept, shape (k,).
 
-    A record must be kept while a future or pending record may need it; so must all records after it. Neighbours beyond
+    A record, and every record after it, must be kept while a future or pending record may need it. Neighbours beyond
     the tolerance are ignored.
     """
     ts, others = own.rows[TS], other.rows[TS]
@@ -107,7 +107,7 @@ def _find_last(ts: Ints, begin: int, end: int, until: int, tolerance: np.uint64)
 
 @compiled()
 def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, spec: NeighbourSpec) -> None:
-    """Set `DONE` in the notes of kept records whose next or nearest neighbour is already certain but is not kept.
+    """Set `DONE` in the notes of kept records whose next or nearest neighbour is certain but not kept.
 
     An evicted previous neighbour needs no note unless ``nearest`` is set, because every record before it is evicted
     too.
@@ -123,7 +123,7 @@ def _note_done(own: Side, relations: Relations, kept: Ints, other_kept: Ints, sp
 
 @compiled()
 def _positions_before(own: Side, kept: Ints) -> Ints:
-    """Return the log positions of the evicted records, which are all records of a key before its index in ``kept``."""
+    """Return the log positions of the evicted records: for each key, all records before its index in ``kept``."""
     count = 0
     for k in range(len(kept)):
         count += kept[k] - own.begin[k]

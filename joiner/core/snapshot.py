@@ -1,4 +1,4 @@
-"""Serializes int64 columns. Snapshots of buffers, and of other columns stored with a buffer, use this format.
+"""Serializes int64 columns. Snapshots of buffers, and of columns stored alongside a buffer, use this format.
 
 Layout: magic, format version (uint16), header length (uint32), header (JSON: the options, and the encoding of each
 column), the columns, CRC-32 of all preceding bytes. Other format versions and damaged bytes are rejected.
@@ -32,7 +32,7 @@ _MAGIC: Final = b"LSBJOIN\n"
 _PREFIX: Final = struct.Struct("<8sHI")
 _CHECKSUM: Final = struct.Struct("<I")
 _COMPRESSION: Final = 1
-"""The fastest level of zlib."""
+"""zlib's fastest level."""
 _WIDTHS: Final = (1, 2, 4, 8)
 
 
@@ -49,8 +49,8 @@ def pack(options: dict[str, Any], columns: Mapping[str, Ints]) -> bytes:
 def unpack(data: bytes, kind: str = "LocalStreamBuffer") -> tuple[dict[str, Any], dict[str, Ints]]:
     """Return the options and columns that `pack` serialized.
 
-    ``kind``: the expected value of the option ``"kind"``. Snapshots of a `LocalStreamBuffer`, and of columns stored
-    with a buffer, do not have this option. Raises `NewerSnapshotError` for a newer format version, and `SnapshotError`
+    ``kind``: the expected value of the option ``"kind"``, which snapshots of a `LocalStreamBuffer` and of columns
+    stored alongside a buffer do not have. Raises `NewerSnapshotError` for a newer format version, and `SnapshotError`
     for any other invalid bytes.
     """
     if not data.startswith(_MAGIC):

@@ -41,7 +41,7 @@ def find_unmatched(
     spec: NeighbourSpec,
     tolerance: np.uint64,
 ) -> Ints:
-    """Return the log positions of the unmatched records that were not emitted before. Sets `EMITTED` in their notes.
+    """Return the log positions of unmatched records not emitted before. Sets `EMITTED` in their notes.
 
     ``frontier``: the other side's frontiers, shape (k,), ns. ``spec``: which neighbours the other side's records look
     for.

@@ -56,7 +56,7 @@ def column(
     """Describe a column of the result of `align`.
 
     Args:
-        table: the table from which the values are taken, of any kind that `join` accepts.
+        table: the table to take the values from, of any kind that `join` accepts.
         value: the name of the column in ``table`` that contains the values. By default, this is the column with the
             same name as the new column or, if there is none, the only column besides the time and the keys.
         rule: ``"previous"``, ``"next"``, ``"nearest"`` or ``"linear"``, as in `ColumnRule`.
@@ -64,7 +64,7 @@ def column(
             two rows in ``table`` may be from each other. An integer if the times are integers, otherwise a duration
             such as ``"20ms"`` or a `timedelta`. None means no limit.
         period: with ``"linear"``, the period of cyclic values, such as 360 for angles in degrees.
-        on_missing: whether a row without a value has a ``"null"`` in this column, or is left out (``"drop"``).
+        on_missing: whether a row without a value gets a null in this column (``"null"``) or is left out (``"drop"``).
         time: the time column of ``table``, if its name differs from the driver's.
         by: the key columns of ``table``, if their names differ from the driver's. ``()`` means that the table has no
             keys: its rows apply to every key of the driver.
@@ -82,21 +82,21 @@ def column(
 def align(driver: Any, columns: Mapping[str, TableColumn], *, time: str, by: str | Sequence[str] = ()) -> Any:
     """Return the rows of ``driver``, each with the values of other tables at its time.
 
-    The driver is a table, or regular times: see `grid`.
+    The driver is a table or regular times (see `grid`).
 
-    Rows may be in any order. If rows of a table have equal times, the one further down counts as later.
+    Rows may be in any order. If rows of a table have equal times, those further down are treated as later.
 
     Args:
-        driver: a table of any kind that `join` accepts, or a `grid`. With a table, the result is of the same kind, with
-            its columns, its rows in their original order and, in pandas, its index. With a grid, the result is of the
-            same kind as the first column's table. It has the columns ``by`` and ``time``, then the added ones, and
-            one row for each key and tick. Keys are in the order in which they first appear, ticks in time order.
-        columns: by name, the columns to add; see `column`.
+        driver: a table of any kind that `join` accepts, or a `grid`. With a table, the result is of the same kind and
+            keeps its columns, the order of its rows and, in pandas, its index. With a grid, the result is of the same
+            kind as the first column's table. It has the columns ``by`` and ``time``, then the added ones, and one row
+            for each key and tick. Keys are in order of first appearance, ticks in time order.
+        columns: the columns to add, by name; see `column`.
         time: the name of the time column. The column contains datetimes, or integers in any unit.
         by: the key columns. By default all rows have the same key.
 
-    Integers and booleans keep their type; in pandas, their columns become nullable (``Int64``, ``boolean``). Columns of
-    rule ``"linear"`` contain float64.
+    Integers and booleans keep their type; in pandas, their columns become nullable (``Int64``, ``boolean``). Columns
+    with rule ``"linear"`` contain float64.
 
     Raises:
         ArgumentError: if an argument is invalid. The message names the argument and, where it matters, the column and
@@ -182,7 +182,7 @@ def _read(
 
 
 class _Found(NamedTuple):
-    """A column's values. ``at``: returns them for given rows of the driver, as a table. ``is_missing``: by row."""
+    """A column's values. ``at``: returns them for given driver rows, as a table. ``is_missing``: one flag per row."""
 
     at: Callable[[Ints], Any]
     is_missing: Flags
@@ -191,7 +191,7 @@ class _Found(NamedTuple):
 def _found(
     kind: Kind, driver: Side, stamps: Times, order: Ints | None, side: Side, name: str, one: TableColumn
 ) -> _Found:
-    """Find the values of the column ``name`` at the driver's rows. ``order``: the driver's, as in `order_of`."""
+    """Find the values of the column ``name`` at the driver's rows. ``order``: from `order_of`, for the driver."""
     side.check_columns(kind)
     value = _value_column(kind.names(side.table), side, name, one.value)
     others = side.times(kind)
@@ -209,7 +209,7 @@ def _found(
     orders = in_time_order(keys[0], times[0], order), in_time_order(keys[1], times[1], order_of(times[1]))
     if one.rule.rule == "linear":
         values = interpolated(*orders, _numbers(kind, side, value), tolerance, one.rule.period)
-        # NaN also results if a neighbouring row has no value.
+        # A neighbouring row without a value also results in NaN.
         is_missing = np.isnan(values)
         return _Found(lambda rows: kind.of_floats(name, values[rows], is_missing[rows]), is_missing)
     if one.rule.rule == "nearest":
@@ -226,7 +226,7 @@ def _found(
 
 
 def _value_column(names: list[str], side: Side, name: str, given: str | None) -> str:
-    """Return the name of the column in a table that contains the values. Raises `ArgumentError` if it is not clear."""
+    """Return the name of the table column that contains the values. Raises `ArgumentError` if absent or ambiguous."""
     others = [known for known in names if known not in {side.time, *side.by}]
     if given is not None and given not in names:
         raise ArgumentError(f"{side.name} has no column {given!r}; it has {', '.join(map(repr, names))}")

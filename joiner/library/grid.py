@@ -32,17 +32,17 @@ class TableGrid:
 
 
 def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_max: int = 100_000_000) -> TableGrid:
-    """Describe the ticks that replace the driver of `align`: ``origin`` plus or minus any whole number of ``every``.
+    """Describe the ticks that replace the driver of `align`: ``origin`` plus or minus whole multiples of ``every``.
 
-    Each key has the ticks between its first and its last row in the columns' tables.
+    Each key has the ticks between its first and last rows in the columns' tables.
 
     Args:
         every: the time from one tick to the next: an integer if the times are integers, otherwise a duration such as
             ``"100ms"`` or a `timedelta`.
         origin: the time of one tick: an integer if the times are integers, otherwise a datetime. The default is 0, or
             the beginning of 1970 (in UTC, if the times have a time zone).
-        max_gap: the longest pause that is filled with ticks. If two successive rows of a key, in any tables, are
-            further apart, there are no ticks between them. By default, there is no limit.
+        max_gap: the longest pause to fill with ticks. If two successive rows of a key, in any tables, are further
+            apart, there are no ticks between them. No limit by default.
         ticks_max: the maximum number of ticks. If there are more, `align` raises an `ArgumentError`.
 
     Raises:
@@ -55,8 +55,8 @@ def grid(every: object, *, origin: object = None, max_gap: object = None, ticks_
 def rows_of_grid(kind: Kind, of: TableGrid, sides: list[Side], time: str, by: list[str]) -> Any:
     """Return a table of keys and times with a row for each tick, ordered by key and time.
 
-    ``sides``: the tables that have keys. Keys are in the order in which they first appear in these tables. ``time``,
-    ``by``: the column names of the result. Times have the same type as in the first table; integers become int64.
+    ``sides``: the tables that have keys. Keys are in order of first appearance in these tables. ``time``, ``by``: the
+    column names of the result. Times have the same type as in the first table; integers become int64.
 
     Raises `ArgumentError` if an option is invalid, if two columns would have the same name, if the tables differ in the
     type of their times or keys, or if there are too many ticks.

@@ -31,7 +31,7 @@ _Records: TypeAlias = "tuple[Ints, Ints, Ints]"
 """Keys, times and positions, shape (n,) each."""
 
 _PART_RECORDS: Final = 10_000
-"""Approximate number of left and right records joined in one step. A key that has more records is not split."""
+"""Approximate number of left and right records joined in one step. A key with more records is not split."""
 
 
 def join(  # noqa: PLR0913 - the options of the join, by name only
@@ -53,15 +53,15 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
     """Return all pairs of rows with equal keys in which one row is the previous or next neighbour of the other.
 
     Each pair is returned once. The result is the union, without duplicates, of four `pandas.merge_asof` calls (backward
-    and forward, from either side). Rows may be in any order. Of two rows with equal times, the one further down in its
-    table counts as the later one.
+    and forward, from either side). Rows may be in any order. Of two rows with equal times in a table, the one further
+    down is treated as later.
 
     Args:
         left: a pandas DataFrame; a polars DataFrame or LazyFrame (which is collected); a `pyarrow.Table` or any object
-            that has ``__arrow_c_stream__``, such as a record batch reader or a DuckDB relation (which is read to its
+            that has ``__arrow_c_stream__``, such as a record batch reader or a DuckDB relation (which is read to the
             end); or a mapping of column names to arrays of shape (n,).
-        right: the table to join with ``left``. If it is of a different kind, it is converted to the kind of ``left``,
-            which needs pyarrow. A mapping can only be joined with another mapping.
+        right: the table to join with ``left``. A table of a different kind is converted to the kind of ``left``, which
+            requires pyarrow. A mapping can only be joined with another mapping.
         time: the name of the event time column, or (left, right) if the names differ. The column contains datetimes, or
             integers in any unit.
         by: the key columns, if they have the same names in both tables. By default all rows have the same key.
@@ -71,10 +71,10 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
             the times are integers, otherwise a duration (``"20ms"``, ``"1.5 seconds"``, `datetime.timedelta`,
             `numpy.timedelta64`, `pandas.Timedelta`).
         direction: which neighbours a row looks for; see `LocalStreamBuffer`.
-        driver: whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward", driver="left"`` is the
-            as-of join.
+        driver: the side whose rows look for neighbours; see `LocalStreamBuffer`. ``direction="backward",
+            driver="left"`` is the as-of join.
         emit_unmatched: ``"left"``, ``"right"`` or ``"both"`` to include the rows of these tables that are in no pair.
-            The columns of the other table then contain missing values.
+            In those rows, the other table's columns contain missing values.
         order: the order of the result. ``"key"``: rows are grouped by key and sorted by left time, then by right time,
             within each key; unmatched rows come last. ``"left"``: rows follow the order of ``left``, and the pairs of
             one left row are sorted by right time; unmatched right rows come last. ``"time"``: rows are sorted by left
@@ -137,7 +137,7 @@ def join(  # noqa: PLR0913 - the options of the join, by name only
 
 
 def _time_columns(time: Any, on: Any) -> tuple[str, ...]:
-    """Return the names of the left and the right time column."""
+    """Return the names of the left and right time columns."""
     if on is not None:
         if time is not None:
             raise ArgumentError("on is the former name of time; pass only time")
@@ -154,7 +154,7 @@ def _time_columns(time: Any, on: Any) -> tuple[str, ...]:
 def _keys_by_side(
     by: str | Sequence[str], left_by: str | Sequence[str], right_by: str | Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the key columns of the left and of the right table."""
+    """Return the key columns of the left and right tables."""
     of_both, left, right = map(column_names, ("by", "left_by", "right_by"), (by, left_by, right_by))
     if of_both and (left or right):
         raise ArgumentError("by already names the key columns of both tables; pass either by, or left_by and right_by")

@@ -30,14 +30,14 @@ Time: TypeAlias = int | datetime | np.datetime64
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 _KEYS_MIN: Final = 64
-"""With this many keys or fewer, it is not worth searching for keys that are no longer in use."""
+"""With this many keys or fewer, it is not worth searching for unused keys."""
 _ADVICE: Final = {
     True: "expected a datetime, because tolerance or lateness is a duration; for integer times, pass integers",
     False: "expected an integer, because tolerance or lateness is an integer; for datetimes, pass durations",
 }
-"""Error messages for a time that does not match tolerance or lateness, by whether these are durations."""
+"""Error messages for a time that does not match tolerance or lateness, keyed by whether those are durations."""
 _VERSION: Final = 1
-"""The version of the snapshots."""
+"""The snapshot format version."""
 
 
 class _Keys(Enum):
@@ -54,10 +54,10 @@ class RecordJoin(Generic[Left, Right, Result]):
         time: returns the event time of a record: an integer in any unit, or a datetime (`datetime.datetime`,
             `pandas.Timestamp`, `numpy.datetime64`). It must return the same type for all records of both sides:
             integers, datetimes with a time zone, or datetimes without one. Datetimes with a time zone are compared as
-            points in time. Those without are compared as they are; the machine's own time zone is never applied.
+            points in time. Those without are compared as is; the machine's own time zone is never applied.
         key: returns the key of a record, which can be any hashable value. Only records with equal keys are neighbours.
             By default all records have the same key.
-        on_late: called with each late record, that is, one older than the frontier of its stream. It is not joined.
+        on_late: called with each late record (one older than the frontier of its stream). Late records are not joined.
         on_unmatched: called with each record that is in no pair and can no longer be paired, for the sides selected by
             ``emit_unmatched``.
         tolerance: how far apart in time the records of a pair may be; None means no limit. It must be an integer if
@@ -65,8 +65,7 @@ class RecordJoin(Generic[Left, Right, Result]):
             `numpy.timedelta64`, `pandas.Timedelta`).
         lateness: how far a record's time may be behind the newest record of the same stream and key (with
             ``watermark_scope="partition"``, of the same stream) before the record is late. It has the same type as
-            ``tolerance``. Pass one value for both sides, or (left, right). The default
-            is 0.
+            ``tolerance``. Pass one value for both sides, or (left, right). The default is 0.
         options: other options of `LocalStreamBuffer`. ``tolerance_ns`` and ``lateness_ns`` may be passed instead of
             ``tolerance`` and ``lateness``: integers in ns or, if times are integers, in the unit of the times.
 
@@ -125,7 +124,7 @@ class RecordJoin(Generic[Left, Right, Result]):
     def left(self, record: Left) -> list[Result]:
         """Add a record of the left stream. Return the results of the pairs that became certain.
 
-        Raises `ArgumentError` if the record's time is invalid or is not of the same type as earlier times, or if the
+        Raises `ArgumentError` if the record's time is invalid or has a different type from earlier times, or if the
         join is closed. Exceptions raised by the functions ``time`` and ``key`` propagate. In all these cases the record
         is not added.
         """
@@ -136,7 +135,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._push(_RIGHT, record)
 
     def left_watermark(self, time: Time, key: Hashable = _Keys.EVERY) -> list[Result]:
-        """Promise that no more left records with a time below ``time`` will follow, for one key or by default for all.
+        """Promise that no more left records older than ``time`` will follow, for one key or, by default, for all keys.
 
         Return the results of the pairs that became certain. A record that breaks the promise is treated as late. Raises
         `ArgumentError` if ``time`` is invalid, or if the join is closed.
@@ -144,7 +143,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._advance(_LEFT, time, key)
 
     def right_watermark(self, time: Time, key: Hashable = _Keys.EVERY) -> list[Result]:
-        """Promise that no more right records with a time below ``time`` will follow. See `left_watermark`."""
+        """Promise that no more right records older than ``time`` will follow. See `left_watermark`."""
         return self._advance(_RIGHT, time, key)
 
     def close(self) -> list[Result]:
@@ -156,7 +155,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return len(self._buffer)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a snapshot for `restore`: the options and the whole state, including the records and keys being held.
+        """Return a snapshot for `restore`: the options and the whole state, including the held records and keys.
 
         Apart from records and keys, the snapshot contains only values of built-in types. The records are not copied:
         serialize the snapshot before any record is modified, with a serializer that supports their type, for example
@@ -185,7 +184,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         on_late: Callable[[Any], None] = lambda _record: None,
         on_unmatched: Callable[[Any], None] | None = None,
     ) -> Self:
-        """Create a join that continues from a snapshot. Pass the same functions as to the original join.
+        """Create a join that continues from a snapshot. Pass the functions that the original join was created with.
 
         Raises `SnapshotError` if the snapshot is invalid (`NewerSnapshotError` if a newer release created it), and
         `ArgumentError` if the original join emits unmatched records and ``on_unmatched`` is not passed.
@@ -228,7 +227,7 @@ class RecordJoin(Generic[Left, Right, Result]):
         return self._results(step)
 
     def _columns(self, key: Hashable, name: str, time: Time) -> tuple[Ints, Ints, Ints]:
-        """Return the next record or watermark as arrays for the buffer. ``name``: names the time in error messages."""
+        """Return the next record or watermark as arrays for the buffer. ``name``: what error messages call the time."""
         number = ALL_KEYS if key is _Keys.EVERY else self._number(key)
         return np.array([number]), np.array([self._ts(name, time)]), np.array([self._count])
 
@@ -294,7 +293,7 @@ def _add_durations(options: dict[str, Any], tolerance: Any, lateness: Any) -> bo
     found = {is_duration(value) for values in given.values() for value in values}
     if len(found) > 1:
         raise ArgumentError(
-            "tolerance and lateness must be given either entirely as durations or entirely as integers, not "
+            "tolerance and lateness must all be durations or all be integers, not "
             f"tolerance = {tolerance!r} and lateness = {lateness!r}"
         )
     for name, values in given.items():

@@ -1,4 +1,4 @@
-"""`Side`: a table to join or to align, with its time and key columns."""
+"""`Side`: a table to join or align, with its time and key columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A table to join or to align, with its time and key columns. ``name``: the argument name, for error messages."""
+    """A table to join or align, with its time and key columns. ``name``: the argument name, for error messages."""
 
     name: str
     table: Any
@@ -29,7 +29,7 @@ class Side:
     by: list[str]
 
     def check_columns(self, kind: Kind) -> None:
-        """Raise `ArgumentError` if the time or a key column is absent or has missing values, or a name is repeated."""
+        """Raise `ArgumentError` if the time or a key column is absent or has missing values, or if a name repeats."""
         columns = kind.names(self.table)
         check_distinct(self.name, columns)
         for column in (self.time, *self.by):
@@ -53,7 +53,7 @@ class Side:
 
 
 def column_names(option: str, names: Any) -> list[str]:
-    """Return the column names in the value of an option, which may be one name or a list of names.
+    """Return the column names in an option's value, which may be one name or a list of names.
 
     Raises `ArgumentError` for any other value.
     """
@@ -75,7 +75,7 @@ def keys_of(kind: Kind, sides: list[Side], counts: list[int]) -> tuple[Ints, Int
 
 
 def check_key_types(kind: Kind, sides: list[Side]) -> None:
-    """Raise `ArgumentError` if the key columns of the left and the right table differ in type."""
+    """Raise `ArgumentError` if the key columns of the left and right tables differ in type."""
     left, right = sides
     for names in zip(left.by, right.by, strict=True):
         types = [kind.key_type(side.table, name) for side, name in zip(sides, names, strict=True)]

@@ -35,10 +35,10 @@ class Times:
 
 
 def times_of(name: str, values: Array, *, has_zone: bool) -> Times:
-    """Convert a time column, shape (n,), of integers or datetimes. ``name``: names the column in error messages.
+    """Convert a time column, shape (n,), of integers or datetimes. ``name``: what error messages call the column.
 
-    ``has_zone``: whether the datetimes have a time zone; they must then be in UTC. Raises `ArgumentError` if the column
-    has another type or contains a datetime outside the years 1678 to 2261.
+    ``has_zone``: whether the datetimes have a time zone. If so, they must be in UTC. Raises `ArgumentError` if the
+    column has another type or contains a datetime outside the years 1678 to 2261.
     """
     if values.dtype.kind == "M":
         return Times(_in_ns(name, values), AWARE if has_zone else NAIVE)
@@ -66,7 +66,7 @@ def _find_outside(values: Array) -> Ints:
 
 
 def unit_ns(name: str, values: Array) -> int:
-    """Return the unit of datetimes in ns. ``name``: names the column in the error message.
+    """Return the unit of datetimes in ns. ``name``: what the error message calls the column.
 
     Raises `ArgumentError` unless the unit is one of `_NS_PER`.
     """
@@ -82,7 +82,7 @@ def time_of(name: str, value: Any) -> tuple[int, str]:
     """Return an event time and its type: `INTEGERS`, `AWARE` or `NAIVE`. Datetimes are converted to ns since 1970.
 
     Raises `ArgumentError` unless ``value`` is an integer, `datetime.datetime`, `pandas.Timestamp` or
-    `numpy.datetime64`, and is in the years 1678 to 2261. ``name``: names the value in error messages.
+    `numpy.datetime64` in the years 1678 to 2261. ``name``: what error messages call the value.
     """
     # `pandas.Timestamp` is a subclass of datetime that also holds nanoseconds.
     of_numpy = value.to_datetime64() if hasattr(value, "to_datetime64") else value
@@ -114,8 +114,8 @@ def duration_of(name: str, value: Any, what: str) -> int:
     """Return a duration in ns or, if times are integers, in their unit. ``what``: the type of the times.
 
     If times are `INTEGERS`, the value must be an integer. If they are `AWARE` or `NAIVE` datetimes, it must be a
-    string, `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`. Raises `ArgumentError`, which names the
-    argument ``name``, if the value is of another type, cannot be parsed, or is out of range.
+    string, `datetime.timedelta`, `numpy.timedelta64` or `pandas.Timedelta`. If the value has another type, cannot be
+    parsed, or is out of range, raises an `ArgumentError` that names the argument ``name``.
     """
     if what == INTEGERS:
         found = _integer_of(name, value)
@@ -133,7 +133,7 @@ def duration_of(name: str, value: Any, what: str) -> int:
 
 
 def is_duration(value: object) -> bool:
-    """Return whether a value has a type that represents a duration, as opposed to a plain integer."""
+    """Return whether a value's type represents a duration, as opposed to a plain integer."""
     # This includes `pandas.Timedelta`, which is a subclass of `datetime.timedelta`.
     return isinstance(value, str | timedelta | np.timedelta64)
 
@@ -152,7 +152,7 @@ def _integer_of(name: str, value: Any) -> int:
 def _ns_of(name: str, value: Any) -> int:
     """Convert a duration to ns. Raises `ArgumentError` if it cannot be converted.
 
-    Computes with Python integers, which cannot overflow.
+    Uses Python integers, which cannot overflow.
     """
     if isinstance(value, str):
         try:
@@ -181,4 +181,4 @@ _NS_PER: Final = {
     "D": 86_400 * 10**9,
     "W": 7 * 86_400 * 10**9,
 }
-"""The length in ns of numpy's time units, except those below 1 ns, and months and years, whose length varies."""
+"""The length in ns of each numpy time unit, except units below 1 ns, and months and years, whose length varies."""

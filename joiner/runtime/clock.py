@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """Reads the time, and waits. Thread-safe."""
+    """Tells the time and waits. Thread-safe."""
 
     def monotonic_s(self) -> float:
-        """Return a time in seconds that never decreases, from an arbitrary start. Used for intervals and deadlines."""
+        """Return the seconds since an arbitrary start. Never goes backwards. Used for intervals and deadlines."""
         ...
 
     def wall_s(self) -> float:
@@ -31,7 +31,7 @@ class Clock(Protocol):
         ...
 
     def wait_until_any_done(self, futures: Collection[Future[Any]], until_s: float) -> None:
-        """Wait until one of the futures is done or the monotonic time ``until_s`` is reached."""
+        """Wait until at least one future is done or the monotonic time ``until_s`` is reached."""
         ...
 
 

@@ -1,11 +1,11 @@
 """The records of the control topic ``<application>.control``.
 
-They order moves and carry them out (`Record`), stop a stage in Spark (`Stop`), report units that are not served
-(`NotServed`), and say what the instances of a site do and who should serve each unit (`MemberRecord`).
+They request and coordinate moves (`Record`), stop a stage in Spark (`Stop`), report units that are not being served
+(`NotServed`), and state what a site's instances are doing and which of them should serve each unit (`MemberRecord`).
 
-Correctness does not depend on these records. Only the checkpoint names a unit's owner, so a record that is lost or read
-twice causes at most a delay. Readers can therefore start at the end of the log, and records that matter are repeated
-(see `migration.protocol`). The topic has one partition, so that all readers see the records in the same order.
+Correctness does not depend on these records. Only the checkpoint names a unit's owner, so a lost record, or one that is
+read twice, causes a delay at worst. Readers can therefore start at the end of the log, and records that matter are
+repeated (see `migration.protocol`). The topic has one partition, so that all readers see the records in the same order.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 TAIL: Final = 2_000
-"""How many of the records before its start an instance reads. A summary is among them if any instance is running."""
+"""How many earlier records an instance reads on startup. They include a summary if any instance is running."""
 
 STANDBYS_MAX: Final = 2
-"""The most standbys that a unit may have. The settings have the same bound."""
+"""The maximum number of standbys per unit. The settings enforce the same limit."""
 
 FORMAT_VERSION: Final = 1
 """The format version of these records. Readers skip records of a higher version and of unknown kinds."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A record that belongs to the move ``move``, or to no move if that is empty."""
+    """A record that belongs to the move ``move``, or to no move if ``move`` is empty."""
 
     format: int = FORMAT_VERSION
     move: str
 
 
 class Request(_Record, frozen=True, kw_only=True):
-    """The order to move ``units`` to the site ``to``. It is repeated until the move has ended."""
+    """Orders ``units`` to be moved to the site ``to``. Repeated until the move has ended."""
 
     units: list[int]
     to: str
 
 
 class Cancelled(_Record, frozen=True, kw_only=True):
-    """Withdraws the order to move ``units``. Units that have already been released are not affected."""
+    """Withdraws the order to move ``units``. Units already released are not affected."""
 
     units: list[int]
 
 
 class _OfUnit(_Record, frozen=True, kw_only=True):
-    """A record about one unit that is being moved to the site ``to``, written by the runner ``instance``."""
+    """A record about one unit being moved to the site ``to``, written by the runner ``instance``."""
 
     unit: int
     to: str
@@ -61,7 +61,7 @@ class Released(_OfUnit, frozen=True, kw_only=True):
 
 
 class Resumed(_OfUnit, frozen=True, kw_only=True, tag="taken"):
-    """The target has claimed the unit and resumed its join, ``late_ms`` milliseconds before it wrote this record."""
+    """The target has claimed the unit. Its join resumed ``late_ms`` milliseconds before this record was written."""
 
     late_ms: int = 0
 
@@ -77,10 +77,10 @@ class Back(_OfUnit, frozen=True, kw_only=True):
 
 
 class Claiming(_Record, frozen=True, kw_only=True):
-    """The run ``run``, at the site ``to``, is claiming ``units``. The record is repeated until the claims have ended.
+    """The run ``run``, at the site ``to``, is claiming ``units``. Repeated until the claims have ended.
 
-    ``move`` is empty because the record is not limited to one move: every runner that is waiting for one of these units
-    continues to wait.
+    ``move`` is empty because the record is not limited to one move: every runner waiting for one of these units keeps
+    waiting.
     """
 
     move: str = ""
@@ -104,8 +104,8 @@ class NotServed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     """Reports, for ``joiner status``, that the runner ``instance`` cannot serve a unit. Not part of any move.
 
     ``why`` is empty once the runner can serve the unit again, or the unit is assigned to another runner. ``lasts_ms``:
-    for how long the unit had not been served when the report was written. ``retry_ms``: the time from the report until
-    the next retry, or None if no retry is planned. See `ownership.unit_reports`.
+    how long the unit had gone unserved when the report was written. ``retry_ms``: the time from the report until the
+    next retry, or None if no retry is planned. See `ownership.unit_reports`.
     """
 
     format: int = FORMAT_VERSION
@@ -125,13 +125,13 @@ class _OfSite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Heartbeat(_OfSite, frozen=True, kw_only=True):
-    """Reports that the run ``run`` of an instance is alive, and what it does. Written at once when something changes.
+    """Reports that the run ``run`` of an instance is alive, and what it is doing. Any change is written immediately.
 
-    ``serves``: the units it runs. ``claims``: the units it is claiming. ``warm``: the units whose state it holds at
-    their last checkpoint, and which it could claim without a replay. ``failed``: the units that cannot run on it.
-    ``capacity``: its share of the units, in relation to the other instances. ``leaving``: it is shutting down.
-    ``mixed``: it sees processes of an older release in the consumer group, so the group assigns the units.
-    ``standbys``: how many standbys each unit should have by its settings; the largest number of all instances counts.
+    ``serves``: the units it runs. ``claims``: the units it is claiming. ``warm``: the units whose state it holds as of
+    their last checkpoint and which it could claim without a replay. ``failed``: the units that cannot run on it.
+    ``capacity``: its share of the units relative to the other instances. ``leaving``: it is shutting down. ``mixed``:
+    it sees processes of an older release in the consumer group, so the group assigns the units. ``standbys``: the
+    number of standbys per unit in its settings. The largest number among all instances applies.
     """
 
     instance: str
@@ -148,14 +148,14 @@ class Heartbeat(_OfSite, frozen=True, kw_only=True):
 
 
 class Left(_OfSite, frozen=True, kw_only=True):
-    """The run ``run`` of an instance has ended and serves no unit. Written by the instance or by its supervisor."""
+    """The run ``run`` of an instance has ended and serves no units. Written by the instance or by its supervisor."""
 
     instance: str
     run: str
 
 
 class UnitAssignment(msgspec.Struct, frozen=True, array_like=True):
-    """The owner of a unit, or an empty string if no instance can own it, and its standbys in the order of takeover."""
+    """A unit's owner, or an empty string if no instance can own it, and its standbys in takeover order."""
 
     owner: str
     standbys: list[str] = []
@@ -165,11 +165,10 @@ _Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Assignment(_OfSite, frozen=True, kw_only=True):
-    """Assigns the units of a site, in the order of their numbers.
+    """Assigns the units of a site, in order of unit number.
 
-    It replaces all assignments of smaller epochs. ``gone``: instances that have not been heard of for too long, each
-    with the offset of its last heartbeat. ``by``: the instance that wrote it. ``reason``: what has changed, for
-    operators.
+    It replaces all assignments with smaller epochs. ``gone``: instances that have been silent for too long, each with
+    the offset of its last heartbeat. ``by``: the instance that wrote it. ``reason``: what has changed, for operators.
     """
 
     epoch: _Epoch
@@ -180,7 +179,7 @@ class Assignment(_OfSite, frozen=True, kw_only=True):
 
 
 class Drain(_OfSite, frozen=True, kw_only=True):
-    """Orders that an instance be given no units (``drained``), or that it may have units again."""
+    """Orders an instance to be drained, or withdraws that order if ``drained`` is false."""
 
     instance: str
     drained: bool = True
@@ -191,36 +190,36 @@ _Standbys = Annotated[int, msgspec.Meta(ge=0, le=STANDBYS_MAX)]
 
 
 class Pin(_OfSite, frozen=True, kw_only=True):
-    """Orders that an instance own a unit whenever it is able to. An empty name ends such an order."""
+    """Pins a unit to an instance, which should own it whenever it can. An empty name removes the pin."""
 
     unit: _Unit
     instance: str = ""
 
 
 class Standbys(_OfSite, frozen=True, kw_only=True):
-    """Orders how many standbys each unit of the site should have. None: as many as the settings say."""
+    """Sets how many standbys each unit of the site should have. None: the number in the settings."""
 
     count: _Standbys | None = None
 
 
 class Retry(_OfSite, frozen=True, kw_only=True):
-    """Orders that all instances forget why they could not serve a unit, and that its owner claim it now.
+    """Tells all instances to forget why they could not serve a unit, and its owner to claim it now.
 
-    Instances that start later do not follow it. It changes neither the members nor the assignment of a site.
+    Instances that start later ignore it. It changes neither the members nor the assignment of a site.
     """
 
     unit: _Unit
 
 
 class Scale(_OfSite, frozen=True, kw_only=True):
-    """Orders how many worker processes the supervisor ``instance`` should run."""
+    """Tells the supervisor ``instance`` how many worker processes to run."""
 
     instance: str
     processes: int
 
 
 class Workers(_OfSite, frozen=True, kw_only=True):
-    """Reports the worker processes of the supervisor ``instance``: how many run, and how many should."""
+    """Reports the worker processes of the supervisor ``instance``: how many are running, and how many should be."""
 
     instance: str
     host: str
@@ -229,12 +228,12 @@ class Workers(_OfSite, frozen=True, kw_only=True):
 
 
 class Summary(_OfSite, frozen=True, kw_only=True):
-    """States what the records up to the offset ``read`` amount to, so that a new instance need not read all of them.
+    """Summarises the records up to the offset ``read``, so that a new instance need not read all of them.
 
-    ``drained``: the instances that are drained. ``pinned``: by unit, the instance that should own it. ``standbys``: how
-    many each unit should have, or None if the settings say it. ``ordered``: the offset of the last order about each
-    subject, which is ``drain <instance>``, ``pin <unit>`` or ``standbys``. ``reason``: that of the last assignment.
-    Heartbeats are not included, because they are repeated.
+    ``drained``: the drained instances. ``pinned``: for each pinned unit, the instance that should own it. ``standbys``:
+    how many standbys each unit should have, or None to use the settings. ``ordered``: the offset of the last order on
+    each subject, which is ``drain <instance>``, ``pin <unit>`` or ``standbys``. ``reason``: the reason for the last
+    assignment. Heartbeats are not included, because they are repeated.
     """
 
     read: int
@@ -249,7 +248,7 @@ class Summary(_OfSite, frozen=True, kw_only=True):
 
 Record = Request | Cancelled | Ready | Released | Resumed | Refused | Back | Claiming | Stop
 StandingOrder = Drain | Pin | Standbys
-"""An order of an operator that is in force until it is withdrawn."""
+"""An operator's order that stays in force until it is withdrawn."""
 MemberRecord = Heartbeat | Left | Assignment | StandingOrder | Retry | Scale | Workers | Summary
 
 

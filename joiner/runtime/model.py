@@ -2,11 +2,11 @@
 
 The state topic has one compacted partition per unit, written under the unit's ``transactional.id``, with these keys:
 
-    <unit>/progress           `Checkpoint`, written in every transaction of the unit; the only authority
+    <unit>/progress           `Checkpoint`, written in every transaction of the unit; the only source of truth
     <unit>/<slot>/<i>         chunk i of the snapshot in that slot: raw bytes
     <unit>/<slot>/manifest    `Manifest` of that snapshot, written last
     <unit>/unsettled          `Checkpoint` up to which results may have been written, if Kafka has failed to end a
-                              transaction (see `ownership.dangling`). It is the only record that is written outside a
+                              transaction (see `ownership.dangling`). It is the only record written outside a
                               transaction. The claim that repairs the failure removes it
 
 Two slots alternate, so that a complete snapshot exists while the next one is being written. A small snapshot and its
@@ -38,7 +38,7 @@ WATERMARK_COUNT: Final = "marks"
 """The key in `Checkpoint.counts` for the number of watermarks read."""
 
 CHUNK_BYTES_MAX: Final = 512 * 1024
-"""Maximum size of a chunk of a snapshot, in bytes: well below Kafka's default limit of 1 MiB per message."""
+"""Maximum size of a snapshot chunk, in bytes: well below Kafka's default limit of 1 MiB per message."""
 
 
 RESET_RUN: Final = "reset"
@@ -77,11 +77,11 @@ class JoinSummary(msgspec.Struct, frozen=True):
 
 
 class AlignSummary(msgspec.Struct, frozen=True):
-    """The state of an align, like a `JoinSummary`.
+    """The state of an align, like `JoinSummary` for a join.
 
-    ``held``: the number of held records by stream: ``driver``, or ``grid`` with the number of its waiting ticks, and
+    ``held``: the number of records held per stream: ``driver``, or ``grid`` with the number of its waiting ticks, and
     each column by name. ``frontiers``: the lowest and the highest frontier among the keys in use, in ns, by stream. A
-    grid, and streams in which none of these keys has a frontier, are left out.
+    grid is left out, and so are streams in which none of these keys has a frontier.
     """
 
     held: dict[str, int]
@@ -139,7 +139,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     def basis(self) -> Basis:
         """What a unit's state depends on besides the consumed offsets. It changes only after a reset.
 
-        The offsets at which the application started the unit, the ids of the input topics, and the fingerprint.
+        It consists of the offsets at which the application started the unit, the input topic ids, and the fingerprint.
         """
         return self.start, self.topics, self.fingerprint
 
@@ -279,7 +279,7 @@ class StateLog:
         return None if value is None else decode_checked(self.unit, decode_checkpoint, value)
 
     def manifests(self) -> list[Manifest]:
-        """Return the manifests, at most one per slot, the newest first.
+        """Return the manifests, at most one per slot, newest first.
 
         Raises `UnitStopped` if one of them is unreadable or in a newer format.
         """

@@ -1,8 +1,8 @@
 """A joiner application's settings: its name, its joins and aligns, its topics, and the limits of each process.
 
 Every setting that affects which results are written, or to which topic, is part of the `semantics`. The hash of the
-semantics, called the fingerprint, is stored with the state. A unit that was started under a different fingerprint is
-not continued.
+semantics, called the fingerprint, is stored with the state. The joiner does not continue a unit that was started under
+a different fingerprint.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from joiner.operators import (
 )
 
 SEMANTICS_VERSION: Final = 1
-"""The version of the join's definition in docs/semantics.md. It changes whenever the same input may produce
-different output."""
+"""The version of the semantics defined in docs/semantics.md. It changes whenever the same input may produce different
+output."""
 
 PROCESS: Final = "process"
 """The default site of a plain process."""
@@ -54,13 +54,13 @@ SPARK: Final = "spark"
 """The site of the stage in Spark. A plain process must not use it."""
 
 MESSAGE_RECORDS: Final = 1_000
-"""The number of records assumed for a message that may hold many, to decide how many messages to read at once."""
+"""The assumed number of records in a message that may hold many. It determines how many messages to read at once."""
 
 _SEMANTICS_NAMES: Final = {"ahead_max_ns": "max_future_skew_ns", "progress": "watermark_scope"}
-"""Maps names in the semantics that come from the first release to the current names of these settings."""
+"""Maps setting names from the first release, which the semantics still use, to the current names."""
 
 PROCESSES_MAX: Final = 64
-"""The greatest number of worker processes on one host."""
+"""The maximum number of worker processes on one host."""
 
 SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
@@ -68,7 +68,7 @@ SITE_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,31}$"
 def semantic_differences(then: object, now: object, path: str = "") -> list[tuple[str, object, object]]:
     """Return the differences between two values of `JoinerSettings.semantics`: each setting's path, and both values.
 
-    A setting that one of them lacks has the value None there.
+    A setting missing from one of them has the value None there.
     """
     if not isinstance(then, dict) or not isinstance(now, dict):
         return [] if then == now else [(path, then, now)]
@@ -126,7 +126,7 @@ class ApplicationSettings(Section):
 class ScalingSettings(Section):
     """``[scaling]``: how many worker processes `joiner run` runs, depending on the load.
 
-    ``processes``: the least and the greatest number, such as "1-4". ``dry_run``: only log what would be done.
+    ``processes``: the minimum and the maximum number, such as "1-4". ``dry_run``: only log what would be done.
     """
 
     processes: Annotated[str, Field(pattern=r"^[1-9]\d?-[1-9]\d?$")] | None = None
@@ -143,7 +143,7 @@ class ScalingSettings(Section):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The least and the greatest number of worker processes, or None if their number is fixed."""
+        """The minimum and the maximum number of worker processes, or None if the number is fixed."""
         return None if self.processes is None else _bounds(self.processes)
 
 
@@ -155,8 +155,7 @@ def _bounds(processes: str) -> tuple[int, int]:
 class SparkSettings(Section):
     """``[spark]``: the settings of the Spark stage. ``config`` is passed to Spark unchanged.
 
-    ``instances``: how many instances to start (None: one for each core that Spark has when it starts, and at most one
-    for each unit).
+    ``instances``: how many instances to start (None: one per core that Spark has on startup, but at most one per unit).
     """
 
     renamed: ClassVar[Mapping[str, str | None]] = {"spark.batch_records_max": None, "spark.checkpoint": None}
@@ -232,7 +231,7 @@ class JoinerSettings(ServiceSettings):
 
     @property
     def functions(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The functions (``module:name``) of the joins, and of the aligns that have one, by the operator's name."""
+        """The functions (``module:name``) of the joins, and of the aligns that have one, by operator name."""
         of_aligns = {align.name: align.function for align in self.align if align.function is not None}
         return {join.name: join.function for join in self.join}, of_aligns
 
@@ -260,7 +259,7 @@ class JoinerSettings(ServiceSettings):
         return {name: getattr(self.topics, name) for name in names}
 
     def messages_max(self, records: int) -> int:
-        """Return how many messages to read if about ``records`` records are wanted."""
+        """Return how many messages to read to get about ``records`` records."""
         return max(1, records // MESSAGE_RECORDS) if self.topics.has_rows else records
 
     def needs_arrow(self) -> str | None:
@@ -270,7 +269,7 @@ class JoinerSettings(ServiceSettings):
         return "application.results" if self.application.results == "arrow" else None
 
     def listen_of(self, number: int) -> str | None:
-        """Return the address of the metrics of instance ``number`` of several on a host, or None if there are none.
+        """Return the metrics address of instance ``number`` of several on a host, or None if metrics are not exported.
 
         The number is added to the port, but port 0 stays 0. Raises `SettingsError` if the port would be too high.
         """
@@ -308,7 +307,7 @@ class JoinerSettings(ServiceSettings):
     def semantics(self) -> dict[str, Any]:
         """Return every setting that affects which results are written, or where, as a JSON object.
 
-        The names in it never change, because new names would change the fingerprint of existing applications.
+        Its names never change, because new names would change the fingerprints of existing applications.
         """
         return {
             "version": SEMANTICS_VERSION,
@@ -316,7 +315,7 @@ class JoinerSettings(ServiceSettings):
             "outputs": self.output_topics,
             "time_unit": self.events.time_unit,
             "ahead_max_ns": self.application.max_future_skew,
-            # Only if it is not the default, so that the fingerprints of existing applications stay the same.
+            # Included only if it is not the default, so that the fingerprints of existing applications stay the same.
             **({"data_format": self.topics.data_format} if self.topics.has_rows else {}),
             "joins": {
                 join.name: {
@@ -331,7 +330,7 @@ class JoinerSettings(ServiceSettings):
                 }
                 for join in self.join
             },
-            # As above: only if there are any.
+            # Likewise, included only if there are any.
             **({"aligns": {align.name: self._align_semantics(align) for align in self.align}} if self.align else {}),
         }
 
@@ -362,7 +361,7 @@ class JoinerSettings(ServiceSettings):
 
 
 def _functions(kind: str, given: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the functions of joins or aligns that have not been validated, by the operator's name."""
+    """Return the functions of joins or aligns that have not been validated, by operator name."""
     functions: dict[str, str] = {}
     for number, one in enumerate(given):
         if isinstance(one.get("function"), str):

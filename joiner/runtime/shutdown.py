@@ -1,8 +1,8 @@
-"""Shuts a process down within seconds of Ctrl-C or SIGTERM, by force if it does not end by itself.
+"""Shuts a process down within seconds of Ctrl-C or SIGTERM, forcibly if it does not exit on its own.
 
 Python runs signal handlers only in the main thread, which may be inside a call to Kafka that returns only after its
-timeout. So a separate thread waits for signals: it reads the interpreter's wake-up file descriptor, to which every
-signal is written immediately. A forced exit is safe at any time, because the next claim of a unit aborts its open
+timeout. A separate thread therefore waits for signals: it reads the interpreter's wake-up file descriptor, to which
+every signal is written immediately. A forced exit is safe at any time, because the next claim of a unit aborts its open
 transaction.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def end_on_signals(stop: Callable[[], None], grace_s: float = GRACE_S) -> None:
-    """Call ``stop`` on the first SIGINT or SIGTERM, and force an exit if the process still runs ``grace_s`` later.
+    """Call ``stop`` on the first SIGINT or SIGTERM, and exit forcibly if still running ``grace_s`` seconds later.
 
     Must be called from the main thread.
     """
@@ -48,9 +48,9 @@ def _wait(reader: int, stop: Callable[[], None], grace_s: float) -> None:
     _log.info("%s: stopping", signal.Signals(received).name)
     stop()
     time.sleep(grace_s)
-    # The cause may be Kafka, a cluster of Spark, or a joining function.
+    # The cause may be Kafka, a Spark cluster, or a joining function.
     _log.warning(
-        "not stopped after %.0f s: exiting without waiting for the final snapshots; no data is lost",
+        "still running after %.0f s: exiting without waiting for the final snapshots; no data is lost",
         grace_s,
     )
     leave(0)

@@ -23,8 +23,8 @@ from joiner.spark.rows import Side
 PACKED: Final = "bucket int, side int, packed binary"
 """The schema of the operators' input: each row is a packed table of rows from one bucket and one side.
 
-A side is a number: 0 for left and 1 for right or, for aligned rows, 0 for the driver and the numbers from 1 for the
-tables of its columns."""
+A side is a number: 0 for left and 1 for right or, for aligned rows, 0 for the driver and 1 upwards for the columns'
+tables."""
 
 _PACKED_ROWS_MAX: Final = 200_000
 """Number of rows that a worker collects before it packs them: tens of megabytes. A smaller number would produce many
@@ -64,7 +64,7 @@ def _hash(value: int) -> int:
 
 
 def packer(side: Side, at: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that packs the rows of ``side``, which is number ``at``.
+    """Return a function for ``mapInArrow`` that packs the rows of ``side``, whose number is ``at``.
 
     The first column of the input must contain the bucket of each row.
     """

@@ -1,4 +1,4 @@
-"""Validates the columns of DataFrames: their names, and those used as times, as keys and to order rows.
+"""Validates the columns of DataFrames: their names, and their use as times, as keys and for ordering rows.
 
 `neighbour_join` and `align` share these checks. Every error is a Spark `AnalysisException`. The message names the
 argument and, where relevant, the DataFrame, and says what is wrong or how to correct it.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WATERMARK: Final = "spark.watermarkDelayMs"
-"""The entry in a column's metadata that shows that the column has a watermark."""
+"""The metadata entry that marks a column with a watermark."""
 
 _INTEGERS: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _KEYS: Final = (
@@ -71,7 +71,7 @@ class Frame:
         return places[0]
 
     def with_types(self, places: Sequence[int], types: Sequence[spark.DataType]) -> Self:
-        """Return the columns, with the types of those at ``places`` replaced."""
+        """Return the columns with replaced types at ``places``."""
         fields = list(self.fields)
         for place, kind in zip(places, types, strict=True):
             fields[place] = spark.StructField(fields[place].name, kind, metadata=fields[place].metadata)
@@ -97,7 +97,7 @@ class Unit:
 
     @classmethod
     def of(cls, kind: spark.DataType) -> Self:
-        """Return the unit of durations for times of a type."""
+        """Return the unit of durations for times of the type ``kind``."""
         return cls(not isinstance(kind, _INTEGERS))
 
     def duration(self, name: str, value: object) -> int:
@@ -181,8 +181,8 @@ def _width(kind: spark.DataType) -> int:
 def order_places(order: str | Sequence[str] | None, frames: list[Frame], none_of_them: str) -> list[tuple[int, ...]]:
     """Return, for each frame, the positions of its columns, beginning with those named in ``order``.
 
-    ``none_of_them``: the words with which an error message says that no frame has a column. Raises `AnalysisException`
-    if a name in ``order`` is in no frame, or if a frame has several columns of that name.
+    ``none_of_them``: the subject of the error message if no frame has a column, such as "neither left nor right".
+    Raises `AnalysisException` if a name in ``order`` is in no frame, or if a frame has several columns with that name.
     """
     names = column_names(order)
     for name in names:

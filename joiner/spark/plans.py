@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def in_buckets(
     frame: DataFrame, side: Side, key_types: Sequence[DataType], buckets: int, *, keeps_incomplete: bool
 ) -> DataFrame:
-    """Return the frame with a first column that groups its rows by bucket, and its own columns as ``c0``, ``c1``, …
+    """Return the frame's columns as ``c0``, ``c1``, …, preceded by a column that groups its rows by bucket.
 
     ``key_types``: the types to which keys are converted for comparison. ``keeps_incomplete``: whether rows without a
     time, or with a null in their key, are kept.

@@ -110,8 +110,8 @@ def processor(operator: Operator) -> StatefulProcessor:
 class Steps:
     """Processes the buckets of a Spark task that have new rows or an expired timer.
 
-    The rows of a micro-batch are compared with the frontiers that earlier micro-batches have left. Its watermark is
-    applied after that, so it cannot make a row of the same micro-batch late.
+    The rows of a micro-batch are compared with the frontiers left by earlier micro-batches. Its watermark is applied
+    after that, so it cannot make a row of the same micro-batch late.
     """
 
     def __init__(self, operator: Operator, handle: StatefulProcessorHandle, state: ValueState) -> None:

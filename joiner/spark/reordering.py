@@ -15,9 +15,9 @@ arrive.
 **Correctness.** (1) *Order.* When a row with time ``t`` becomes final, ``F > t``. All accepted rows with its key and
 time have therefore arrived, and they become final in the same step. Their order can no longer change, and it is the
 order they have among all rows. Rows that became final in an earlier step are below the earlier frontier, and later rows
-are not. So positions increase in the order of (time, content). (2) *No premature output.* The buffer emits what is
+are not. Positions therefore follow (time, content) order. (2) *No premature output.* The buffer emits what is
 certain, given the final rows and ``F``. No further input can violate ``F``: rows below it are late and not used, and
-rows that are held are at or above it. (3) *Completeness.* The output depends only on the final rows and on ``F``, and
+held rows are at or above it. (3) *Completeness.* The output depends only on the final rows and on ``F``, and
 both only grow. Once ``F`` has passed all rows, all are final. (4) *Independence of batches.* ``F`` is a maximum over
 rows, and it alone determines which rows are final. However the input is divided into micro-batches, a row within the
 lateness is never late, because the rows of a micro-batch are compared only with the frontiers before it.
@@ -79,7 +79,7 @@ class HeldRows:
         return HeldRows(self.table.filter(which), self.key[which], self.time[which], self.seq[which])
 
     def rows_of(self, seq: Ints) -> Ints:
-        """Return, for each position in ``seq``, the index of the row that has this position."""
+        """Return, for each position in ``seq``, the index of the row at that position."""
         # Most positions are recent and close together, so a lookup table is faster than a search.
         base = int(self.seq.max(initial=0)) - 2 * len(self.seq)
         recent = (self.seq > base).nonzero()[0]
@@ -263,12 +263,12 @@ class Reordering:
         columns = {"numbers": self._numbers}
         for side, held in zip(self._rules.sides, self.held, strict=True):
             columns |= {f"{side.name}.key": held.key, f"{side.name}.time": held.time, f"{side.name}.seq": held.seq}
-        # The rows of each micro-batch are a chunk of their own, which would take several times as much space as a row.
+        # Each micro-batch leaves a chunk of its own, and a chunk takes several times as much space as a row.
         tables = [table.combine_chunks() for table in (self._keys, *(held.table for held in self.held))]
         return _joined([snapshot.pack(header, columns), buffer, *map(arrow.to_bytes, tables)])
 
     def load(self, data: bytes, operator: str, rules: dict[str, Any]) -> bytes:
-        """Restore what `save` has returned. Return the snapshot of the buffer.
+        """Restore the state that `save` returned. Return the snapshot of the buffer.
 
         Raises `ArgumentError` if the state was saved with a fingerprint other than ``rules``.
         """
@@ -312,7 +312,7 @@ def _check_same(operator: str, earlier: dict[str, Any], now: dict[str, Any]) -> 
     ]
     if changes:
         raise ArgumentError(
-            f"the checkpoint was written by a call of {operator} with other options: {'; '.join(changes)}. Restore "
+            f"the checkpoint was written by a call to {operator} with different options: {'; '.join(changes)}. Restore "
             "those options, or start with a new checkpoint folder"
         )
 

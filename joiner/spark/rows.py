@@ -1,4 +1,4 @@
-"""Operations of both operators on rows in Arrow tables. They are stateless and do not depend on Spark.
+"""Operations on rows in Arrow tables, shared by both operators. They are stateless and do not depend on Spark.
 
 Columns are addressed by position; only the schema of the result has the users' column names. Arrow is used because,
 unlike pandas, it represents every Spark type exactly: integers with nulls, nested columns, and the full range of

@@ -1,4 +1,4 @@
-"""Checks what the operators need of streams: a state store, and frontiers that advance.
+"""Checks what the operators require of streams: a suitable state store, and frontiers that advance.
 
 Every error is a Spark `AnalysisException`. The message names the argument and, where relevant, the DataFrame, and says
 what is wrong or how to correct it.

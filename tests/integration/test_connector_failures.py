@@ -105,7 +105,7 @@ def test_a_stop_ends_a_connector_that_waits_for_kafka(pipeline: Pipeline) -> Non
     with socket.create_server(("127.0.0.1", 0)) as probe:
         closed_address = f"127.0.0.1:{probe.getsockname()[1]}"
     process = pipeline.start(connected=False, LSB_KAFKA__BOOTSTRAP_SERVERS=closed_address)
-    pipeline.wait_until_logged("does not answer yet")
+    pipeline.wait_until_logged("has not answered yet")
     assert stop(process) == 0
     assert "Traceback" not in pipeline.log.read_text()
 

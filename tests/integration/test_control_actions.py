@@ -96,7 +96,7 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
         assert "has been replaced by" in refused.value.read().decode()
         undo = drain | {"undo": True, "epochs": epochs(control, app)}
         done = control.outcome(app.name, control.order(app.name, undo)["id"])
-        assert (done["state"], done["text"]) == ("done", "one may have units again")
+        assert (done["state"], done["text"]) == ("done", "one is no longer drained")
         wait_until(lambda: bool(control.served(app.name).get("one")), "one has units again")
     app.wait_until_through()
     app.verify()

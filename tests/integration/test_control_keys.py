@@ -190,13 +190,13 @@ def test_a_state_that_takes_too_long_or_is_too_large_is_shown_as_far_as_possible
     for one in older.units:
         assert one.as_of is not None
         if one.as_of.source == "snapshot":
-            assert "too many to be replayed" in one.as_of.why
+            assert "too many to replay" in one.as_of.why
             assert all(at <= checkpoints[one.unit].offsets[topic] for topic, at in one.as_of.offsets.items())
             values = inputs(app)[one.unit][: one.as_of.offsets[app.topic("data")]]
             held = reference(app, values, one.unit).held()
             assert sum(key.held for key in older.keys if key.unit == one.unit) == held
     monkeypatch.setattr("control.facts.lookup.unit_state.STATE_BYTES_MAX", 100)
-    assert all("too much to be read here" in one.trouble for one in read().units)
+    assert all("too much to read here" in one.trouble for one in read().units)
 
 
 def test_an_application_that_runs_with_other_settings_is_not_misread(app: Application, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_trouble_is_shown_and_an_open_page_neither_delays_the_end_nor_outlives
         expect(page.get_by_text("The application has never run.")).to_be_visible(timeout=SEEN_MS)
         page.get_by_label("Application").click()
         page.get_by_role("option", name=f"{app.name}b").click()
-        expect(page.get_by_text("What is shown is not current")).to_be_visible(timeout=SEEN_MS)
+        expect(page.get_by_text("The data shown is not current")).to_be_visible(timeout=SEEN_MS)
         assert visitor.faults() == []
         assert control.stop() == 0
         # The page looks for the service again, which does not know the session any more.

@@ -60,7 +60,7 @@ def test_a_unit_is_pinned_and_units_are_kept_warm(app: Application, control: Con
             "done",
             "each unit has as many standbys as the settings say",
         )
-        assert outcome(control, app, "pin", unit=unit, instance=None) == ("done", f"unit {unit} is not pinned any more")
+        assert outcome(control, app, "pin", unit=unit, instance=None) == ("done", f"unit {unit} is no longer pinned")
         wait_until(lambda: in_force(app) == ({}, None, []), "no order is in force any more")
     app.wait_until_through()
     app.verify()

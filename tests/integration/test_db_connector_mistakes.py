@@ -93,7 +93,7 @@ def test_another_measurement_or_bucket_gets_every_point_under_the_same_group(
     first = pipeline.points()
     said = write(pipeline, 500, measurement="renamed")
     assert f"was committed by db_connector: {pipeline.name} in -/{pipeline.database}/autogen" in said
-    assert "give one of the two another group" in said
+    assert "give one of the two a different group" in said
     renamed = points_of(pipeline.influx_url, pipeline.database, "renamed")
     assert {point._replace(measurement=pipeline.name): fields for point, fields in renamed.items()} == first
     pipeline.database = database_of(new_database())

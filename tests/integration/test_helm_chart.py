@@ -373,7 +373,7 @@ def test_the_notes_name_objects_that_exist(helm: Helm, tmp_path: Path, name: str
     assert told <= known
     is_open = name in {"everything", "secure"}
     assert ("port-forward" in text) == (name == "default")
-    assert ("reached under join.plant" in text) == is_open
+    assert ("available at join.plant" in text) == is_open
     assert ("nobody takes over" in text) == (name == "joiner-only")
 
 

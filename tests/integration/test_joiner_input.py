@@ -184,7 +184,7 @@ def test_a_log_that_retention_emptied_up_to_the_vector_is_continued(app: Applica
 def test_a_late_start_of_kafka_is_waited_for(arguments: tuple[str, ...], tmp_path: Path) -> None:
     app = Application("127.0.0.1:1", tmp_path)
     joiner = app.start(*arguments)
-    joiner.wait_for("does not answer yet, or is still creating the topics; waiting for it")
+    joiner.wait_for("has not answered yet, or is still creating the topics; waiting for it")
     began = time.monotonic()
     assert joiner.stop() == 0
     assert time.monotonic() - began < 5

@@ -68,7 +68,7 @@ def test_the_group_assigns_the_units_while_a_process_of_an_older_release_is_runn
         older = app.start(instance="older", module="tests.integration.older_joiner")
         wait_until(lambda: commits_of(app) == {"older"}, "the older process has committed all units")
         newer = app.start(instance="newer")
-        newer.wait_for("the consumer group assigns the units, because older releases run as older")
+        newer.wait_for("the consumer group assigns the units, because older releases are running as older")
         wait_until(lambda: commits_of(app) == {"older", "newer"}, "both have units")
         assert older.stop() == 0
         newer.wait_for("no older release is running any more")

@@ -43,7 +43,7 @@ def test_a_pinned_unit_is_handed_over_and_stays_while_another_instance_restarts(
         wait_until(lambda: are_shared(app, "one", "two"), "both have units again")
         assert (owners(app)[unit], app.checkpoints()[unit].run) == ("two", run)
         assert f"pinned: unit {unit} to two" in order(app, "status")
-        assert "is not pinned any more" in order(app, "pin", str(unit), "--undo")
+        assert "is no longer pinned" in order(app, "pin", str(unit), "--undo")
         assert "pinned" not in order(app, "status")
         assert "no instance 'three'" in order(app, "pin", str(unit), "three", status=1)
         assert f"no unit {PARTITIONS}" in order(app, "pin", str(PARTITIONS), "two", status=2)

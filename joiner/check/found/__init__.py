@@ -1,1 +1,1 @@
-"""The data that a check reads from Kafka, and the differences that it finds. Start reading at `evidence`."""
+"""The data that a check reads from Kafka, and the differences it finds. Start with `evidence`."""

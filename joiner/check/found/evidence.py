@@ -1,9 +1,9 @@
 """Defines the data that a check reads: checkpoints, input logs and output logs.
 
 `joiner.check.found.kafka_log` reads it from Kafka; tests create a `RecordedEvidence`. If the joiner is running during
-the check, the order of reads matters: a unit's vector of consumed offsets is read before any output (C), and again
-after all outputs of the unit (C'). The outputs must contain all of E(C), the output expected at C, and nothing outside
-E(C'). If the joiner is at rest, C' = C.
+the check, the order of reads matters: a unit's vector of consumed offsets is read once before any output (as C), and
+again after all of the unit's outputs (as C'). The outputs must contain all of E(C), the output expected at C, and
+nothing outside E(C'). If the joiner is at rest, C' = C.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Message(NamedTuple):
 
 
 class Evidence(Protocol):
-    """What `verify.outputs` reads, in this order: checkpoints, late, unmatched, rejected, then one unit at a time."""
+    """The data for `verify.outputs`, read in this order: checkpoints, late, unmatched, rejected, then unit by unit."""
 
     def checkpoint(self, unit: int) -> Checkpoint | None:
         """Return C, the newest checkpoint committed before any output was read, or None if there is none."""
@@ -62,18 +62,18 @@ class Evidence(Protocol):
         ...
 
     def checkpoint_after(self, unit: int) -> Checkpoint | None:
-        """Return the newest committed checkpoint, C', or None. It is read after all outputs of the unit."""
+        """Return C', the newest committed checkpoint, or None. It is read after all of the unit's outputs."""
         ...
 
     def inputs(self, unit: int, topic: str, start: int, stop: int) -> Iterable[Message]:
-        """Return the unit's partition of an input topic, from offset ``start`` up to ``stop``, exclusive.
+        """Return the unit's partition of an input topic, from offset ``start`` up to but excluding ``stop``.
 
         Raises `EvidenceError` if the log no longer contains all of it.
         """
         ...
 
     def whole_input(self, unit: int, topic: str) -> Iterable[Message]:
-        """Return all messages that remain in the unit's partition of an input topic."""
+        """Return all messages still in the unit's partition of an input topic."""
         ...
 
     def unread(self, unit: int, topic: str, stop: int) -> int:

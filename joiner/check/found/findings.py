@@ -27,15 +27,15 @@ class Tally:
 
     @property
     def is_right(self) -> bool:
-        """Whether there are no differences in this kind of output."""
+        """Whether this kind of output has no differences."""
         return not any(getattr(self, kind) for kind in DIFFERENCES)
 
 
 @dataclass
 class Findings:
-    """The content of a report.
+    """The contents of a report.
 
-    ``tallies``: by (kind of output, join or ''). ``counts``: other numbers, which are not differences.
+    ``tallies``: keyed by (kind of output, join or ''). ``counts``: other numbers, which are not differences.
     """
 
     examples_max: int = 5
@@ -78,7 +78,7 @@ class Findings:
 
     @property
     def is_right(self) -> bool:
-        """Whether there are no differences in any kind of output."""
+        """Whether no kind of output has any differences."""
         return self.total.is_right
 
     def as_json(self) -> dict[str, Any]:

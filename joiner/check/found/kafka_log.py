@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS: Final = 20_000
 _POLL_S: Final = 0.01
-"""The longest time that one call to `consume` blocks. Each partition costs this much once, at its end."""
+"""The maximum time that one call to `consume` blocks. Each partition incurs this wait once, at its end."""
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-"""The timeout of a request to Kafka. The first request is limited by ``stall_s`` as well."""
+"""The timeout of a request to Kafka. The first request is also limited by ``stall_s``."""
 
 _TAIL_OFFSETS: Final = 2_000
-"""How many offsets at the end of the state topic are searched first when looking for the newest checkpoint."""
+"""How many offsets at the end of the state topic to search first for the newest checkpoint."""
 
 
 _log = client_logger(__name__)
@@ -83,7 +83,7 @@ class KafkaEvidence:
         self._admin = AdminClient(settings.kafka.client_config(), logger=_log)
 
     def __enter__(self) -> Self:
-        """Check the topics, read C of every unit, then determine the ends of all partitions.
+        """Check the topics, read every unit's C, then determine the ends of all partitions.
 
         Raises `EvidenceError` if Kafka does not answer, or if the topics do not match the settings and checkpoints.
         """
@@ -242,7 +242,7 @@ class KafkaEvidence:
                 raise EvidenceError(self._stalled(topic, partition, position, stop))
 
     def _request_metadata(self, topic: str) -> None:
-        """Request the metadata of a topic. The consumer itself requests that of an assigned topic once a second."""
+        """Request a topic's metadata. On its own, the consumer requests an assigned topic's metadata once a second."""
         if topic in self._known:
             return
         try:
@@ -255,14 +255,14 @@ class KafkaEvidence:
     def _stalled(self, topic: str, partition: int, position: int, stop: int) -> str:
         return (
             f"{topic} partition {partition} returned nothing for {self._stall_s:g} s at offset {position} of "
-            f"{stop}: either an open transaction hides later records, perhaps one of a joiner that died, or Kafka does "
-            "not answer; try again after the transaction's timeout, or use a longer --timeout"
+            f"{stop}: either an open transaction hides later records, perhaps one left by a joiner that died, or Kafka "
+            "is not answering; try again after the transaction's timeout, or use a longer --timeout"
         )
 
     def _newest_checkpoint(self, unit: int) -> Checkpoint | None:
         """Return the newest checkpoint, or None if there is none.
 
-        Search the unit's partition of the state topic backwards in growing steps.
+        Searches the unit's partition of the state topic backwards, in growing steps.
         """
         topic, key = self._settings.state_topic, checkpoint_key(unit).encode()
         low, high = self._range(topic, unit)
@@ -301,7 +301,7 @@ def _decode_checkpoint(message: Message) -> Checkpoint:
     if checkpoint.format > FORMAT_VERSION:
         text = (
             f"{message.place} is in format {checkpoint.format}, but this release reads only formats up to "
-            f"{FORMAT_VERSION}: use the tester of the joiner's release"
+            f"{FORMAT_VERSION}: use the tester from the joiner's release"
         )
         raise EvidenceError(text)
     return checkpoint

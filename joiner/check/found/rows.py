@@ -82,9 +82,9 @@ def _timestamp_unit(kind: Any) -> str | None:
 def _cells(batch: Any, sizes: Counter[str]) -> Iterator[dict[str, Any]]:
     """Yield each row as a dict from column name to value.
 
-    A time is a tuple of an integer and its unit, which is None for a column of plain integers; a null time is None.
+    A time is a tuple of an integer and its unit, which is None for a column of plain integers. A null time is None.
     ``sizes``: for each column of names, the number of bytes read so far from this message; updated in place. Raises
-    `Unreadable` if one of these numbers exceeds the limit.
+    `Unreadable` if any of these numbers exceeds the limit.
     """
     columns: dict[str, list[Any]] = {}
     for name in batch.schema.names:
@@ -135,7 +135,7 @@ def _row(cells: dict[str, Any], offset: int, row: int, time_unit: str) -> Row:
 
 
 def _shown(cells: dict[str, Any], time: str | None) -> bytes:
-    """Return the JSON that a dead letter of the row contains."""
+    """Return the JSON that the row's dead letter contains."""
     result = cells["result"]
     if result is not None and not math.isfinite(result):
         result = "NaN" if math.isnan(result) else "Infinity" if result > 0 else "-Infinity"

@@ -1,4 +1,5 @@
 """Computes the expected output with nested loops, and compares the engine's output with it.
 
-This package imports no other part of the checker, and only the engine's public interface. Start reading at `oracle`.
+This package imports no other part of the checker, and uses the engine only through its public interface. Start with
+`oracle`.
 """

@@ -59,7 +59,7 @@ def align(
 ) -> tuple[dict[int, Row], set[int]]:
     """Return the rows that must have been emitted, by driver seq, and the driver seqs of those that were left out.
 
-    The arguments must contain everything that has been read so far. ``closed``: whether all streams have ended.
+    The arguments must contain everything read so far. ``closed``: whether all streams have ended.
     """
     rows: dict[int, Row] = {}
     left_out: set[int] = set()
@@ -118,7 +118,7 @@ def _is_in_gap(ts: int, times: list[int], max_gap_ns: int | None) -> bool:
 def _neighbours(
     driver: Sequence[Rec | Watermark], column: Column, lateness_ns: int, watermark_scope: str, *, closed: bool
 ) -> list[dict[int, Rec | None]]:
-    """Return the certain neighbours for each relation, by driver seq. None means that there certainly is none."""
+    """Return each relation's certain neighbours by driver seq. None means that a record certainly has no neighbour."""
     relations = []
     for direction in DIRECTIONS[column.rule]:
         options = {

@@ -21,8 +21,8 @@ Entry = Rec | Watermark
 class Case:
     """Two streams in log order, and the options of the join.
 
-    ``pairs``: the numbers of certain pairs after both streams have been read and after both have ended, worked out by
-    hand, or None. The engine is compared with the oracle in either case.
+    ``pairs``: the numbers of certain pairs after both streams have been read and after both have ended, if worked out
+    by hand, else None. The engine is compared with the oracle either way.
     """
 
     name: str
@@ -64,7 +64,7 @@ def blocks(length: int, total: int) -> tuple[list[Rec], list[Rec]]:
 
 
 def built_in_cases() -> list[Case]:
-    """Return the named cases, the simplest first."""
+    """Return the named cases, simplest first."""
     return [*_ancestor_cases(), *_tie_cases(), *_option_cases(), *_watermark_cases(), *_late_cases()]
 
 

@@ -33,10 +33,10 @@ Entry = Rec | Watermark
 Plan = list[tuple[int, int]]
 
 _CHECKS_MAX: Final = 40
-"""The maximum number of steps of a run that are compared with the nested loops, whose cost is quadratic."""
+"""The maximum number of steps per run to compare with the nested loops, whose cost is quadratic."""
 
 _LARGE_CHECKS_MAX: Final = 3
-"""The same maximum for a case that is too large for the nested loops."""
+"""The same maximum for a case too large for the nested loops."""
 
 _ORACLE_RECORDS_MAX: Final = 400
 """The largest case, in entries per side, that uses the nested loops. Larger ones use `joiner.check.model.expected`."""
@@ -58,9 +58,9 @@ class BufferClass(Protocol):
 
 @dataclass
 class Outcome:
-    """The result of a case: how many records it has, and the differences that were found.
+    """The result of a case: how many records it has, and the differences found.
 
-    ``certain``: the number of certain pairs at the end of the input. ``after_end``: their number once both streams have
+    ``certain``: the number of certain pairs at the end of the input. ``after_end``: the number once both streams have
     ended.
     """
 
@@ -88,9 +88,9 @@ def load_buffer() -> BufferClass:
 
 
 def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
-    """Run ``case`` with each way of splitting it into batches, until one run differs from the oracle.
+    """Run ``case`` once for each way of splitting it into batches, until a run differs from the oracle.
 
-    A number of pairs that differs from the one worked out by hand is also a difference.
+    A pair count other than the one worked out by hand is a difference too.
     """
     outcome = Outcome(case.name, sum(isinstance(e, Rec) for e in (*case.left, *case.right)))
     outcome.certain, outcome.after_end = (len(answer(case, closed=closed).pairs) for closed in (False, True))
@@ -108,7 +108,7 @@ def run_case(case: Case, buffer_class: BufferClass, seed: int) -> Outcome:
 
 
 def answer(case: Case, stops: tuple[int, int] | None = None, *, closed: bool = False) -> expected.Answer:
-    """Return what must have been emitted after reading the first ``stops`` entries of each side (None: all entries)."""
+    """Return the output required after reading the first ``stops`` entries of each side (None: all entries)."""
     left_stop, right_stop = stops or (len(case.left), len(case.right))
     left, right = case.left[:left_stop], case.right[:right_stop]
     options = {"tolerance_ns": case.tolerance_ns, "lateness_ns": case.lateness_ns, "closed": closed}
@@ -195,13 +195,13 @@ def _columns(entries: Sequence[Entry], kind: type[Rec | Watermark]) -> tuple[np.
 
 
 def _record(step: Any, seen: _Seen) -> list[str]:
-    """Add a step's output to ``seen``. Return the errors that the step itself contains."""
+    """Add a step's output to ``seen``. Return the errors found in the step itself."""
     differences = []
     for pair in zip(step.left_seq.tolist(), step.right_seq.tolist(), strict=True):
         if pair in seen.pairs:
             differences.append(f"the pair {pair} was emitted twice")
         if pair[0] in seen.released[0] or pair[1] in seen.released[1]:
-            differences.append(f"the pair {pair} has a record that was released before")
+            differences.append(f"the pair {pair} has a record that was already released")
         seen.pairs.add(pair)
     late = step.left_late_seq.tolist(), step.right_late_seq.tolist()
     released = step.left_released_seq.tolist(), step.right_released_seq.tolist()

@@ -103,9 +103,9 @@ def unmatched(
 
 
 def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bool:
-    """Return whether a further record with the time ``future`` would become a neighbour of a record at ``ts``.
+    """Return whether a new record at time ``future`` would become a neighbour of a record at ``ts``.
 
-    ``others``: the times of the records already read on the further record's side, ascending.
+    ``others``: the times of the records already read on the new record's side, ascending.
     """
     before, behind = bisect_right(others, ts), bisect_left(others, ts)
     is_prev = future <= ts and bisect_right(others, future) == before
@@ -117,7 +117,7 @@ def _is_neighbour(ts: int, future: int, others: list[int], direction: str) -> bo
 
 
 def _neighbours_of(future: int, times: list[int], direction: str) -> set[int]:
-    """Return the indices in ``times`` (ascending) of the neighbours of a further record at ``future``."""
+    """Return the indices in ``times`` (ascending) of the neighbours of a new record at ``future``."""
     before, behind = bisect_right(times, future) - 1, bisect_left(times, future)
     has_prev, has_next = before >= 0 and direction != "forward", behind < len(times) and direction != "backward"
     if direction == "nearest" and has_prev and has_next:
@@ -244,9 +244,9 @@ def certain_pairs(
 
 
 def _places(left: Stream, right: Stream) -> tuple[Ints, Ints]:
-    """Return a number for each left and right record that orders the records of both sides by (key, time).
+    """Number the left and right records so that the numbers order both sides' records by (key, time).
 
-    Equal keys and times have equal numbers. The numbers are computed from the ranks of keys and times, because numbers
+    Equal keys and times get equal numbers. The numbers are computed from the ranks of keys and times, because numbers
     computed from times in ns would overflow.
     """
     times, rank = np.unique(np.concatenate([left.ts, right.ts]), return_inverse=True)

@@ -1,6 +1,6 @@
 """Computes the same rows as `joiner.check.model.aligned`, but fast enough for millions of records.
 
-Neighbours come from `joiner.check.model.expected`, which shares no code with the engine. Tests compare both modules.
+Neighbours come from `joiner.check.model.expected`, which shares no code with the engine. Tests compare the two modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """A column's value in a row (None if it is missing), and the neighbours from which it was taken."""
+    """A column's value in a row (None if missing), and the neighbours it was taken from."""
 
     value: float | None
     neighbours: tuple[Neighbour, ...]
@@ -37,15 +37,15 @@ class ExpectedRow(NamedTuple):
 
 
 RowKey = int | tuple[int, int]
-"""What identifies a row: the seq of the driver's record or, with a grid, the key and the number of the tick."""
+"""Identifies a row: the driver record's seq or, with a grid, the key and the tick number."""
 
 Key = TypeVar("Key", bound=RowKey)
 
 
 class Rows(NamedTuple, Generic[Key]):
-    """The rows that must have been emitted, and the seqs of the driver's records whose rows were left out.
+    """The rows that must have been emitted, and the seqs of driver records whose rows were left out.
 
-    ``used``: by column, the seqs of the records whose values are used in a row.
+    ``used``: for each column, the seqs of the records whose values are used in a row.
     """
 
     rows: dict[Key, ExpectedRow]
@@ -54,7 +54,7 @@ class Rows(NamedTuple, Generic[Key]):
 
 
 def certain_rows(driver: Stream, columns: Sequence[tuple[Stream, Column]]) -> Rows[int]:
-    """Return the same rows as `aligned.align`, but from sorted streams. Each column is given with its stream."""
+    """Return the same rows as `aligned.align`, but from sorted streams. Each column comes with its stream."""
     relations = [
         [_neighbours(driver, stream, column, direction) for direction in DIRECTIONS[column.rule]]
         for stream, column in columns
@@ -91,11 +91,11 @@ def certain_grid_rows(grid: Grid, columns: Sequence[tuple[Stream, Column]]) -> R
 
 
 _Found = tuple[int, Neighbour]
-"""The seq of a neighbour, and the neighbour."""
+"""A neighbour's seq, and the neighbour itself."""
 
 
 def _neighbours(driver: Stream, stream: Stream, column: Column, direction: str) -> dict[int, _Found | None]:
-    """Return the certain neighbours by driver seq. None means that there certainly is no neighbour."""
+    """Return the certain neighbours by driver seq. None means that a record certainly has no neighbour."""
     pairs = certain_pairs(driver, stream, column.tolerance_ns, direction=direction, driver="left")
     seqs, times = pairs.right_seq.tolist(), pairs.right_ts.tolist()
     found: dict[int, _Found | None] = {
@@ -122,7 +122,7 @@ def _ordinals(stream: Stream) -> Ints:
 
 
 def _times_by_key(streams: Sequence[Stream]) -> dict[int, list[int]]:
-    """Return the times of the records of all streams, by key, ascending."""
+    """Return the record times of all streams by key, ascending."""
     found: dict[int, set[int]] = {}
     for stream in streams:
         for key, times in stream.times_by_key().items():

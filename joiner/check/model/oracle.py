@@ -20,7 +20,7 @@ ALL_KEYS: Final = -1
 """The key of a watermark that covers every key."""
 
 NOTHING_YET: Final = -(1 << 70)
-"""The frontier of a key without any record or watermark so far: below every time."""
+"""The frontier of a key that has had no record or watermark yet: below every time."""
 
 ENDED: Final = 1 << 70
 """The frontier of every key once its stream has ended: above every time."""
@@ -36,7 +36,7 @@ class Rec(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """A watermark: no record of its key, or of any key if it is `ALL_KEYS`, will follow with a time below ``ts``."""
+    """A watermark: no record of its key (or of any key, for `ALL_KEYS`) with a time below ``ts`` will follow."""
 
     key: int
     ts: int
@@ -47,7 +47,7 @@ class Stream:
     """One stream: its accepted, late and duplicate records, and its frontiers."""
 
     def __init__(self, entries: Sequence[Rec | Watermark], lateness_ns: int, *, watermark_scope: str = "key") -> None:
-        """Read ``entries``, which must be in log order, that is, by increasing ``seq``.
+        """Read ``entries``, which must be in log order (by increasing ``seq``).
 
         ``watermark_scope``: whether a record advances the frontier of its "key" or of the whole "partition".
         """
@@ -100,7 +100,7 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """Return the pairs that must have been emitted after reading ``left`` and ``right``, and nothing more.
+    """Return the pairs that must have been emitted after reading exactly ``left`` and ``right``.
 
     ``lateness_ns``: one value for both streams, or (left, right). ``driver``: the side whose records look for
     neighbours: "left", "right" or "both". ``direction``: which neighbours they look for: "backward" (prev), "forward"
@@ -125,8 +125,8 @@ def unmatched(
 ) -> tuple[set[int], set[int]]:
     """Return, by side, the seqs of accepted records that are in no pair and that no further input could pair.
 
-    ``options``: see `join`. It suffices to try two kinds of further input: no record in the other stream, and a single
-    record at each time that might be the best one. Additional records would only compete for the same neighbours.
+    ``options``: see `join`. It is enough to try two kinds of further input: no record in the other stream, and a single
+    record at each time that might be the best. Additional records would only compete for the same neighbours.
     """
     now, ended = join(left, right, **options), join(left, right, closed=True, **options)
     found: tuple[set[int], set[int]] = (set(), set())
@@ -178,9 +178,9 @@ def _certain_neighbours(
 def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, closed: bool) -> Iterator[tuple[Rec, Rec]]:
     """Yield each record with its nearest neighbour, once no nearer record can follow. prev wins at equal distances.
 
-    Records still to come are at or above the frontier. So prev is certain once the frontier is above the record's time
-    and not nearer to it than prev. A next that is nearer than prev is certain once the other stream can no longer send
-    an earlier record.
+    Future records are at or above the frontier. So prev is certain once the frontier is above the record's time and not
+    nearer to it than prev. A next nearer than prev is certain once the other stream can no longer send an earlier
+    record.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)

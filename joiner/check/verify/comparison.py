@@ -1,7 +1,7 @@
 """Compares a unit's outputs with the expected ones: results, late and unmatched records, and dead letters.
 
-`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. Each unit
-that is compared removes the outputs that it expects. Those that remain at the end are unexpected.
+`Outputs` contains the late, unmatched and rejected records of the whole application, which are read once. Comparing a
+unit removes the outputs expected from it. Any that remain at the end are unexpected.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def _count(
     *,
     is_due: bool,
 ) -> None:
-    """Count one expected output. ``found``: all copies of it that were found."""
+    """Count one expected output. ``found``: the places where copies of it were found."""
     if is_due:
         tally.expected += 1
         tally.found += bool(found)

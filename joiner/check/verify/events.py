@@ -1,10 +1,10 @@
-"""Compares a replayed events file with the input topic, and determines what became of each quantity of each row.
+"""Compares a replayed events file with the input topic, and determines what became of each quantity in each row.
 
 Every row in the file must have reached Kafka: as records or, if it is not an event, as a dead letter. For every side of
 a join or an align that selects it, each quantity has exactly one fate (see `FATES`). Quantities are counted once in the
-file and once in the logs, and the two counts must be equal.
+file and once in the logs, and the two counts must agree.
 
-Rows are parsed without the connector's code, by the rules of the wire format: a row is one JSON object with ``Thing``,
+Rows are parsed without the connector's code, according to the wire format: a row is one JSON object with ``Thing``,
 ``Timestamp`` and ``id``, and every other field is a quantity. An invalid quantity does not affect the others.
 """
 
@@ -57,13 +57,13 @@ FATES: Final = (
     "before the start",
     "lost before Kafka",
 )
-"""What can become of a quantity. A quantity in the file has one of these fates for each side that selects it."""
+"""The possible fates of a quantity. Each quantity in the file has one of these for each side that selects it."""
 
 NO_SIDE: Final = "no join"
 
 
 class Quantity(NamedTuple):
-    """A quantity in a row, with the values that must be equal in the file and in Kafka."""
+    """A quantity in a row, with the values that must match between the file and Kafka."""
 
     thing: str
     quantity: str
@@ -114,7 +114,7 @@ def parse_row(payload: bytes, time_unit: str, event_bytes_max: int) -> Row:
 
 def _members(payload: bytes) -> dict[str, Any]:
     text = payload.decode("utf-8")
-    # Decode objects to tuples of pairs and arrays to lists, so that the two differ and repeated names are kept.
+    # Decode objects to tuples of pairs and arrays to lists, to tell the two apart and to keep repeated names.
     pairs = json.loads(
         text, object_pairs_hook=tuple, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
     )
@@ -166,14 +166,14 @@ def _number(value: object) -> float:
 
 @dataclass
 class _Account:
-    """How many of the file's quantities one side selects (or no side does), and how many quantities had each fate."""
+    """How many of the file's quantities one side selects (or no side selects), and how many had each fate."""
 
     selected: int = 0
     fates: Counter[str] = field(default_factory=Counter)
 
 
 class EventsCheck:
-    """Compares an events file with the data topic. It is a `joiner.check.verify.outputs.FurtherCheck`."""
+    """Compares an events file with the data topic. Implements `joiner.check.verify.outputs.FurtherCheck`."""
 
     def __init__(self, file: Path, settings: JoinerSettings, evidence: Evidence) -> None:
         """Read ``file``. Raises `EvidenceError` if it cannot be read."""
@@ -239,7 +239,7 @@ class EventsCheck:
                 self._redelivered += 1
             else:
                 self._foreign_count += 1
-                if len(self._foreign) < 100:  # noqa: PLR2004 - more than the examples that are shown
+                if len(self._foreign) < 100:  # noqa: PLR2004 - more than the examples shown
                     self._foreign.append(f"{entry.message.place}: {_shown(quantity)}")
 
     def conclude(self, outputs: Outputs, findings: Findings) -> None:
@@ -277,7 +277,7 @@ class EventsCheck:
         dead_letters = sorted({dead_letter.id for dead_letter in outputs.foreign_rejected})
         ids = frozenset(dead_letters)
         for wanted in self._refused:
-            # In an id, the end of a name that is too long is replaced by a hash.
+            # In an id, the end of an overlong name is replaced by a hash.
             cut = len(wanted) > len("mqtt:") + 32 + NAME_LENGTH_MAX
             found = wanted in ids or (cut and any(dead_letter.startswith(wanted) for dead_letter in dead_letters))
             tally.expected += 1

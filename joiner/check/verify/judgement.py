@@ -3,9 +3,9 @@
 These rules apply, in order, to a message in partition u of input topic t, where u is the unit:
 
 1. A message that is neither a record nor a watermark is rejected.
-2. A record that no side of an operator selects is not selected, and neither is a watermark that covers no side; the
-   rules below do not apply to them. A watermark without a quantity covers all sides that read t. One with a quantity
-   covers the sides that select this quantity, but not a side that reads the whole topic.
+2. A record that no side of an operator selects, or a watermark that covers no side, is not selected, and the rules
+   below do not apply to it. A watermark without a quantity covers all sides that read t. One with a quantity covers
+   the sides that select this quantity, but not a side that reads the whole topic.
 3. An entry is rejected if its event time is more than ``max_future_skew`` after the broker's append time, or if its
    thing belongs to another partition.
 4. A watermark advances the frontier of every side that it covers. A record is classified for each side that selects
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
 class UnitJudgement:
     """The classification of a unit's input for all sides of all operators.
 
-    The driver and the columns of an align are called sides, too.
+    An align's driver and columns are called sides too.
     """
 
     def __init__(self, settings: JoinerSettings, unit: int) -> None:
@@ -103,7 +103,7 @@ class UnitJudgement:
 
     @property
     def things(self) -> list[str]:
-        """The things that have been read. The key of each is its index."""
+        """The things read so far. The key of each is its index."""
         return list(self._keys)
 
     def sides_of(self, operator: str) -> list[SideJudgement]:
@@ -170,11 +170,11 @@ class UnitJudgement:
         return seq >> ROW_BITS if self._has_rows else seq
 
     def row(self, seq: int) -> int | None:
-        """Return the row of a position, or None if a message holds one record."""
+        """Return the row of a position, or None if each message holds a single record."""
         return seq & (1 << ROW_BITS) - 1 if self._has_rows else None
 
     def position(self, seq: int) -> str:
-        """Return a position in the form that ids contain: the offset, and the row if there is one."""
+        """Return a position in the form used in ids: the offset, and the row if there is one."""
         return f"{self.offset(seq)}.{self.row(seq)}" if self._has_rows else str(seq)
 
     def _read_watermark(self, entry: Entry, watermark: Watermark, sides: list[SideJudgement]) -> None:

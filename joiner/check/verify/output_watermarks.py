@@ -1,6 +1,6 @@
 """Checks that each watermark in a unit's results is true: no later result in the partition is older.
 
-A watermark is judged only by what follows it in the log. Neither the joiner's bounds nor its state are used.
+A watermark is judged only by the messages after it in the log. The joiner's bounds and state are not used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Oldest(NamedTuple):
 def without_watermarks(messages: Sequence[Message], settings: JoinerSettings, findings: Findings) -> list[Message]:
     """Count the watermarks among a partition's messages, report those that are not true, and return the rest.
 
-    Watermarks of quantities that the application does not write are not judged.
+    Watermarks for quantities that the application does not write are not judged.
     """
     time_unit, outputs = settings.events.time_unit, {operator.output for operator in settings.operators}
     marks = {message.offset: mark for message in messages if (mark := _watermark(message, time_unit)) is not None}
@@ -84,7 +84,7 @@ def _watermark(message: Message, time_unit: str) -> _Mark | None:
 
 
 def _times(message: Message, time_unit: str) -> Iterator[tuple[str, str, int]]:
-    """Yield the quantity, the thing and twice the time in ns of each result in a message that can be read."""
+    """Yield the quantity, the thing and twice the time in ns of each result in a message, if it can be read."""
     value = message.value or b""
     try:
         if value.startswith(b"{"):

@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The data of a unit that has been compared, for further checks. A check must not keep it, because it is large."""
+    """A compared unit's data, for further checks. A check must not keep it, because it is large."""
 
     span: Span
     judgement: UnitJudgement
@@ -168,7 +168,7 @@ def _span(settings: JoinerSettings, checkpoint: Checkpoint | None, later: Checkp
         if span.stop[topic] < span.due[topic]:
             message = (
                 f"unit {newest.unit} went back from offset {span.due[topic]} to {span.stop[topic]} of "
-                f"{topic} while it was checked: the application was reset; check again"
+                f"{topic} during the check: the application was reset; run the check again"
             )
             raise EvidenceError(message)
     return span

@@ -1,8 +1,8 @@
 """Computes the expected pairs and unmatched records of one join in one unit, and compares results with them.
 
 If the joining function raises for a pair, or returns a value that is not finite, a dead letter is expected instead of a
-result. Results of built-in functions must match exactly. Results of other functions may have a relative difference of
-up to 1e-12.
+result. Results of built-in functions must match exactly. Results of other functions may have a relative error of up to
+1e-12.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RELATIVE_ERROR: Final = 1e-12
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """A record, or one side of a pair, as found in an output. The time is kept exactly as it was written."""
+    """A record, or one side of a pair, as found in an output. The time is kept exactly as written."""
 
     quantity: str
     phenomenonTime: msgspec.Raw  # noqa: N815 - the wire's own name
@@ -68,8 +68,8 @@ class ExpectedPairs:
     """A join's n permitted pairs in a unit, E(C'), and which of them are required, E(C).
 
     ``due``: which pairs are required, shape (n,). ``values``: the results, shape (n,) or (n, 2). ``failed``: for which
-    pairs the joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: by side, the offsets of the
-    unmatched records that are permitted and of those that are required.
+    pairs the joining function fails, shape (n,). ``unmatched``, ``unmatched_due``: the offsets of the permitted and of
+    the required unmatched records, by side.
     """
 
     join: JoinSettings
@@ -88,7 +88,7 @@ def expect_pairs(
 ) -> ExpectedPairs:
     """Return a join's expected output, given the records read so far.
 
-    ``due``: what was certain at C, or None if C' = C.
+    ``due``: the output that was certain at C, or None if C' = C.
     """
     left, right = sides
     pairs, unmatched = now = certain_now(join, sides)
@@ -196,7 +196,7 @@ def altered_fields(want: ExpectedPairs, at: int, found: FoundJoined, message: Me
 
 
 def altered_record(found: FoundRecord, record: Record, prefix: str) -> list[str]:
-    """Return the differences between an input record and the copy of it in an output."""
+    """Return the differences between an input record and its copy in an output."""
     is_equal = (found.quantity, found.result, found.id) == (record.quantity, record.result, record.id)
     if is_equal and is_same_time(bytes(found.phenomenonTime), record.phenomenonTime):
         return []

@@ -3,7 +3,7 @@
 A point has the measurement ``joined`` and the tags ``join``, ``thing`` and ``quantity``, as well as ``half=1`` if the
 mean time was rounded down by half a nanosecond, and ``tie`` if the pair has one. Its fields are ``result``, or ``left``
 and ``right``. The point of an aligned row has ``result`` and one field for each column that has a value. Points of
-other applications with the same quantities are only counted. A point does not count as missing if the connector wrote
+other applications with the same quantities are only counted. A point is not reported as missing if the connector wrote
 a dead letter for its result, for example because a name in it cannot be a tag.
 """
 
@@ -127,7 +127,7 @@ def _rows(text: Iterable[str]) -> Iterator[tuple[PointKey, str, float | str]]:
 
 
 class PointsCheck:
-    """Compares points with the pairs and rows of each unit. It is a `joiner.check.verify.outputs.FurtherCheck`."""
+    """Compares points with each unit's pairs and rows. Implements `joiner.check.verify.outputs.FurtherCheck`."""
 
     def __init__(self, points: dict[PointKey, Fields], joins: Collection[str]) -> None:
         self._points, self._joins = points, joins
@@ -138,7 +138,7 @@ class PointsCheck:
         self._after: dict[str, int] = {}
 
     def add_unit(self, result: UnitResult) -> None:
-        """Compare the unit's pairs and rows with their points, and remove those points from the ones that were read."""
+        """Compare the unit's pairs and rows with their points, and remove those points from the ones read."""
         for name, want in result.pairs.items():
             for at in (~want.failed).nonzero()[0].tolist():
                 self._compare_pair(name, want, at, result.judgement)

@@ -1,8 +1,8 @@
 """Computes the expected rows of one align in one unit, and compares the rows in the output with them.
 
-Values in linear columns may differ by 1e-12 of the larger neighbour's value or, if that is larger, of the period. Where
-a period wraps around, values at either end are accepted. Results of functions may have a relative difference of up to
-1e-12. All other values must match exactly.
+Values in linear columns may differ by up to 1e-12 times the larger neighbour's value or the period, whichever is
+larger. Where a period wraps around, values at either end are accepted. Function results may have a relative error of up
+to 1e-12. All other values must match exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RELATIVE_ERROR: Final = 1e-12
 
 
 class FoundRow(msgspec.Struct, frozen=True):
-    """An aligned row in the topic ``out``."""
+    """An aligned row found in the topic ``out``."""
 
     thing: str
     quantity: str
@@ -82,8 +82,8 @@ class ExpectedRows:
     def altered_result(self, row: RowKey, found: float | None, values: Mapping[str, float | None]) -> list[str]:
         """Return the difference between a row's result and the expected one, as a list that is empty if they match.
 
-        ``values``: the values found in the row. A function is applied to them, because interpolated values may differ
-        from the expected ones by rounding, which a function may amplify.
+        ``values``: the values found in the row. If there is a function, it is applied to these, because interpolated
+        values may differ from the expected ones by rounding, which a function may amplify.
         """
         if self.align.function is not None:
             (result,) = _apply(self, [row], [[values.get(name) for name in self.align.columns]])
@@ -159,7 +159,7 @@ class RowComparison:
             self._findings.differ("altered", ROWS, name, text)
 
     def conclude(self) -> None:
-        """Count the rows, and report those that are missing."""
+        """Count the rows, and report any that are missing."""
         name = self._want.align.name
         tally = self._findings.tally(ROWS, name)
         for identity, seq in self._want.ids.items():
@@ -202,14 +202,14 @@ class RowComparison:
 
 
 def _failed(want: ExpectedRows) -> frozenset[RowKey]:
-    """Return the rows for which the function of the align fails."""
+    """Return the rows for which the align's function fails."""
     rows = list(want.rows.rows)
     results = _apply(want, rows, [[cell.value for cell in want.rows.rows[row].cells] for row in rows])
     return frozenset(row for row, result in zip(rows, results, strict=True) if not math.isfinite(result))
 
 
 def _apply(want: ExpectedRows, rows: Sequence[RowKey], values: Sequence[Sequence[float | None]]) -> list[float]:
-    """Call the function for rows with these values at once or, if that fails, row by row. A failed row yields NaN."""
+    """Call the function once for all rows with these values. If that fails, call it per row; failed rows yield NaN."""
     if not rows:
         return []
     table = np.array([[math.nan if value is None else value for value in row] for row in values], dtype=np.float64)
@@ -233,7 +233,7 @@ def _apply(want: ExpectedRows, rows: Sequence[RowKey], values: Sequence[Sequence
 
 
 def altered_values(align: AlignSettings, row: ExpectedRow, found: dict[str, float | None]) -> list[str]:
-    """Return the differences between the values of a row and the expected ones."""
+    """Return the differences between a row's values and the expected ones."""
     wrong = [f"values.{name}: there is no such column" for name in found if name not in align.columns]
     for (name, column), cell in zip(align.columns.items(), row.cells, strict=True):
         if name not in found:

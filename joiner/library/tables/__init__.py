@@ -1,1 +1,1 @@
-"""The kinds of tables that `join` and `align` accept, each with an implementation of the operations that they need."""
+"""The kinds of tables that `join` and `align` accept, and the operations they need on each kind."""

@@ -1,4 +1,4 @@
-"""The table operations that `join` and `align` need, for Arrow tables, and the conversion of other tables to Arrow.
+"""The table operations that `join` and `align` need, for Arrow tables, and conversions of other tables to Arrow.
 
 Requires pyarrow, which the ``arrow`` extra installs.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pyarrow() -> Any:
-    """Return the module pyarrow. Raises ImportError, which names the extra to install, if it is not installed."""
+    """Return the pyarrow module. If it is not installed, raises an ImportError that names the extra to install."""
     try:
         return importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
@@ -130,7 +130,7 @@ class ArrowTables(Kind):
         return values.cast(plain[values.type]) if values.type in plain else values
 
     def _numbered(self, column: Any) -> Ints:
-        """Number the values of a column, starting at 0 and giving equal values the same number, shape (n,)."""
+        """Number a column's values from 0, shape (n,). Equal values get the same number."""
         types = self._arrow.types
         if types.is_integer(column.type) or types.is_floating(column.type):
             return numbered(column.to_numpy())
@@ -156,9 +156,9 @@ class ArrowTables(Kind):
             return [left, right]
         if self._is_text(one) and self._is_text(other):
             return [self._as_text(left), self._as_text(right)]
-        # Both are integer types, because `check_key_types` has rejected any other two types that differ.
+        # Both are integer types, because `check_key_types` has rejected every other mismatch.
         wide = np.promote_types(one.to_pandas_dtype(), other.to_pandas_dtype())
-        # No integer type of Arrow can hold both int64 and uint64.
+        # No Arrow integer type can hold both int64 and uint64.
         common = self._arrow.from_numpy_dtype(wide) if wide.kind in "iu" else self._arrow.decimal128(20)
         return [left.cast(common), right.cast(common)]
 

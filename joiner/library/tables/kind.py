@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 NO_ROW: Final = -1
-"""The index that stands for a row that does not exist, such as the partner of an unmatched row."""
+"""The index of a nonexistent row, such as the partner of an unmatched row."""
 
 ANYTHING: Final = "objects"
 """The key type of a column that may contain values of any type."""
@@ -31,7 +31,7 @@ class Kind(Protocol):
         ...
 
     def lacks(self, table: Any, name: str) -> Array:
-        """Return, for each row, whether a column has no value, or has NaN or NaT, as a bool array of shape (n,)."""
+        """Return, for each row, whether a column's value is missing, NaN or NaT, as a bool array of shape (n,)."""
         ...
 
     def key_type(self, table: Any, name: str) -> str:
@@ -39,7 +39,7 @@ class Kind(Protocol):
         ...
 
     def select(self, table: Any, names: list[str], new: list[str]) -> Any:
-        """Return a table of the columns ``names`` only, renamed to ``new``."""
+        """Return a table with only the columns ``names``, renamed to ``new``."""
         ...
 
     def codes(self, left: Any, right: Any) -> Ints:
@@ -67,9 +67,9 @@ class Kind(Protocol):
         ...
 
     def of_times(self, name: str, times: Ints, like: Any, column: str) -> Any:
-        """Return a table of one column: times in ns (UTC), shape (n,), in the type of a column of ``like``.
+        """Return a table with one column: times in ns (UTC), shape (n,), converted to the type of a column of ``like``.
 
-        If that contains integers, the times are integers in the same unit, and stay int64.
+        If that column contains integers, the times are integers in the same unit, and stay int64.
         """
         ...
 

@@ -27,7 +27,7 @@ def numbered_rows(columns: Iterable[Array]) -> Ints:
 
 
 def numbered(values: Array) -> Ints:
-    """Number values, starting at 0 and giving equal values the same number, shape (n,)."""
+    """Number values from 0, shape (n,). Equal values get the same number."""
     found = dense(values)
     return np.unique(values, return_inverse=True)[1].astype(np.int64) if found is None else found
 

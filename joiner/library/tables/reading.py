@@ -85,7 +85,7 @@ def _as_arrow(name: str, table: Any) -> Any:
 
 
 def check_distinct(name: str, columns: list[str]) -> None:
-    """Raise `ArgumentError` if two columns of the table that was passed as argument ``name`` have the same name."""
+    """Raise `ArgumentError` if two columns of the table passed as argument ``name`` have the same name."""
     if len(set(columns)) < len(columns):
         twice = next(column for column in columns if columns.count(column) > 1)
         raise ArgumentError(f"{name} has two columns named {twice!r}; rename one of them")

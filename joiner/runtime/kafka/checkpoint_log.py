@@ -1,4 +1,4 @@
-"""Reads a unit's partition of the state topic: the newest checkpoint, or the whole log, which includes snapshots."""
+"""Reads a unit's partition of the state topic: the newest checkpoint, or the whole log, including snapshots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_state(readers: Readers, unit: int) -> StateLog:
 
 
 def read_on(readers: Readers, state: StateLog) -> StateLog:
-    """Return ``state``, updated with the records that were appended since it was read.
+    """Return ``state``, updated with the records appended since it was read.
 
     The result is the same as if the whole log were read again: compaction keeps the last record of each key, and keeps
     tombstones for much longer than a standby waits for a unit.

@@ -1,6 +1,6 @@
 """Creates the joiner's Kafka clients, which log their errors.
 
-By default, consumers read only committed data. They never commit offsets by themselves.
+By default, consumers read only committed data. They never commit offsets on their own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_consumer(
     group: str,
     **more: str | float | bool,
 ) -> Consumer:
-    """Create a read-committed consumer that never commits or resets offsets by itself."""
+    """Create a read-committed consumer that never commits or resets offsets on its own."""
     settings: dict[str, str | float | bool] = {
         "group_id": group,
         "enable_auto_commit": False,
@@ -92,9 +92,9 @@ def known_end(consumer: Consumer, clock: Clock, topic: str, partition: int) -> i
 
 
 def log_ends(consumer: Consumer, topics: Iterable[str], partition: int) -> dict[str, int]:
-    """Return the end of the same partition of several topics, by topic, as `log_range` does, with a single request.
+    """Return the end of the same partition in several topics, by topic.
 
-    Raises KafkaException if the request fails.
+    Like `log_range`, but with a single request. Raises KafkaException if it fails.
     """
     wanted = [TopicPartition(topic, partition, OFFSET_END) for topic in topics]
     places = consumer.offsets_for_times(wanted, TIMEOUT_S) if wanted else []
@@ -141,7 +141,7 @@ def raise_for(message: Message) -> None:
 def is_passing(error: KafkaError, partition: int | None) -> bool:
     """Return whether a consumer's error event only means that brokers are currently unreachable.
 
-    The client recovers from this by itself without skipping records. In contrast, any error that names a partition may
+    The client recovers from this on its own without skipping records. By contrast, any error that names a partition may
     mean that records were skipped.
     """
     is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
@@ -173,7 +173,7 @@ def names_fencing(error: KafkaException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of an error of any kind, or the name of its type if it has none."""
+    """Return the message of any error, or the name of its type if it has no message."""
     fault = error.args[0] if error.args else None
     return str(fault.str()) if isinstance(fault, KafkaError) else str(error) or type(error).__name__
 
@@ -190,7 +190,7 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
     def run() -> None:
         try:
             call(*arguments)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+        except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
             outcome.put(error)
         else:
             outcome.put(None)

@@ -25,7 +25,7 @@ class ControlLog:
     """Reads new records from the control topic, and writes to it. Only writing is thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading at the end that the log has when Kafka first answers. Does not wait for that answer."""
+        """Start reading at the log's end as of Kafka's first answer. Does not wait for that answer."""
         self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
@@ -67,7 +67,7 @@ class ControlLog:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record without waiting until it is written. It may be lost."""
+        """Append a record without waiting for it to be written. It may be lost."""
         with self._lock:
             producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):

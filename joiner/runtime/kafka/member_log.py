@@ -1,6 +1,6 @@
 """Reads and writes the control topic's records about the members of a site.
 
-Unlike `ControlLog`, it also reads the last records that were written before it was opened.
+Unlike `ControlLog`, it also reads the last records written before it was opened.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from joiner.runtime.kafka.clients import describe, known_end, make_consumer, mak
 from joiner.runtime.settings import JoinerSettings
 
 OFFSET_TAIL_BASE: Final = -2000
-"""librdkafka's logical offset for the end of a log, from which the number of records is subtracted."""
+"""librdkafka's logical offset for the end of a log. Subtract a number of records to start that far before the end."""
 
 _LIFE_MS: Final = 1_000
 """Records that Kafka has not acknowledged within this time are dropped, because later ones replace them."""
 
 _RECONNECT: Final = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
-"""After an outage of Kafka, all instances should be heard again at about the same time."""
+"""After a Kafka outage, all instances should be heard from again at about the same time."""
 
 _READ_MAX: Final = 1_000
 
@@ -31,10 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 class MemberLog:
-    """The records about members in the control topic of an application. Not thread-safe."""
+    """The records about members in an application's control topic. Not thread-safe."""
 
     def __init__(self, settings: JoinerSettings) -> None:
-        """Start reading `TAIL` records before the end that the log has when Kafka first answers."""
+        """Start reading `TAIL` records before the log's end as of Kafka's first answer."""
         self._topic = settings.control_topic
         self._consumer = make_consumer(
             settings.kafka,
@@ -78,7 +78,7 @@ class MemberLog:
         return found
 
     def write(self, record: MemberRecord) -> None:
-        """Append a record without waiting until it is written. It may be lost."""
+        """Append a record without waiting for it to be written. It may be lost."""
         try:
             self._producer.produce(self._topic, encode(record), partition=0)
             self._producer.poll(0)
@@ -91,6 +91,6 @@ class MemberLog:
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def close(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""
+        """Wait up to ``wait_s`` seconds for the last records to be written, and stop reading."""
         self._producer.flush(wait_s)
         self._consumer.close()

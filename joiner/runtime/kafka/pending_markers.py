@@ -40,7 +40,7 @@ _named = msgspec.json.Decoder(_Named)
 def identity_of(value: bytes | None) -> str:
     """Return a string that identifies a record in a result topic, even if several applications write to the topic.
 
-    The string is empty if the record has no id and is no watermark. A watermark is identified by its content.
+    The string is empty if the record has no id and is not a watermark. A watermark is identified by its content.
 
     The id of a result includes the name of its join, and applications that share a topic must not have joins with the
     same name. A message that holds many results is identified by its first result.
@@ -57,12 +57,12 @@ def identity_of(value: bytes | None) -> str:
 
 
 def holds_results(value: bytes | None) -> TypeGuard[bytes]:
-    """Return whether a record in a result topic is not JSON, so that it may hold many results in Arrow format."""
+    """Return whether a record in a result topic is not JSON and may therefore hold many results in Arrow format."""
     return value is not None and not value.startswith(b"{")
 
 
 def identities_in(value: bytes, count: int | None = None) -> list[str]:
-    """Return the identities of the results in a message, or of the first ``count``; empty if none can be decoded."""
+    """Return the identities of a message's results, or of its first ``count``. Empty if they cannot be decoded."""
     try:
         from broker.wire.arrow.results import decode_results  # noqa: PLC0415 - pyarrow is an extra
     except ImportError:
@@ -75,7 +75,7 @@ def identities_in(value: bytes, count: int | None = None) -> list[str]:
 
 
 class PendingMarkers:
-    """Tracks, for each topic, the transactions with pending markers that the current owner of a unit has committed."""
+    """Tracks, for each topic, the transactions with pending markers that a unit's current owner has committed."""
 
     def __init__(self) -> None:
         self._firsts: dict[str, list[int]] = {}
@@ -106,7 +106,7 @@ class PendingMarkers:
         return found
 
     def add(self, firsts: Mapping[str, int], identities: Mapping[str, str], *, is_base: bool) -> None:
-        """Record a committed transaction. ``is_base``: whether it is a claim or has a snapshot: replays start there."""
+        """Record a committed transaction. ``is_base``: whether replays start there, as after a claim or a snapshot."""
         for topic, at in firsts.items():
             known = self._firsts.setdefault(topic, [])
             known.append(at)

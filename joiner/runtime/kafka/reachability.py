@@ -1,7 +1,7 @@
 """Checks that Kafka is reachable, before an interactive command sends its first request.
 
 Without this check, the request would fail after half a minute with an error about the Kafka protocol. Services do not
-use the check: they wait as long as Kafka is unreachable.
+use the check: they keep waiting for as long as Kafka is unreachable.
 """
 
 from __future__ import annotations
@@ -50,4 +50,4 @@ def reach_kafka(admin: AdminClient, servers: str, within_s: float, clock: Clock)
             return
         if not is_logged:
             is_logged = True
-            _log.warning("waiting for Kafka at %s, at most %g s", servers, within_s)
+            _log.warning("waiting for Kafka at %s for up to %g s", servers, within_s)

@@ -1,7 +1,7 @@
-"""The consumers that read a unit's logs during a claim. They connect once and are used for several requests.
+"""The consumers that read a unit's logs during a claim. They connect once and serve several requests.
 
-Connecting takes about ten milliseconds, most of the time that a claim takes. What they read is not cached, except for
-the part of the state topic that has already been read (see `checkpoint_log.read_on`).
+Connecting takes about ten milliseconds, which is most of the time a claim takes. Nothing they read is cached except the
+part of the state topic already read (see `checkpoint_log.read_on`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ClaimCancelled(Exception):
-    """The claim of the unit, or the state that is kept warm, is no longer wanted."""
+    """The unit's claim, or its warm state, is no longer wanted."""
 
 
 class Readers:
@@ -35,7 +35,7 @@ class Readers:
         self.state: StateLog | None = None
         """The unit's log in the state topic, or None if it has not been read completely."""
         self.basis: Basis | None = None
-        """The basis of the checkpoint in `state` when that was read first."""
+        """The basis of the checkpoint in `state` when that was first read."""
 
     @cached_property
     def stable(self) -> Consumer:
@@ -44,7 +44,7 @@ class Readers:
 
     @cached_property
     def everything(self) -> Consumer:
-        """Also reads uncommitted and aborted records."""
+        """Reads all records, including uncommitted and aborted ones."""
         more = {"isolation_level": "read_uncommitted"}
         return make_reader(self.settings.kafka, self.settings.application.name, **more)
 
@@ -64,7 +64,7 @@ class Readers:
         return GapVerifier(self.settings, self.clock)
 
     def connect(self, unit: int) -> None:
-        """Connect all consumers. Raises KafkaException if a request to Kafka fails, and `ClaimCancelled`."""
+        """Connect all consumers. Raises KafkaException if a request fails, and `ClaimCancelled` as `check` does."""
         settings = self.settings
         topics = (*settings.input_topics, settings.state_topic, *settings.output_topics.values())
         for consumer in (self.stable, self.everything, self.log, self.input):

@@ -43,7 +43,7 @@ class SnapshotPlace:
 def snapshot_records(
     data: bytes, place: SnapshotPlace, checkpoint: Checkpoint, result_ends: Mapping[str, int]
 ) -> tuple[Records, SnapshotPlace]:
-    """Return the records of a new snapshot taken at ``checkpoint``, the manifest last, and the snapshot's place."""
+    """Return the records of a new snapshot taken at ``checkpoint``, manifest last, and the snapshot's place."""
     unit, serial = checkpoint.unit, place.serial + 1
     slot = serial % SLOTS
     parts = [data[at : at + CHUNK_BYTES_MAX] for at in range(0, len(data), CHUNK_BYTES_MAX)]

@@ -2,8 +2,7 @@
 
 A consumer with explicit offsets does not notice when partitions are added, when a topic is deleted, or when a topic is
 recreated and grows past the consumer's offset. The joiner therefore periodically requests the topics' ids and partition
-counts. The request is asynchronous: the main loop of the process polls for the answer. A request that fails is
-repeated.
+counts. The request is asynchronous: the process's main loop polls for the answer. Failed requests are retried.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from joiner.runtime.kafka.clients import KAFKA_LOG
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 5.0
-"""Time between two checks. The records of a recreated topic may be joined for about this long, until the process
-stops."""
+"""Time between checks. Records from a recreated topic may be joined for about this long before the process stops."""
 
 _ANSWER_S: Final = 10.0
 
 
 class TopicWatch:
-    """Checks that topics still exist, with the ids and partition counts in ``known``, which they had at start-up."""
+    """Checks that topics still exist and still have the ids and partition counts in ``known``, taken on startup."""
 
     def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
         self._admin, self._clock = admin, clock

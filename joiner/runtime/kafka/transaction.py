@@ -82,8 +82,8 @@ class Aborted(Exception):
     """The transaction failed, or its outcome is unknown: the unit must be claimed again.
 
     The claim determines the outcome: `init_transactions` aborts a transaction that is still open, and the checkpoint
-    that is read next shows what was committed. This exception is also raised if Kafka has left a committed transaction
-    open, because a claim repairs that too.
+    read next shows what was committed. This exception is also raised if Kafka has left a committed transaction open,
+    because a claim repairs that too.
     """
 
 
@@ -188,8 +188,8 @@ class UnitTransactions:
         """Wait until none of our transactions is the oldest open one in any partition.
 
         Raises `Aborted` if one remains open: Kafka has failed to end it, and the unit must be claimed again. Raises
-        KafkaException if a request fails. Another program's open transaction also hides everything after it, but this
-        method does not wait for it to end.
+        KafkaException if a request fails. Another program's open transaction hides everything after it as well, but
+        this method does not wait for that transaction to end.
         """
         deadline_s, wait_s = None, FIRST_LOOK_S
         while True:
@@ -197,7 +197,7 @@ class UnitTransactions:
             ours = self._pending.ours(stable)
             if not ours:
                 return
-            # The time counts from the first answer: a broker that was silent has not written the markers either.
+            # The timeout starts at the first answer: a broker that was silent has not written the markers either.
             now_s = self._clock.monotonic_s()
             deadline_s = deadline_s or now_s + _MARKERS_S
             if now_s > deadline_s:
@@ -218,7 +218,7 @@ class UnitTransactions:
             raise _failure(error) from error
 
     def roll_back(self, topics: Sequence[str], checkpoint: Checkpoint) -> dict[str, int]:
-        """In one transaction, write a record to the unit's partition of each topic and the group's offsets, then abort.
+        """Write a record to the unit's partition of each topic, and the group's offsets, in one transaction. Abort it.
 
         The abort markers also end any earlier transaction of this producer that is still open in these partitions.
         Return the offsets of the records, by topic. Raises `Fenced` if another runner has claimed the unit, and

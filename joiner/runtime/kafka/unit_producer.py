@@ -28,16 +28,16 @@ _OFFSETS_S: Final = 10.0
 """Time limit for sending the consumed offsets to Kafka, a request of only a few bytes."""
 
 _LAST_STEP_S: Final = 1.0
-"""Time allowed for the last attempt to commit, even if earlier attempts have used up the limit, and for a call to
-return after its own time limit."""
+"""Time allowed for the last attempt to commit, even if earlier attempts have used up the limit. Also how much longer
+than its own time limit a call may take to return."""
 
 _INIT_S: Final = 0.02
 _INIT_MAX_S: Final = 1.0
-"""The first and the longest time limit of a call that initialises the transactional id. A further call continues the
+"""The first and the longest time limit of a call that initialises the transactional id. Calling again continues the
 same initialisation."""
 
 _CALL_MESSAGES: Final = 1_000
-"""Maximum number of messages passed to the producer in one call, which holds the GIL. They also fit the CPU cache."""
+"""Maximum number of messages passed to the producer in one call, which holds the GIL. That many fit the CPU cache."""
 
 _OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -50,9 +50,9 @@ class UnitProducer:
     def __init__(self, settings: JoinerSettings, unit: int, group_metadata_consumer: Consumer, clock: Clock) -> None:
         """``group_metadata_consumer``: supplies the group metadata for the offsets; it must not be a group member."""
         self._unit, self._clock = unit, clock
-        # Constant, because the consumer is not a member. Getting it holds the GIL while librdkafka's thread answers.
+        # Constant, because the consumer is not a group member. Fetching it holds the GIL until librdkafka answers.
         self._group_metadata = group_metadata_consumer.consumer_group_metadata()
-        # These dicts are reused for every call, because creating them would cost as much as encoding the messages.
+        # Every call reuses these dicts, because creating them would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
         self.firsts: dict[str, int] = {}
         """The offset of the last transaction's first record in each topic; -1 until that record is delivered."""
@@ -62,8 +62,8 @@ class UnitProducer:
             settings.kafka,
             transactional_id=f"{settings.application.name}-{unit}",
             transaction_timeout_ms=settings.application.transaction_timeout // 1_000_000,
-            # Messages must be sent without delay. Kafka asks a client that commits right after another commit to
-            # retry, by default after 100 ms, then 200 ms, and so on.
+            # Messages must be sent without delay. If one commit closely follows another, Kafka asks the client to
+            # retry. By default, the client backs off for 100 ms, then 200 ms, and longer each time.
             queue_buffering_backpressure_threshold=1,
             retry_backoff_ms=2,
             retry_backoff_max_ms=4,
@@ -87,8 +87,8 @@ class UnitProducer:
             try:
                 self._client.init_transactions(wait_s)
             except KafkaException as error:
-                # Kafka refuses the request while it is ending a transaction of the last owner, for some milliseconds.
-                # librdkafka repeats a refused request after half a second, but at once if the call is repeated.
+                # Kafka refuses the request for a few milliseconds while it is ending the last owner's transaction.
+                # librdkafka retries a refused request only after half a second, but immediately if called again.
                 if not error.args[0].retriable() or self._clock.monotonic_s() > deadline_s:
                     raise
                 wait_s = min(2 * wait_s, _INIT_MAX_S)
@@ -137,11 +137,11 @@ class UnitProducer:
             head["callback"] = on_delivery
         # The producer copies the messages that it accepts, so the slots can be reused.
         while self._client.produce_batch(topic, waiting, partition=self._unit) < len(waiting):
-            # If the queue is full, `produce_batch` does not raise: it marks refused messages, which are sent again.
+            # If the queue is full, `produce_batch` does not raise: it marks the refused messages, which we then resend.
             waiting = [slot for slot in waiting if "_error" in slot]
             for slot in waiting:
                 fault: Any = slot.pop("_error")
-                if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
+                if fault.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes look like this
                     raise KafkaException(fault)
             self._client.poll(0.05)
         head.pop("callback", None)
@@ -171,7 +171,7 @@ class UnitProducer:
         self._client.abort_transaction(_COMMIT_S)
 
     def commit(self) -> None:
-        """Commit the transaction. After a retriable error, such as a lost answer, repeat the request, which is safe."""
+        """Commit the transaction. After a retriable error, such as a lost response, retry it, which is safe."""
         deadline_s = self._clock.monotonic_s() + _COMMIT_S
         self.was_asked_again = False
         while True:
@@ -197,7 +197,7 @@ def _native_writer(client: Producer) -> NativeWriter | None:
     try:
         return NativeWriter(client)
     except Unavailable:
-        # The same process's consumer has logged why.
+        # This process's consumer has already logged why.
         return None
 
 

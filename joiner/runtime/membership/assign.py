@@ -1,8 +1,7 @@
 """Computes the next assignment of a site from its state.
 
-The assignment is sticky. A unit changes its owner only if the owner is gone, leaves, is drained or cannot serve it, if
-the unit is pinned to another instance that can, or to balance the load. Load is the number of units in relation to the
-capacity.
+The assignment is sticky. A unit changes owners only if the owner is gone, leaves, is drained or cannot serve it, if the
+unit is pinned to another instance that can, or to balance the load. Load is the number of units relative to capacity.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _CAPACITY_MIN: Final = 0.01
 
 
 def next_assignment(state: SiteState, units: int, by: str, silent: Collection[str] = ()) -> Assignment | None:
-    """Return the assignment that should follow, or None if the present one is right.
+    """Return the next assignment, or None if the current one is right.
 
-    ``units``: the number of units. ``silent``: live members that have not been heard of for too long.
+    ``units``: the number of units. ``silent``: live members that have not been heard from for too long.
     """
     planner = _Planner(state, units, silent)
     if state.is_mixed:
@@ -43,9 +42,9 @@ def next_assignment(state: SiteState, units: int, by: str, silent: Collection[st
 
 
 def wanted_standbys(state: SiteState, live: Mapping[str, Heartbeat]) -> int:
-    """Return how many standbys each unit should have: by order or, if there is none, by the settings of instances.
+    """Return how many standbys each unit should have: by order or, if there is none, by the instances' settings.
 
-    ``live``: the members whose settings count. While the settings are being changed, these may differ.
+    ``live``: the members whose settings apply. While an operator is changing the settings, they may differ.
     """
     if state.orders.standbys is not None:
         return state.orders.standbys
@@ -65,39 +64,39 @@ class _Planner:
         }
         self._wanted = wanted_standbys(state, self._live)
         staying = [name for name, heartbeat in sorted(self._live.items()) if not heartbeat.leaving]
-        # Instances that may have units: drained ones only if there are no others.
+        # Instances that may own units. Drained ones may only if there are no others.
         able = [name for name in staying if name not in state.drained] or staying
         self._able = {name: max(_CAPACITY_MIN, self._live[name].capacity) for name in able}
         self._load = Counter(owner for owner in self.owners if owner in self._able)
-        # The pins that can be followed.
+        # The pins that can be honoured.
         self._pinned = {
             unit: name
             for unit, name in state.orders.pinned.items()
             if unit < units and name in self._able and self._can_serve(name, unit)
         }
-        # The units that instances prepare for, because they are pinned to them. So that no unit moves twice, the room
-        # for such a unit is kept free, and no room is made for it before it moves.
+        # Units that instances are preparing for because the units are pinned to them. So that no unit moves twice, room
+        # for such a unit is kept free, but other units do not make way for it before it moves.
         awaited = [unit for unit in self._pinned if self._is_awaited(unit)]
         self._coming = Counter(self._pinned[unit] for unit in awaited)
         self._going = Counter(self.owners[unit] for unit in awaited)
         self._changes: list[str] = []
 
     def is_unchanged(self) -> bool:
-        """Return whether no owner and no standby differs from the present assignment."""
+        """Return whether all owners and standbys are the same as in the current assignment."""
         return self.owners == [unit.owner for unit in self._before] and self.standbys == [
             unit.standbys for unit in self._before
         ]
 
     def adopt_servers(self) -> None:
-        """Let each unit be owned by the instance that serves it, or by none if that is of an older release."""
+        """Make the instance that serves a unit its owner, or no instance if an older release serves it."""
         for unit, before in enumerate(self.owners):
             server = self._state.server(unit)
             self.owners[unit] = server if server is not None and server not in self.silent else ""
             if self.owners[unit] != before:
-                self._note("the consumer group assigns the units to an older release as well")
+                self._note("the consumer group also assigns units to an older release")
 
     def replace_owners(self) -> None:
-        """Give units to the instances to which they are pinned, and units of instances that cannot have them to others.
+        """Give units to the instances they are pinned to, and reassign the units of instances that cannot own them.
 
         Pinned units come first, so that the others are spread around them.
         """
@@ -105,7 +104,7 @@ class _Planner:
             owner = self.owners[unit]
             if self._may_follow_pin(unit):
                 self._give(unit, self._pinned[unit])
-                self._note(f"{self._pinned[unit]} gets units that are pinned to it")
+                self._note(f"{self._pinned[unit]} gets units pinned to it")
                 continue
             # A unit that cannot be served by its owner stays there, unless another instance still serves it.
             if owner in self._able and (self._can_serve(owner, unit) or self._state.server(unit) in {None, owner}):
@@ -123,8 +122,8 @@ class _Planner:
     def balance(self) -> None:
         """Move units from the most loaded instances to the least loaded ones until the loads are as equal as possible.
 
-        Only units that are served move, because what their owner cannot serve, others cannot either. Pinned units count
-        as load, but stay.
+        Only units being served move, because a unit that its owner cannot serve cannot be served by others either.
+        Pinned units add to the load but stay where they are.
         """
         tried: set[tuple[str, str]] = set()
         while (pair := self._uneven(tried)) is not None:
@@ -142,10 +141,11 @@ class _Planner:
         self.owners[unit] = heir
 
     def _may_follow_pin(self, unit: int) -> bool:
-        """Return whether the instance to which a unit is pinned, but which does not own it, should own it from now on.
+        """Return whether a unit is pinned to an instance that does not own it yet but should from now on.
 
-        Only once its state is warm, so that a pin makes no pause longer, and moves nothing as long as the state cannot
-        be built; or if the owner cannot serve the unit. Not while another instance is about to serve it.
+        It should once the unit's state is warm there. That way, a pin makes no pause longer, and moves nothing as long
+        as the state cannot be built. It also should if the owner cannot serve the unit. It should not while another
+        instance is about to serve the unit.
         """
         pin, owner = self._pinned.get(unit), self.owners[unit]
         if pin is None or pin == owner or not self._is_settled(pin):
@@ -154,13 +154,13 @@ class _Planner:
             return False
         if self._is_served(unit):
             return pin in self._warm(unit)
-        # An owner that is warm is about to claim the unit; others may wait before they try again. If there is no owner,
-        # a warm standby comes first (see `_heir`).
+        # A warm owner is about to claim the unit; any other may be waiting to retry. If there is no owner, a warm
+        # standby comes first (see `_heir`).
         is_waiting = owner in self._able and owner not in self._warm(unit)
         return is_waiting and (pin in self._warm(unit) or not self._can_serve(owner, unit))
 
     def _is_awaited(self, unit: int) -> bool:
-        """Return whether the instance to which a unit is pinned should build its state before it owns the unit."""
+        """Return whether the instance that a unit is pinned to should build its state before owning the unit."""
         pin = self._pinned.get(unit)
         is_elsewhere = pin is not None and pin != self.owners[unit] and self._is_served(unit)
         return is_elsewhere and not self._state.is_mixed and self._is_settled(self._pinned[unit])
@@ -169,8 +169,8 @@ class _Planner:
         return any(unit in heartbeat.serves for heartbeat in self._live.values())
 
     def _uneven(self, tried: Collection[tuple[str, str]]) -> tuple[str, str] | None:
-        """Return two instances whose loads a unit would make more equal, the more loaded one first, or None."""
-        # With one unit more, and at present.
+        """Return two instances whose loads would even out if a unit moved, the more loaded one first, or None."""
+        # The loads with one more unit, and the current loads.
         receiving = {name: (self._load[name] + self._coming[name] + 1) / able for name, able in self._able.items()}
         giving = {name: (self._load[name] - self._going[name]) / able for name, able in self._able.items()}
         settled = [name for name in self._able if self._is_settled(name)]
@@ -191,10 +191,10 @@ class _Planner:
         return min(units, key=lambda unit: (target not in self._warm(unit), not is_standby[unit], unit), default=None)
 
     def choose_standbys(self) -> None:
-        """Keep the standbys that are able and on other hosts, and choose others in the place of the rest.
+        """Keep the standbys that can serve their unit and are on other hosts, and replace the rest.
 
-        A warm standby that is replaced remains one until its successor is warm. An instance to which a unit is pinned
-        is one more standby until it is warm, and becomes the owner then.
+        A warm standby that is replaced remains a standby until its successor is warm. An instance that a unit is pinned
+        to is an additional standby until it is warm, and then becomes the owner.
         """
         followed = Counter(name for names in self.standbys for name in names)
         for unit, owner in enumerate(self.owners):
@@ -211,7 +211,7 @@ class _Planner:
             cold = sum(name not in warm for name in chosen)
             if self._is_awaited(unit) and (pin := self._pinned[unit]) not in chosen:
                 chosen.append(pin)
-                self._note(f"{pin} prepares for units that are pinned to it")
+                self._note(f"{pin} prepares for units pinned to it")
             staying = [name for name in before if name in warm and name not in chosen][:cold]
             # A standby that is not warm yet comes after those that are.
             self.standbys[unit] = sorted([*chosen, *staying], key=lambda name: name not in warm)
@@ -219,16 +219,16 @@ class _Planner:
     def _suitability(
         self, others: list[str], before: list[str], warm: set[str], followed: Counter[str]
     ) -> Callable[[str], tuple[object, ...]]:
-        """Return a sort key: the most suitable further standby of a unit comes first.
+        """Return a sort key that puts the most suitable additional standby of a unit first.
 
-        ``others``: the owner and the standbys already chosen. ``before``: the present standbys.
+        ``others``: the owner and the standbys already chosen. ``before``: the current standbys.
         """
         hosts = {self._live[name].host for name in others if name in self._live}
 
         def order(name: str) -> tuple[object, ...]:
             is_apart = self._live[name].host not in hosts
             if name in before:
-                # Another one takes its place only if that one is on another host, and has been running for a moment.
+                # It is replaced only by an instance that is on another host and has been running for a moment.
                 return 0 if is_apart else 2, name not in warm, before.index(name)
             return (
                 1 if is_apart and self._is_settled(name) else 3,

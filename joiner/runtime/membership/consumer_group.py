@@ -1,7 +1,7 @@
-"""The process's membership in its site's consumer group, whose assignment counts only beside an older release.
+"""The process's membership in its site's consumer group, whose assignment applies only alongside an older release.
 
-Processes of release 0.1 know no assignment but that of the group. As long as one of them is a member, all members take
-their units from the group (see `mixed`). The group also shows tools which instances are running.
+Processes of release 0.1 know only the group's assignment. As long as one of them is a member, all members take their
+units from the group (see `mixed`). The group also shows tools which instances are running.
 
 The process subscribes to one input topic only so that the group assigns it partitions, one per unit. It pauses these
 partitions and never reads them. Group membership does not fence other processes: the transactional id decides who owns
@@ -29,10 +29,10 @@ alarm, Kafka would have to be unreachable for a whole session timeout between th
 
 _HEARTBEATS: Final = 6
 """Number of heartbeats per session timeout. A member learns about newly assigned units at its next heartbeat. The
-library's default heartbeat interval of 3 s would be half of the shortest session timeout that is allowed."""
+library's default heartbeat interval of 3 s would be half of the shortest allowed session timeout."""
 
 CLIENT_ID: Final = "lsb-assigned-by-control-topic"
-"""The client id of members that take their units from the control topic. Other members are of an older release."""
+"""The client id of members that take their units from the control topic. Other members run an older release."""
 
 _GIVING_BACK_S: Final = 1.0
 """Time limit for releasing the units at shutdown. Releasing them does not require a response from Kafka."""

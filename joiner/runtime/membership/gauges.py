@@ -1,4 +1,4 @@
-"""Metrics about the members of a runner's site, and about the units that the runner keeps warm."""
+"""Metrics for the members of a runner's site, and for the units that the runner keeps warm."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def expose_membership(
 ) -> None:
     """Add the metrics. Both functions must be thread-safe.
 
-    ``state`` returns what the runner knows about its site, if it knows anything. ``lags_s`` returns, for each unit that
-    the runner keeps warm, how long ago its state was at the owner's last checkpoint.
+    ``state`` returns what the runner knows about its site, or None. ``lags_s`` returns, for each unit that the runner
+    keeps warm, how long ago its state last matched the owner's last checkpoint.
     """
 
     def members() -> int:
         known = state()
-        # The runner may add members at the same time.
+        # The runner may be adding members at the same time.
         return 0 if known is None else sum(not member.is_gone for member in [*known.members.values()])
 
     def wrong_suspicions() -> int:
@@ -32,16 +32,16 @@ def expose_membership(
         known = state()
         return 0 if known is None else known.epoch
 
-    readings.gauge("lsb_joiner_members", "Instances of this site that are running.", members)
-    readings.gauge("lsb_joiner_assignment_epoch", "Number of the last assignment of this site.", epoch)
+    readings.gauge("lsb_joiner_members", "Instances running at this site, according to their heartbeats.", members)
+    readings.gauge("lsb_joiner_assignment_epoch", "Number of this site's last assignment.", epoch)
     readings.counter(
         "lsb_joiner_wrong_suspicions",
-        "Instances that were declared gone although they were running.",
+        "Times an instance was declared gone while it was still running.",
         wrong_suspicions,
     )
     readings.gauge(
         "lsb_joiner_standby_lag_seconds",
-        "Seconds since the state of a unit that is kept warm here was at its owner's last checkpoint.",
+        "Seconds since the state of a unit kept warm here last matched its owner's last checkpoint.",
         lambda: {(str(unit),): lag_s for unit, lag_s in lags_s().items()},
         ("unit",),
     )

@@ -1,7 +1,7 @@
-"""One instance's part in the membership of its site: decides what to write, and what to do with each unit.
+"""One instance's part in its site's membership: decides what to write, and what to do with each unit.
 
-A state machine that uses neither Kafka nor a clock. It compares what is assigned with what the instances report, so a
-record that is lost or late causes at most a delay.
+A state machine that uses neither Kafka nor a clock. It compares the assignment with what the instances report, so a
+lost or late record causes at most a delay.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from joiner.runtime.membership.detector import FailureDetector
 from joiner.runtime.membership.state import SiteState
 
 BEATS_PER_S_MAX: Final = 100.0
-"""The most heartbeats per second that all instances of a site together write, unless something changes."""
+"""The maximum number of heartbeats per second from all instances of a site together, unless something changes."""
 
 PATIENCE_S: Final = 5.0
-"""How long an owner may take to release a unit to an instance that is warm. After that, the instance claims it."""
+"""How long an owner may take to release a unit to a warm instance. After that, the warm instance claims it."""
 
 SUMMARY_S: Final = 10.0
-"""Interval between summaries. An instance that joins causes one at once."""
+"""Interval between summaries. When an instance joins, one is written immediately."""
 
 _RECONNECT_S: Final = 1.0
-"""How long after an outage of Kafka the silence of other instances does not count."""
+"""How long the silence of other instances is ignored after a Kafka outage."""
 
 _STEADY_S: Final = 5.0
-"""This does not happen again within this time, so that on a slow machine failures are noticed nevertheless."""
+"""The minimum time before silence is ignored again, so that failures are noticed even on a slow machine."""
 
 _BEATS_MISSED: Final = 3
-"""A failure is not suspected before this many heartbeats are missing."""
+"""A failure is suspected only after this many missed heartbeats."""
 
 _RANK_S: Final = 0.05
-"""Instances propose an assignment in turn, so that usually only one of them writes it."""
+"""Instances take turns at this interval to propose an assignment, so that usually only one of them writes it."""
 
 _ANSWER_S: Final = 1.0
-"""After this long, an assignment that was written but not read back is taken for lost."""
+"""An assignment that was written but has not been read back after this long is considered lost."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an instance does at present, by unit.
+    """What an instance is currently doing, by unit.
 
     The sets are as in `Heartbeat`.
     """
@@ -69,8 +69,8 @@ class Orders(NamedTuple):
     """What an instance should do, by unit.
 
     ``serve``: claim and serve these units. ``release``: stop serving these units, because their new owner is ready to
-    claim them. Other units that are served are served on. ``follow``: build the state of these units, and keep it at
-    the last checkpoint of their owner.
+    claim them. The instance keeps serving all other units that it serves. ``follow``: build the state of these units,
+    and keep it at their owner's last checkpoint.
     """
 
     serve: frozenset[int] = frozenset()
@@ -79,7 +79,7 @@ class Orders(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """``interval_s``: between heartbeats. ``failure_timeout_s``: the shortest silence that counts as a failure."""
+    """``interval_s``: time between heartbeats. ``failure_timeout_s``: the shortest silence considered a failure."""
 
     interval_s: float = 0.1
     failure_timeout_s: float = 0.5
@@ -87,7 +87,7 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who an instance is, and ``standbys``: how many standbys each unit should have by its settings."""
+    """Who an instance is. ``standbys``: how many standbys each unit should have according to its settings."""
 
     site: str
     instance: str
@@ -98,7 +98,7 @@ class Identity:
 
 
 class _Proposals:
-    """The assignments that an instance proposes: each when it is its turn, and again if it is not read back."""
+    """The assignments that an instance proposes: each in the instance's turn, and again if it is not read back."""
 
     def __init__(self, instance: str, units: int) -> None:
         self._instance, self._units = instance, units
@@ -107,11 +107,11 @@ class _Proposals:
         self._computed: tuple[tuple[int, frozenset[tuple[str, int]]], Assignment | None] | None = None
 
     def end(self) -> None:
-        """Note that another assignment counts now, or that none is needed."""
+        """Note that another assignment is in force now, or that none is needed."""
         self._since_s = self._written_s = None
 
     def due(self, state: SiteState, silent: set[str], rank: int, now_s: float) -> Assignment | None:
-        """Return the assignment to write now, if any. ``rank``: how many instances are to write it before this one."""
+        """Return the assignment to write now, if any. ``rank``: how many instances have their turn before this one."""
         proposed = self._next(state, silent)
         if proposed is None:
             self.end()
@@ -143,18 +143,18 @@ class Member:
         self._detector = FailureDetector(timing.failure_timeout_s)
         self._beat: Heartbeat | None = None
         self._beat_s = now_s
-        # Records that were read before the state that they change is known; None once it is known.
+        # Records that were read before the state they apply to is known; None once it is known.
         self._unsure: deque[Logged] | None = deque(maxlen=TAIL)
         # The first heartbeat of this run, and when it was read back.
         self._joined: Logged | None = None
         self._joined_s = now_s
         # When a heartbeat of this run was last read back.
         self._own_s = now_s
-        # Until when other instances may be about to reconnect.
+        # Other instances may still be reconnecting until this time.
         self._reconnecting_s = -inf
         self._summary_s = now_s
         self._summed: set[str] = set()
-        # When to contradict a summary that is out of date.
+        # When to contradict an outdated summary.
         self._correction_s: float | None = None
         self._proposals = _Proposals(identity.instance, units)
         self._retries: set[int] = set()
@@ -167,7 +167,7 @@ class Member:
 
     @property
     def _assigned(self) -> list[UnitAssignment]:
-        # The records may come from another program.
+        # The records may have been written by another program.
         return self.state.units[: self._units]
 
     @property
@@ -182,20 +182,20 @@ class Member:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another process has started under the name of this instance."""
+        """Whether another process has started under this instance's name."""
         member = self.state.members.get(self._me.instance)
         return member is not None and self._me.run in member.before
 
     def is_in_touch(self, now_s: float, within_s: float | None = None) -> bool:
-        """Return whether this instance has lately read what it has written.
+        """Return whether this instance has recently read back what it has written.
 
-        ``within_s``: how lately; None: so lately that the silence of others means something.
+        ``within_s``: how recently. None: recently enough for the silence of others to mean something.
         """
         within_s = self._shortest_s / 2 if within_s is None else within_s
         return self._joined is not None and now_s - self._own_s <= within_s
 
     def is_current(self, now_s: float) -> bool:
-        """Return whether this instance has lately read the log, and so knows to whom the units are assigned."""
+        """Return whether this instance has read the log recently enough to know who the units are assigned to."""
         return self.is_in_touch(now_s, 2 * self._shortest_s)
 
     @property
@@ -207,16 +207,16 @@ class Member:
         )
 
     def hear(self, logged: Logged, now_s: float) -> None:
-        """Process a record of the control topic."""
+        """Process a record from the control topic."""
         record = logged.record
         if isinstance(record, Heartbeat) and record.run == self._me.run:
             if self._joined is None:
                 self._joined, self._joined_s = logged, now_s
             elif (late_s := now_s - self._own_s - 2 * self._interval_s) > 0:
-                # If it comes late, so do those of others.
+                # If this heartbeat is late, so are those of others.
                 self._detector.forgive(late_s, now_s)
                 if late_s > self._shortest_s / 2 and now_s > self._reconnecting_s + _STEADY_S:
-                    # After an outage of Kafka, others may take longer to reconnect.
+                    # After a Kafka outage, others may take longer to reconnect.
                     self._reconnecting_s = now_s + _RECONNECT_S
             self._own_s = now_s
         match record:
@@ -238,11 +238,11 @@ class Member:
                 return
 
     def _begin(self, state: SiteState, now_s: float) -> None:
-        """Begin with a state, and apply the records after it."""
+        """Start from a state, and apply the records after it."""
         unsure, self._unsure = self._unsure or deque(), None
         self.state = state
         for logged in unsure:
-            # Members are not in a summary.
+            # A summary does not include members.
             if logged.offset > state.read or isinstance(logged.record, Heartbeat | Left):
                 self._apply(logged, now_s)
 
@@ -253,7 +253,7 @@ class Member:
         match record:
             case Heartbeat(site=self.state.site, instance=instance, run=run) if instance != self._me.instance:
                 if before is not None and before.heartbeat.run != run:
-                    # The time between two runs is no gap between heartbeats.
+                    # The time between two runs is not a gap between heartbeats.
                     self._detector.forget(instance)
                 known = self.state.members.get(instance)
                 if known is not None and known.heartbeat.run == run:
@@ -271,14 +271,14 @@ class Member:
             self._detector.watch_only(self.state.members.keys())
 
     def _time_of(self, logged: Logged, now_s: float) -> float:
-        """Return when a record was written, by this instance's clock: records from before it joined may be old."""
+        """Return when a record was written, by this instance's clock. Records from before it joined may be old."""
         joined = self._joined
         if joined is None or logged.offset > joined.offset:
             return now_s
         return min(now_s, self._joined_s - (joined.appended_ms - logged.appended_ms) / 1000)
 
     def beat(self, work: Work, now_s: float) -> list[MemberRecord]:
-        """Return the records to write now. ``work``: what this instance does. To be called after `hear`, and often."""
+        """Return the records to write now. Call this after `hear`, and often. ``work``: what this instance is doing."""
         records: list[MemberRecord] = [*self._heartbeat(work, now_s)]
         if self._unsure is not None:
             # If nobody answers, this instance is the first, or the others are starting as well.
@@ -288,7 +288,7 @@ class Member:
         return [*records, *self._propose(now_s), *self._sum_up(now_s)]
 
     def orders(self, work: Work, now_s: float) -> Orders:
-        """Return what this instance should do. ``work``: what it does at present."""
+        """Return what this instance should do. ``work``: what it is currently doing."""
         serve: set[int] = set()
         release: set[int] = set()
         follow: set[int] = set()
@@ -309,7 +309,7 @@ class Member:
         return retries
 
     def leave(self) -> Left:
-        """Return the record by which the instance leaves. It must not serve any unit then."""
+        """Return the record by which the instance leaves. The instance must already have stopped serving units."""
         return Left(site=self._me.site, instance=self._me.instance, run=self._me.run)
 
     def _heartbeat(self, work: Work, now_s: float) -> Iterator[MemberRecord]:
@@ -334,17 +334,17 @@ class Member:
 
     @property
     def _interval_s(self) -> float:
-        """The time between heartbeats in seconds: longer if there are many members."""
+        """The time between heartbeats in seconds. It is longer if there are many members."""
         return max(self._timing.interval_s, len(self.state.live) / BEATS_PER_S_MAX)
 
     @property
     def _shortest_s(self) -> float:
-        """The shortest silence that counts as a failure, in seconds."""
+        """The shortest silence considered a failure, in seconds."""
         return max(self._timing.failure_timeout_s, _BEATS_MISSED * self._interval_s)
 
     def _propose(self, now_s: float) -> Iterator[MemberRecord]:
         self._detector.shortest_s = self._shortest_s
-        # An instance that does not read its own heartbeats cannot know whether others write any.
+        # An instance that does not read its own heartbeats cannot know whether others are sending theirs.
         can_tell = self.is_in_touch(now_s) and now_s >= self._reconnecting_s
         silent = self._detector.silent(now_s) & self.state.live.keys() if can_tell else set[str]()
         if (proposed := self._proposals.due(self.state, silent, self._rank(silent), now_s)) is not None:
@@ -364,7 +364,7 @@ class Member:
         return sum(name < self._me.instance for name in self.state.live if name not in silent)
 
     def _may_serve(self, unit: int, work: Work, now_s: float) -> bool:
-        """Return whether to serve a unit now, rather than to wait until the instance that serves it releases it."""
+        """Return whether to serve a unit now rather than wait for the instance that serves it to release it."""
         if unit in work.serves or unit in work.claims or not self._is_held(unit):
             self._ready_s.pop(unit, None)
             return True

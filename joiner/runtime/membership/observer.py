@@ -1,4 +1,4 @@
-"""Reads what the instances of an application have lately reported about their sites, for tools that are no members."""
+"""Reads what an application's instances have recently reported about their sites, for tools that are not members."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 SINCE_S: Final = 3 * SUMMARY_S
-"""How far back to read. A summary is among these records if any instance is running."""
+"""How far back to read. These records include a summary if any instance is running."""
 
 
 def read_sites(settings: JoinerSettings, clock: Clock) -> Mapping[str, SiteState]:
-    """Return the state of each site of which something was heard lately. Raises KafkaException.
+    """Return the state of each site that has been heard from recently. Raises KafkaException.
 
     The control topic must exist.
     """
@@ -31,7 +31,7 @@ def read_sites(settings: JoinerSettings, clock: Clock) -> Mapping[str, SiteState
 
 
 def read_records(settings: JoinerSettings, clock: Clock, since_s: float = SINCE_S) -> list[Logged]:
-    """Return the records about members of the last ``since_s`` seconds. Raises KafkaException.
+    """Return the records about members from the last ``since_s`` seconds. Raises KafkaException.
 
     The control topic must exist.
     """
@@ -50,14 +50,14 @@ def read_records(settings: JoinerSettings, clock: Clock, since_s: float = SINCE_
 
 
 def read_site(settings: JoinerSettings, site: str, clock: Clock) -> SiteState | None:
-    """Return the state of a site, or None if nothing was heard of it lately. Raises KafkaException."""
+    """Return the state of a site, or None if it has not been heard from recently. Raises KafkaException."""
     if settings.control_topic not in topic_facts(make_admin(settings.kafka), [settings.control_topic]):
         return None
     return read_sites(settings, clock).get(site)
 
 
 def fold(records: Iterable[Logged]) -> dict[str, SiteState]:
-    """Return the state of each site after these records, of which the first need not be the first of the log."""
+    """Return the state of each site after these records, which need not start at the beginning of the log."""
     sites: dict[str, SiteState] = {}
     for logged in records:
         record = logged.record

@@ -1,4 +1,4 @@
-"""Looks for processes of an older release in the consumer group, which cannot know the control topic's assignment."""
+"""Looks in the consumer group for processes of an older release, which cannot know the control topic's assignment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OlderRelease:
     """Looks for members of a group that have another client id. Used only by the runner's thread."""
 
     def __init__(self, admin: AdminClient, group: str, is_new: Callable[[], bool], clock: Clock) -> None:
-        """``is_new``: returns whether the application has never run, so that no older release can be running."""
+        """``is_new``: returns whether the application has never run. In that case, no older release can be running."""
         self._admin, self._group, self._clock = admin, group, clock
         self._is_new = is_new
         self._asked: Future[Any] | None = None
@@ -38,7 +38,7 @@ class OlderRelease:
         """Whether a process of an older release was a member when the group was last described."""
 
     def poll(self) -> None:
-        """Describe the group from time to time. Does not wait for the answer."""
+        """Describe the group periodically. Does not wait for the answer."""
         now_s = self._clock.monotonic_s()
         if self._asked is None and now_s >= self._due_s:
             self._due_s = now_s + INTERVAL_S
@@ -59,14 +59,15 @@ class OlderRelease:
                 if member.client_id != CLIENT_ID
             )
         except KafkaException as error:
-            # If Kafka is unreachable, the last answer counts. Without any, this process may not describe the group.
+            # If Kafka is unreachable, the last answer stands. Without one, assume that this process is not permitted to
+            # describe the group.
             _log.debug("group %r: %s", self._group, describe(error))
             if self.is_known and error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 return
             older = []
         if bool(older) != self.is_running:
             _log.info(
-                "the consumer group assigns the units, because older releases run as %s"
+                "the consumer group assigns the units, because older releases are running as %s"
                 if older
                 else "the control topic assigns the units: no older release is running any more%s",
                 ", ".join(older),

@@ -1,7 +1,8 @@
-"""Gives the orders of operators about a site, and waits for what follows from them.
+"""Gives operators' orders for a site, and waits for the outcome.
 
-For the command line and for services: nothing is printed. The instances of the site act on the order, so it is carried
-out even if the program that gave it ends. Only `Retry` is forgotten; the other orders are in force until withdrawn.
+Prints nothing, so that both the command line and services can use it. The site's instances act on the order, so it is
+carried out even if the program that gave it exits. Only `Retry` is forgotten; the other orders stay in force until they
+are withdrawn.
 """
 
 from __future__ import annotations
@@ -32,34 +33,34 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 0.2
 
 _STEADY_S: Final = 3.0
-"""A unit that was tried again must be served for this long: the record at which it had failed may be the next one."""
+"""A retried unit must be served for this long, because the record at which it failed may be the next one."""
 
 _REASON_S: Final = 5.0
-"""How long to wait for the report that says why a unit has failed again."""
+"""How long to wait for the report on why a unit has failed again."""
 
 
 class OrderRefused(Exception):
-    """An order that cannot be carried out at present. Nothing was written. The message says why, and what to do."""
+    """The order cannot be carried out now, and nothing was written. The message says why, and what to do."""
 
 
 class UnknownUnit(OrderRefused):
-    """An order about a unit that the application does not have."""
+    """The order names a unit that the application does not have."""
 
 
 class Outcome(NamedTuple):
-    """What has followed from an order. ``is_reached``: whether it is what was ordered. ``text``: in words."""
+    """The outcome of an order. ``is_reached``: whether it was carried out. ``text``: a description for the operator."""
 
     is_reached: bool
     text: str
 
 
 class Attempt(NamedTuple):
-    """What has followed from an order to try a unit again.
+    """What has happened since an order to try a unit again.
 
     ``ordered_ms``: when the order was appended, or None if it is not in the log. ``owner``, ``server``: the instance
     that should serve the unit, and the one that does, or an empty string. ``failed``: the instances that have tried and
-    failed again. ``waiting``: those that have not followed the order yet. ``cold``: those that had failed and should
-    keep the unit warm, and neither do so nor have failed again.
+    failed again. ``waiting``: those that have not acted on the order yet. ``cold``: those that had failed before and
+    should keep the unit warm, but are not yet doing so and have not failed again.
     """
 
     ordered_ms: int | None
@@ -71,7 +72,7 @@ class Attempt(NamedTuple):
 
     @classmethod
     def of(cls, records: Iterable[Logged], site: str, unit: int, after: int) -> Attempt:
-        """Return what has followed from the last order with a greater offset than ``after``."""
+        """Return what has happened since the last such order at an offset greater than ``after``."""
         state, ordered_ms, tried, before = SiteState(site), None, set[str](), set[str]()
         for record, offset, at_ms in records:
             state.apply(record, offset)
@@ -95,14 +96,14 @@ class Attempt(NamedTuple):
 
 
 _Look = Callable[[SiteState], tuple[str, Outcome | None]]
-"""Returns, for a site that knows the order, what is the case in words, and the outcome if there is one."""
+"""Given a site that knows the order, returns a description of the situation, and the outcome if there is one."""
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """Gives orders about a site of an application, each of which waits until it is carried out.
+    """Gives orders for a site of an application. Each method waits until its order is carried out.
 
-    ``timeout_s``: how long to wait. ``report`` is called with a line of text when something has changed. Waiting ends
+    ``timeout_s``: how long to wait. ``report`` is called with a line of text whenever something changes. Waiting ends
     early once ``is_stopped`` returns True. All methods raise `OrderRefused` and KafkaException.
     """
 
@@ -114,21 +115,20 @@ class Ordering:
     is_stopped: Callable[[], bool] = lambda: False
 
     def drain(self, instance: str, *, undo: bool = False) -> Outcome:
-        """Order that an instance be given no units, and wait until it has none.
+        """Drain an instance, and wait until it has no units left.
 
-        ``undo``: order that it may have units again. The instance need not be running, because the order to drain it
-        outlives it.
+        ``undo``: undo the drain instead. The instance need not be running, because the order to drain it outlives it.
         """
         state = self._state()
         if undo:
-            text = f"{instance} may have units again{'' if instance in state.live else '; it is not running now'}"
+            text = f"{instance} is no longer drained{'' if instance in state.live else '; it is not running now'}"
             return self._give(Drain(site=self.site, instance=instance, drained=False), _done(text))
         self._check_running(instance, state)
 
         def look(state: SiteState) -> tuple[str, Outcome | None]:
             beat = state.live.get(instance)
             serves = [] if beat is None else sorted({*beat.serves, *beat.claims})
-            # It may be about to claim a unit that has just been assigned to it. If all are drained, they serve anyway.
+            # It may be about to claim a unit just assigned to it. If all instances are drained, they still serve units.
             owns = any(one.owner == instance for one in state.units) and beat is not None
             outcome = None if serves or owns else Outcome(is_reached=True, text=f"{instance} is drained")
             return f"{instance} serves {_listed(serves)}", outcome
@@ -138,15 +138,15 @@ class Ordering:
         )
 
     def pin(self, unit: int, instance: str) -> Outcome:
-        """Order that an instance own a unit whenever it can, and wait until it serves the unit.
+        """Pin a unit to an instance, which owns it whenever it can, and wait until the instance serves it.
 
-        If ``instance`` is empty, the unit is no longer pinned, and stays where it is.
+        If ``instance`` is empty, unpin the unit, which stays where it is.
         """
         state = self._state()
         self._check_unit(unit)
         order = Pin(site=self.site, unit=unit, instance=instance)
         if not instance:
-            return self._give(order, _done(f"unit {unit} is not pinned any more"))
+            return self._give(order, _done(f"unit {unit} is no longer pinned"))
         self._check_running(instance, state)
 
         def look(state: SiteState) -> tuple[str, Outcome | None]:
@@ -158,26 +158,28 @@ class Ordering:
             is_settled = not prepares and next_assignment(state, self._units, "") is None
             is_in_vain = instance in state.orders.drained and is_settled
             if state.is_mixed or is_in_vain:
-                why = f"{text}: {_why_not_pinned(state, unit, instance)}; the order remains"
+                why = f"{text}: {_why_not_pinned(state, unit, instance)}; the order remains in force"
                 return text, Outcome(is_reached=False, text=why)
             return text, None
 
         return self._give(order, look, lambda state: _why_not_pinned(state, unit, instance))
 
     def standbys(self, count: int | None) -> Outcome:
-        """Order how many standbys each unit should have, and wait until they are warm.
+        """Set how many standbys each unit should have, and wait until they are warm.
 
-        ``count``: from 0 to `control.STANDBYS_MAX`, or None: as many as the settings of the instances say.
+        ``count``: from 0 to `control.STANDBYS_MAX`, or None to use the instances' settings.
         """
         state = self._state()
         order = Standbys(site=self.site, count=count)
         if count is None and not state.live:
-            return self._give(order, _done("each unit has as many standbys as the settings say, once instances run"))
+            return self._give(
+                order, _done("each unit will have as many standbys as the settings say once instances are running")
+            )
         self._check_any_running(state)
         units = self._units
 
         def look(state: SiteState) -> tuple[str, Outcome | None]:
-            # A unit at another site, or that was never claimed, has no state here.
+            # A unit that is at another site, or was never claimed, has no state here.
             served = {unit for unit in range(units) if state.server(unit) is not None}
             wanted = wanted_standbys(state, state.live)
             of_units = [(unit, name) for unit in served for name in _standbys_of(state, unit, wanted)]
@@ -186,14 +188,14 @@ class Ordering:
             if warm < len(of_units) or next_assignment(state, units, "") is not None:
                 return text, None
             if warm < wanted * len(served):
-                why = f"{text}: no other instance can be a standby now; the order remains"
+                why = f"{text}: no other instance can be a standby now; the order remains in force"
                 return text, Outcome(is_reached=False, text=why)
             return text, Outcome(is_reached=True, text=f"each unit has {wanted} standby{'s' * (wanted != 1)}")
 
         return self._give(order, look, lambda _: "some standbys are not warm")
 
     def retry(self, unit: int) -> Outcome:
-        """Order that the instances forget why they could not serve a unit, and wait until one serves it for a while."""
+        """Tell the instances to forget why they could not serve a unit. Wait until one has served it for a while."""
         self._check_known()
         self._check_unit(unit)
         self._check_at_site(unit)
@@ -235,17 +237,17 @@ class Ordering:
         return waited_s >= self.timeout_s or self.is_stopped()
 
     def _unread(self, error: KafkaException, began_s: float) -> Outcome | None:
-        """Return the outcome of an order whose effects cannot be read, or wait and return None if there is time."""
+        """Return the outcome of an order whose effects cannot be read. If there is time left, wait and return None."""
         if self._is_over(self.clock.monotonic_s() - began_s):
-            text = f"the order was given, but what has become of it cannot be read: {describe(error)}"
+            text = f"the order was given, but its outcome cannot be read: {describe(error)}"
             return Outcome(is_reached=False, text=text)
         self.clock.sleep(_LOOK_S)
         return None
 
     def _judge(self, unit: int, found: Attempt, waited_s: float, served_s: float) -> tuple[str, Outcome | None]:
-        """Return what has become of a unit in words, and the outcome if there is one.
+        """Return a description of what has become of a unit, and the outcome if there is one.
 
-        ``served_s``: for how long the same instance has served it.
+        ``served_s``: how long the same instance has served the unit.
         """
         is_over = self._is_over(waited_s)
         if found.ordered_ms is None:
@@ -269,7 +271,7 @@ class Ordering:
         return text, Outcome(is_reached=False, text=f"after {waited_s:.0f} s, {text}{why}")
 
     def _why_failed(self, unit: int, owner: str, ordered_ms: int) -> tuple[str, Outcome]:
-        """Return the outcome of an order whose unit has failed again, with the reason, once that is reported."""
+        """Return the outcome of an order whose unit has failed again, with the reason once it is reported."""
         text = f"unit {unit} has failed again at {owner}"
         until_s = self.clock.monotonic_s() + _REASON_S
         while not (why := self._reason(unit, owner, ordered_ms)):
@@ -280,17 +282,17 @@ class Ordering:
         return text, Outcome(is_reached=False, text=text + why)
 
     def _reason(self, unit: int, owner: str, ordered_ms: int) -> str:
-        """Return why the owner of a unit says, since the order, that it cannot serve it; empty if it does not."""
+        """Return the reason a unit's owner has given since the order for not serving the unit, or an empty string."""
         for notice, at_ms in read_reports(self.settings, self.clock):
             if at_ms > ordered_ms and (notice.site, notice.unit, notice.instance) == (self.site, unit, owner):
                 return f": {notice.why}"
         return ""
 
     def _give(self, order: StandingOrder, look: _Look, why_not: Callable[[SiteState], str] = lambda _: "") -> Outcome:
-        """Write an order and wait for the outcome. ``why_not``: returns why there is none when the time is over."""
+        """Write an order and wait for the outcome. ``why_not``: returns why there is none when time runs out."""
         before = self._state().orders.last_about(order)
         began_s, said = self.clock.monotonic_s(), ""
-        # What cannot be written at once is written later, as long as this is open.
+        # An order that cannot be written at once is written later, as long as this log is open.
         with closing(ControlLog(self.settings)) as control:
             control.write(order)
             while True:
@@ -311,12 +313,12 @@ class Ordering:
                     if outcome is not None:
                         return outcome
                 if self._is_over(self.clock.monotonic_s() - began_s):
-                    text = f"{said}: {why_not(state)}; the order remains" if is_known else _NOT_WRITTEN
+                    text = f"{said}: {why_not(state)}; the order remains in force" if is_known else _NOT_WRITTEN
                     return Outcome(is_reached=False, text=text)
                 self.clock.sleep(_LOOK_S)
 
     def _state(self) -> SiteState:
-        """Return what is known of the site. Raises `OrderRefused` if the application has never run."""
+        """Return what is known about the site. Raises `OrderRefused` if the application has never run."""
         self._check_known()
         return fold(read_records(self.settings, self.clock)).get(self.site) or SiteState(self.site)
 
@@ -351,7 +353,7 @@ class Ordering:
             raise OrderRefused(f"application {name!r} has no instance at site {self.site!r}; start one there")
 
 
-_NOT_WRITTEN: Final = "Kafka has not confirmed the order in time: give it again"
+_NOT_WRITTEN: Final = "Kafka did not confirm the order in time: give it again"
 
 
 def _done(text: str) -> _Look:
@@ -369,14 +371,14 @@ def _owner(state: SiteState, unit: int) -> str:
 
 def _why_not_pinned(state: SiteState, unit: int, instance: str) -> str:
     if state.is_mixed:
-        return "the consumer group assigns the units as long as a process of an older release runs"
+        return "the consumer group assigns the units as long as a process of an older release is running"
     beat = state.live.get(instance)
     if beat is None:
-        return f"{instance} is not running any more"
+        return f"{instance} is no longer running"
     if beat.leaving:
         return f"{instance} is stopping"
     if unit in beat.failed:
-        return f"{instance} cannot serve it, as `joiner status` or its log says"
+        return f"{instance} cannot serve it; see `joiner status` or its log"
     if instance in state.orders.drained:
         return f"{instance} is drained"
     return f"{instance} has not taken it over"
@@ -387,7 +389,7 @@ def _listed(units: list[int]) -> str:
 
 
 def _standbys_of(state: SiteState, unit: int, wanted: int) -> list[str]:
-    """Return the standbys of a unit, without an instance that only prepares for it because it is pinned there."""
+    """Return a unit's standbys, except an instance that is only preparing for the unit because it is pinned there."""
     names = state.units[unit].standbys if unit < len(state.units) else []
     prepares = state.orders.pinned.get(unit) if len(names) > wanted else None
     return [name for name in names if name != prepares]

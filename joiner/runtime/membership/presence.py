@@ -1,7 +1,7 @@
-"""Determines whether the owner of a unit is running, from its checkpoint, the consumer groups and the control topic.
+"""Determines whether a unit's owner is running, from its checkpoint, the consumer groups and the control topic.
 
 Each instance is a member of its site's consumer group. If an instance ends, its group notices within a session timeout.
-Which units an instance serves is in its heartbeats. Instances of an older release serve what the group assigns to them.
+An instance's heartbeats list the units that it serves. Instances of an older release serve what the group assigns them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN: Final = "not known"
 _log = logging.getLogger(__name__)
 
 Members = Mapping[str, Mapping[str, frozenset[int]]]
-"""For each site, the members of its group by instance name; for each member, the units that it serves."""
+"""For each site, the members of its group by instance name, each with the units that it serves."""
 
 
 def read_members(
@@ -40,10 +40,10 @@ def read_members(
     timeout_s: float = TIMEOUT_S,
     report: Callable[[str], None] | None = None,
 ) -> Members:
-    """Return the current members of each site's consumer group. ``states``: what the control topic says, by site.
+    """Return the current members of each site's consumer group.
 
-    A group that does not exist has no members. Sites whose group cannot be described are omitted, and reported: in the
-    log, unless ``report`` is given.
+    ``states``: each site's state according to the control topic. A group that does not exist has no members. If a group
+    cannot be described, its site is omitted and the error is reported, to the log unless ``report`` is given.
     """
     groups = {settings.membership_group(site): site for site in sites}
     found: dict[str, dict[str, frozenset[int]]] = {}

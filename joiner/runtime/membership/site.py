@@ -1,7 +1,7 @@
 """A process's membership in its site, through the control topic, or through the consumer group (see `older_release`).
 
 A thread reads the control topic and sends heartbeats, so that a long batch or a long commit is not mistaken for a
-failure. It stops if the process has not polled for a minute.
+failure. The thread pauses if the process has not polled for a minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BEATS: Final = 5
 """Heartbeats per failure timeout."""
 
 _AWAY_S: Final = 1.0
-"""An instance that is stopped and has read nothing for this long does not wait for others."""
+"""An instance that is stopping and has read nothing for this long does not wait for others."""
 
 _SILENT_S: Final = 10.0
 _PAUSE_S: Final = 1.0
@@ -44,10 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class Host(Protocol):
-    """What a membership needs of its process."""
+    """What a membership needs from its process."""
 
     def work(self) -> Work:
-        """Return what the process does at present."""
+        """Return what the process is currently doing."""
         ...
 
     def hand_over(self, units: list[int]) -> None:
@@ -68,7 +68,7 @@ class Host(Protocol):
 
 
 def _has_never_run(settings: JoinerSettings) -> bool:
-    """Return whether the application's state topic is empty. Also return False if Kafka does not tell."""
+    """Return whether the application's state topic is empty, or False if a request to Kafka fails."""
     try:
         with closing(make_consumer(settings.kafka, settings.application.name)) as consumer:
             ends = [log_range(consumer, settings.state_topic, unit)[1] for unit in range(settings.topics.partitions)]
@@ -78,14 +78,14 @@ def _has_never_run(settings: JoinerSettings) -> bool:
 
 
 def start_thread(target: Callable[[], None]) -> threading.Thread | None:
-    """Start the thread that keeps a membership alive. The simulation replaces this function: there, polls do."""
+    """Start the thread that keeps a membership alive. The simulation replaces this function and relies on polls."""
     thread = threading.Thread(target=target, name="membership", daemon=True)
     thread.start()
     return thread
 
 
 class SiteMembership:
-    """`units`: the units that this process should serve now."""
+    """The process as a member of its site. `units`: the units that it should serve now."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class SiteMembership:
         host: Host,
         services: Services,
     ) -> None:
-        """Begin to take part."""
+        """Join the site."""
         application, clock = settings.application, services.clock
         self._instance = application.instance
         self.units: set[int] = set()
@@ -135,7 +135,7 @@ class SiteMembership:
 
     @property
     def is_current(self) -> bool:
-        """Whether this process has lately read who should serve the units."""
+        """Whether this process has recently read who should serve the units."""
         return self._member.is_mixed or self._member.is_current(self._clock.monotonic_s())
 
     @property
@@ -146,17 +146,17 @@ class SiteMembership:
         return member.has_others and not member.is_mixed and is_in_touch
 
     def leave(self) -> None:
-        """Ask for other owners of this instance's units."""
+        """Ask for this instance's units to be assigned to others."""
         self._member.leaving = True
 
     def poll(self) -> None:
-        """Decide anew which units to serve and to follow, and give up the others.
+        """Decide which units to serve and to follow from now on, and give up the others.
 
         Raises `InstanceReplaced` if another process has started under the same instance name.
         """
         self._group.poll()
         self._older.poll()
-        # A report after the order must not say what was the case before it.
+        # A report written after an order must not describe the situation before it.
         self._pass_on_retries()
         orders = self._exchange()
         if self._member.is_replaced:
@@ -182,7 +182,7 @@ class SiteMembership:
             self._exchange()
 
     def close(self) -> None:
-        """Leave the site. No unit may be served any more."""
+        """Leave the site. The process must have stopped serving units."""
         self._is_over.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -198,7 +198,7 @@ class SiteMembership:
             self._host.give_back(units, lost)
 
     def _exchange(self) -> Orders:
-        """Report to the other instances, and read what they report."""
+        """Report to the other instances, and read their reports."""
         work = self._host.work()
         with self._lock:
             self._known, self._polled_s = work, self._clock.monotonic_s()
@@ -210,7 +210,7 @@ class SiteMembership:
         with self._lock:
             units = self._member.take_retries()
         if units:
-            _log.info("units %s: to be tried again, by order", sorted(units))
+            _log.info("units %s: trying again, as ordered", sorted(units))
             self._host.retry(units)
 
     def _turn(self) -> None:
@@ -228,20 +228,20 @@ class SiteMembership:
                     continue
                 try:
                     self._turn()
-                except Exception:  # noqa: BLE001 - a defect must not end the heartbeats
+                except Exception:  # noqa: BLE001 - a defect must not stop the heartbeats
                     _log.exception("the control topic could not be processed")
                     self._is_over.wait(_PAUSE_S)
 
     def _note_silence(self) -> None:
-        """Log that this process does not read what it writes, once this has lasted for some time."""
+        """Log a warning if, for some time, this process has not read back what it writes."""
         now_s = self._clock.monotonic_s()
         if self._member.is_in_touch(now_s):
             self._silent_s = now_s
         elif now_s - self._silent_s >= _SILENT_S:
             self._silent_s = now_s
             _log.warning(
-                "no record of this instance has come back from the control topic for %.0f s: Kafka is unreachable, or "
-                "this process may not write to the topic or read it",
+                "this instance has not read its own records back from the control topic for %.0f s: Kafka is "
+                "unreachable, or this process lacks permission to write to the topic or to read it",
                 _SILENT_S,
             )
 

@@ -1,7 +1,7 @@
 """What the control topic says about a site: its members and its assignment.
 
-The state is a fold over the records. It depends on nothing else, in particular on no clock, so instances that have read
-the same records agree on it.
+The state is a fold over the records. It depends on nothing else, not even a clock, so instances that have read the same
+records agree on it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from joiner.runtime.control import (
 )
 
 SETTLED_BEATS: Final = 5
-"""A member is given units of other live members only after this many heartbeats, so that an instance that fails soon
-after its start does not make units wander."""
+"""A member gets units of other live members only after this many heartbeats, so that an instance that fails soon after
+it starts does not cause units to move back and forth."""
 
 _FORGOTTEN_AFTER: Final = 10_000
 """A member that is gone, or a supervisor, is forgotten after this many records without one of its own."""
 
 _BEFORE_ALL: Final = -2
-"""Before the offset -1 of an order whose offset is not known."""
+"""Lower than -1, which stands for the unknown offset of an order."""
 
 _UNDONE_MAX: Final = 1_000
-"""How many names of instances that may have units again are remembered, so that an old order cannot return."""
+"""How many undone drains are remembered, so that an old order does not come back into force."""
 
 _RUNS_MAX: Final = 16
 """How many replaced runs of an instance are remembered."""
@@ -44,10 +44,10 @@ _RUNS_MAX: Final = 16
 
 @dataclass(frozen=True)
 class Member:
-    """An instance that has been heard and has not left.
+    """An instance that has been heard from and has not left.
 
-    ``offset``: of its last heartbeat. ``beats``: the number of heartbeats since it joined or came back. ``is_gone``: it
-    was declared gone and has not been heard since.
+    ``offset``: the offset of its last heartbeat. ``beats``: the number of heartbeats since it joined or came back.
+    ``is_gone``: whether it was declared gone and has not been heard from since.
     """
 
     heartbeat: Heartbeat
@@ -55,7 +55,7 @@ class Member:
     beats: int = 1
     is_gone: bool = False
     before: tuple[str, ...] = ()
-    """The last runs of the instance that this one has replaced, directly or indirectly."""
+    """The instance's last runs that this one has replaced, directly or indirectly."""
 
     @property
     def is_settled(self) -> bool:
@@ -65,9 +65,9 @@ class Member:
 
 @dataclass
 class StandingOrders:
-    """What operators have ordered about a site. Of several orders about a subject, the last one in the log counts.
+    """The operators' orders for a site. Of several orders on the same subject, the last one in the log applies.
 
-    The orders of two readers are merged by their offsets, so it does not matter which of them has missed which.
+    The orders known to two readers are merged by offset, so it does not matter which reader has missed which order.
     """
 
     drained: set[str] = field(default_factory=set)
@@ -75,19 +75,19 @@ class StandingOrders:
     pinned: dict[int, str] = field(default_factory=dict)
     """By unit, the instance that should own it."""
     standbys: int | None = None
-    """How many standbys each unit should have, or None if the settings say it."""
+    """How many standbys each unit should have, or None to use the settings."""
     offsets: dict[str, int] = field(default_factory=dict)
-    """The offset of the last order about each subject, even if that order withdraws another one."""
+    """The offset of the last order on each subject, even if that order withdraws another one."""
 
     @classmethod
     def of(cls, summary: Summary) -> StandingOrders:
-        """Return the orders that a summary states."""
+        """Return the orders listed in a summary."""
         orders = cls()
         orders.merge(summary)
         return orders
 
     def last_about(self, order: StandingOrder) -> int:
-        """Return the offset of the last order about the same subject, or -1 if none is known."""
+        """Return the offset of the last order on the same subject, or -1 if none is known."""
         return self.offsets.get(_subject(order), -1)
 
     def apply(self, order: StandingOrder, offset: int) -> None:
@@ -105,7 +105,7 @@ class StandingOrders:
                 self.standbys = count
 
     def merge(self, summary: Summary) -> bool:
-        """Apply the orders in a summary that are newer than what is known. Return whether there are any."""
+        """Apply the orders in a summary that are newer than the known ones. Return whether there are any."""
         newer = [
             (order, offset)
             for order, offset in _stated(summary)
@@ -116,14 +116,14 @@ class StandingOrders:
         return bool(newer)
 
     def are_missing_in(self, summary: Summary) -> bool:
-        """Return whether the author of a summary has missed an order, because it was removed before it was read."""
+        """Return whether a summary's author has missed an order that was removed before the author could read it."""
         return any(
             summary.ordered.get(subject, _BEFORE_ALL) < offset <= summary.read
             for subject, offset in self.offsets.items()
         )
 
     def _forget_the_oldest(self) -> None:
-        """Forget orders by which instances may have units again if there are too many, because each has a name."""
+        """Forget the oldest undone drains if there are too many. There may be one for every instance name ever used."""
         undone = [subject for subject in self.offsets if (name := _instance_of(subject)) and name not in self.drained]
         for subject in sorted(undone, key=self.offsets.__getitem__)[:-_UNDONE_MAX]:
             del self.offsets[subject]
@@ -140,7 +140,7 @@ class StandingOrders:
 
 
 def _subject(order: StandingOrder) -> str:
-    """Return what an order is about. Of two orders about the same subject, the later one counts."""
+    """Return the subject of an order. Of two orders on the same subject, the later one applies."""
     match order:
         case Drain(instance=instance):
             return f"drain {instance}"
@@ -151,13 +151,13 @@ def _subject(order: StandingOrder) -> str:
 
 
 def _instance_of(subject: str) -> str:
-    """Return the instance that a subject is about, or an empty string if it is about something else."""
+    """Return the instance that a subject refers to, or an empty string if it refers to something else."""
     kind, _, instance = subject.partition(" ")
     return instance if kind == "drain" else ""
 
 
 def _stated(summary: Summary) -> Iterator[tuple[StandingOrder, int]]:
-    """Yield the last order about each subject of a summary, with its offset, or -1 if the summary does not say it."""
+    """Yield the last order on each subject in a summary, with its offset, or -1 if the summary does not give it."""
     site, instances, units = summary.site, set(summary.drained), set(summary.pinned)
     for subject in summary.ordered:
         kind, _, what = subject.partition(" ")
@@ -187,23 +187,23 @@ class SiteState:
     orders: StandingOrders = field(default_factory=StandingOrders)
     _ended: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """The last runs of each instance that has left, and the offset at which it left. A heartbeat that one of these runs
-    wrote before may be appended later."""
+    wrote earlier may still be appended."""
     _reported: dict[str, int] = field(default_factory=dict)
     """The offset of the last report of each supervisor."""
     workers: dict[str, Workers] = field(default_factory=dict)
     """The last report of each supervisor of worker processes."""
     reason: str = ""
     read: int = -1
-    """The offset of the last record that was applied."""
+    """The offset of the last record applied."""
     version: int = 0
     """Increases whenever something changes that `assign.next_assignment` depends on."""
     wrong_suspicions: int = 0
     """How many members have come back after they were declared gone."""
     refuted: int = 0
-    """How many assignments were ignored because an instance that they declared gone had been heard."""
+    """How many assignments were ignored because an instance that they declared gone had been heard from."""
 
     def apply(self, record: MemberRecord, offset: int) -> bool:
-        """Apply the record at ``offset``. Return whether it has changed the assignment."""
+        """Apply the record at ``offset``. Return whether it is a new assignment, or a summary that was adopted."""
         self.read = offset
         if record.site != self.site:
             return False
@@ -241,7 +241,7 @@ class SiteState:
         )
 
     def summary(self) -> Summary:
-        """Return a summary of the records that were applied."""
+        """Return a summary of the records applied so far."""
         return Summary(
             site=self.site,
             read=self.read,
@@ -256,7 +256,7 @@ class SiteState:
 
     @property
     def drained(self) -> set[str]:
-        """The instances that are drained."""
+        """The drained instances."""
         return self.orders.drained
 
     @property
@@ -271,13 +271,13 @@ class SiteState:
         return any(heartbeat.mixed for heartbeat in self.live.values())
 
     def server(self, unit: int) -> str | None:
-        """Return the live member that serves a unit, or None. Of several, the one that was heard last."""
+        """Return the live member that serves a unit, or None. If there are several, the one heard from last."""
         everyone = [*self.members.values()]
         serving = [member for member in everyone if not member.is_gone and unit in member.heartbeat.serves]
         return max(serving, key=lambda member: member.offset).heartbeat.instance if serving else None
 
     def _forget(self, offset: int) -> None:
-        """Forget those of whom nothing has been heard for long. Otherwise, there would be more with every crash."""
+        """Forget those that have not been heard from for a long time. Otherwise, every crash would add to them."""
         for name, member in [*self.members.items()]:
             if member.is_gone and member.offset < offset - _FORGOTTEN_AFTER:
                 del self.members[name]
@@ -313,11 +313,11 @@ class SiteState:
             self.version += 1
 
     def _adopt(self, summary: Summary) -> bool:
-        """Adopt a summary that differs. Return whether it does.
+        """Adopt a summary that differs from this state. Return whether it does.
 
-        It differs only if an instance has not read all records, because some were removed while it was suspended, or
-        because it knows less about members than the others did when they ignored an assignment. All readers of a
-        summary then agree again.
+        It differs only if an instance has missed records that were removed while it was suspended, or knew less about
+        the members than the others did when they ignored an assignment. Once they have read the summary, all readers
+        agree again.
         """
         is_changed = self.orders.merge(summary)
         if summary.epoch >= self.epoch and (summary.epoch, summary.units) != (self.epoch, self.units):

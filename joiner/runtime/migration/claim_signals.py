@@ -28,12 +28,12 @@ class Claims:
         self._said_s = float("-inf")
 
     def hear(self, record: Claiming, now_s: float) -> None:
-        """Process a record of the control topic."""
+        """Process a record from the control topic."""
         if record.run != self._run:
             self._heard_s.update(dict.fromkeys(record.units, now_s))
 
     def of_others(self, now_s: float) -> set[int]:
-        """Return the units that other runs are claiming, according to the signals of these runs."""
+        """Return the units that other runs are claiming, according to their signals."""
         return {unit for unit, heard_s in self._heard_s.items() if now_s - heard_s < LASTS_S}
 
     def due(self, units: AbstractSet[int], now_s: float) -> Claiming | None:

@@ -38,7 +38,7 @@ class MoveActions(Protocol):
         ...
 
     def cool_down(self, unit: int) -> None:
-        """Discard the state that was built by `warm_up`."""
+        """Discard the state built by `warm_up`."""
         ...
 
     def claim(self, unit: int) -> None:
@@ -75,8 +75,8 @@ class Coordinator:
     def poll(self, owned: Collection[int], absent: Collection[int], claimed: AbstractSet[int]) -> None:
         """Process new records, and perform the actions that are due.
 
-        ``owned``: the units that the runner serves. ``absent``: the units that are assigned to the runner but not
-        served by it. ``claimed``: the units that it is claiming.
+        ``owned``: the units that the runner serves. ``absent``: the units assigned to the runner but not served by it.
+        ``claimed``: the units that it is claiming.
         """
         for record, _ in self.control.read():
             now_s = self._clock.monotonic_s()
@@ -127,7 +127,7 @@ class Coordinator:
             self._do(self._target.lost(unit))
 
     def forget(self, units: Iterable[int]) -> None:
-        """Stop handling the moves of units that were revoked from this runner."""
+        """Stop handling the moves of units revoked from this runner."""
         for unit in units:
             self._source.gone(unit)
             self._do(self._target.lost(unit))

@@ -68,14 +68,14 @@ class Host(Protocol):
         ...
 
     def begin_claim(self, unit: int, claimant: Claimant | None, warm: Warm | None) -> bool:
-        """Begin to claim, restore and run a unit. Return False if it is already being claimed.
+        """Start claiming, restoring and running a unit. Return False if it is already being claimed.
 
-        ``warm`` is closed by the host when the claim ends.
+        The host closes ``warm`` when the claim ends.
         """
         ...
 
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
-        """Stop running a unit, and begin to write its last transaction.
+        """Stop running a unit, and start writing its last transaction.
 
         ``then`` is called once the transaction has been written. Return None if the unit keeps running, because it
         cannot be released now, or if it has failed.
@@ -96,7 +96,7 @@ class Host(Protocol):
 
 
 class Handover:
-    """Handles the units that are being moved to or from a runner, and the units for which the runner waits."""
+    """Handles the units being moved to or from a runner, and the units that the runner is waiting for."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Handover:
         self._host = host
         self._services, self._clock = services, services.clock
         self._mover = Coordinator(claimant, self, services.control, services.clock)
-        # Units of other sites, each with the time at which to check its owner next.
+        # Units of other sites, each with the time of its next owner check.
         self._elsewhere: dict[int, float] = {}
         self._reported: set[int] = set()
         # Units found to belong to other sites since the last poll, each with its checkpoint.
@@ -133,7 +133,7 @@ class Handover:
 
     @property
     def elsewhere(self) -> AbstractSet[int]:
-        """Units that belong to other sites and for which this runner is waiting."""
+        """Units of other sites that this runner is waiting for."""
         return self._elsewhere.keys()
 
     @property
@@ -176,12 +176,12 @@ class Handover:
         self._resumed_s[number] = self._clock.monotonic_s()
 
     def claim_anew(self, number: int) -> None:
-        """Let a failed unit be claimed, even if it was found to belong to another site. The claim finds out anew."""
+        """Allow a failed unit to be claimed, even if it was found to belong to another site. The claim checks again."""
         self._elsewhere.pop(number, None)
         self._reported.discard(number)
 
     def give_back(self, units: list[int]) -> None:
-        """Stop tracking units that were revoked from this process, so that others of the same site can serve them."""
+        """Stop tracking units revoked from this process, so that other processes of its site can serve them."""
         for number in units:
             self._elsewhere.pop(number, None)
             self._resumed_s.pop(number, None)

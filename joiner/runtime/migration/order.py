@@ -90,7 +90,7 @@ class Order:
         return [Cancelled(move=self.move, units=cancelled)] if cancelled else []
 
     def hear(self, record: Record, at_ms: int) -> int | None:
-        """Process a record of the control topic, appended at ``at_ms``.
+        """Process a record from the control topic, appended at ``at_ms``.
 
         Return the unit if the record has changed its step, otherwise None.
         """
@@ -122,6 +122,6 @@ class Order:
         return record.unit if one.step is not before else None
 
     def finish(self, unit: int, step: Step, why: str) -> None:
-        """Set the outcome of a unit's move, found in its checkpoint. A reason that was already reported is kept."""
+        """Set the outcome of a unit's move, found in its checkpoint. A reason already reported is kept."""
         one = self.units[unit]
         one.step, one.why = step, one.why or why

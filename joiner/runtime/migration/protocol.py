@@ -75,7 +75,7 @@ class WarmUp(NamedTuple):
 
 
 class CoolDown(NamedTuple):
-    """Discard the state that was prepared for the unit."""
+    """Discard the state prepared for the unit."""
 
     unit: int
 
@@ -109,7 +109,7 @@ class _Departure:
 
     @property
     def reclaim_at_s(self) -> float:
-        """The time at which the source reclaims the unit, unless a target has reported by then."""
+        """When the source reclaims the unit, unless a target has reported by then."""
         return self.since_s + RECLAIM_AFTER_S * 2.0 ** min(self.reclaims, _DOUBLINGS_MAX)
 
 
@@ -126,7 +126,7 @@ class Source:
         return {unit for unit, one in self._units.items() if one.step is not _Leaving.ASKED}
 
     def hear(self, record: Record, now_s: float, owned: Collection[int]) -> list[Action]:
-        """Process a record of the control topic, and return the actions due. ``owned``: units this runner serves."""
+        """Process a record from the control topic, and return the actions due. ``owned``: units this runner serves."""
         match record:
             case Request():
                 return self._ask(record, now_s, owned)
@@ -136,7 +136,7 @@ class Source:
             case Claiming():
                 self._wait_for(record, now_s)
                 return []
-            case Stop():  # not about a move
+            case Stop():  # not part of a move
                 return []
         one = self._of(record.unit, record)
         return self._hear_of(one, record, now_s, owned) if one is not None else []
@@ -274,9 +274,9 @@ class Target:
         return {unit for unit, one in self._units.items() if one.step is _Arriving.CLAIMING}
 
     def hear(self, record: Record, now_s: float, absent: Collection[int]) -> list[Action]:
-        """Process a record of the control topic, and return the actions due.
+        """Process a record from the control topic, and return the actions due.
 
-        ``absent``: the units that are assigned to this runner but not served by it.
+        ``absent``: the units assigned to this runner but not served by it.
         """
         if isinstance(record, Request) and record.to == self._site:
             units = [unit for unit in record.units if unit in absent]
@@ -293,7 +293,7 @@ class Target:
         return [action for unit in old for action in self.lost(unit)]
 
     def warmed(self, unit: int) -> list[Action]:
-        """Record that the unit's state is built."""
+        """Record that the unit's state has been built."""
         one = self._units.get(unit)
         if one is None:
             return [CoolDown(unit)]
@@ -324,7 +324,11 @@ class Target:
         return [Write(refused), CoolDown(unit)]
 
     def resumed(self, unit: int, late_ms: int = 0) -> list[Action]:
-        """Record that the unit was claimed and resumed ``late_ms`` ago, at its first commit or at the claim itself."""
+        """Record that the unit was claimed and has resumed.
+
+        ``late_ms``: the time since its first commit. If no commit followed soon after the claim, the time since the
+        claim.
+        """
         one = self._units.pop(unit, None)
         if one is None:
             return []

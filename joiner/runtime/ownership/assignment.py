@@ -1,8 +1,8 @@
-"""Manages the units that are assigned to a runner but not served by it.
+"""Manages the units that a runner has been assigned but is not serving.
 
 Such a unit is waiting to be claimed, has been lost to another runner, or has failed. After a claim or a batch fails,
-the runner does one of three things: it claims the unit again after a back-off, verifies the unit's owner first, or
-marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
+the runner does one of three things: it claims the unit again after a back-off, it checks who owns the unit before
+claiming it again, or it marks the unit as failed and keeps the reason. `retry_policy` lists the transient causes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _Claimed = TypeVar("_Claimed")
 
 
 class _Action(NamedTuple):
-    """Describes, for log lines, an action that failed and what happens next."""
+    """Log wording for a failed action and for what happens next."""
 
     failed: str
     follows: str
     note: str = ""
-    """Added after the error."""
+    """Appended to the error message."""
 
 
 _BATCH = _Action("a batch failed", "going back to its last commit", "; none of it was written")
-# A claim may have been written before it failed.
+# Unlike a failed batch, a failed claim may have been written.
 _CLAIM = _Action("its claim failed", "cannot be claimed now")
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _Lost(UnitStopped):
 
 
 class _Next(NamedTuple):
-    """When to claim a unit next. If ``runs`` is set, its checkpoint must then still name one of these runs."""
+    """When to claim a unit next. If ``runs`` is set, claim it only if its checkpoint still names one of them."""
 
     not_before_s: float
     runs: frozenset[str] | None = None
@@ -76,25 +76,25 @@ class AssignmentManager:
         *,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
-        """``found_elsewhere`` is called with a unit of another site and its checkpoint; it must return whether this
-        runner waits for the unit. ``fenced`` is called when another runner turns out to have claimed one of its units.
+        """``found_elsewhere`` is called with a unit of another site and its checkpoint, and must return whether this
+        runner should wait for the unit. ``fenced`` is called when another runner has claimed a unit of this runner.
         """
         self._claimer, self._found_elsewhere = claimer, found_elsewhere
         self._note_fenced = fenced
         self._settings, self._clock = settings, clock
         self._claimant = claimant
-        # Units that may be claimed by force: those assigned at start-up. A unit assigned later must not be claimed from
-        # the site to which it was moved. None until units have been assigned.
+        # Units whose claim may be forced: those assigned at start-up. A unit assigned later must not be claimed away
+        # from the site it was moved to. None until units have been assigned.
         self._by_force: set[int] | None = None
-        # Units to be claimed, or claimed again.
+        # Units waiting for their first claim or for another one.
         self._waiting: dict[int, _Next] = {}
-        # Errors of claims that ran in other threads, for the runner's loop to handle.
+        # Errors from claims in other threads, for the runner's loop to handle.
         self._claim_errors: deque[tuple[int, Exception]] = deque()
         self.failed: dict[int, str] = {}
-        """Units that cannot continue on this runner, with the reasons."""
-        # Back-offs are random. The run id is the seed, so that runners differ but simulated histories are reproducible.
+        """Units that cannot continue on this runner, and why."""
+        # Back-offs are random, seeded with the run id: runners differ, but simulated histories are reproducible.
         self._troubles = RetryTracker(Random(claimant.run), clock)  # noqa: S311 - no secret
-        # Failed units that another process has claimed, with the time to check whether they are still assigned to us.
+        # Failed units that another process has claimed, and when to check if they are still assigned to us.
         self._lost: dict[int, float] = {}
 
     @property
@@ -112,16 +112,16 @@ class AssignmentManager:
     ) -> list[int]:
         """Return which of ``units`` to claim now.
 
-        ``busy``: units that need not be claimed here, because they are being served or are handled by other code.
-        ``claimed``: units that other runners are claiming. A runner that was fenced waits for these claims to end.
-        ``is_current``: whether ``units`` is known to be the present assignment.
+        ``busy``: units to skip, because they are being served or other code is handling them. ``claimed``: units that
+        other runners are claiming. A fenced runner waits for these claims to end. ``is_current``: whether ``units`` is
+        known to be the current assignment.
         """
         now_s = self._clock.monotonic_s()
         if units and self._by_force is None:
             self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if is_current and look_s <= now_s]:
             # By now, every member has received its assignment. If the unit is still assigned to us, the process that
-            # claimed it had not yet noticed that it had lost the unit, and no one serves it.
+            # claimed it didn't know yet that the unit was no longer assigned to it, and nobody is serving the unit.
             del self._lost[number]
             if self.failed.pop(number, None) is not None:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)
@@ -146,7 +146,7 @@ class AssignmentManager:
 
         After a failure, `plan_retries` decides what to do next.
 
-        ``claimant``: the claimant that a move requires; by default the runner's own. ``restore``: builds the task.
+        ``claimant``: the claimant to use during a move; None for the runner's own. ``restore``: builds the task.
         """
         try:
             then = self._waiting.get(number)
@@ -171,26 +171,26 @@ class AssignmentManager:
                 self._plan(number, error, _CLAIM)
 
     def handle_failure(self, number: int, error: Exception) -> None:
-        """Handle a failed batch, which has stopped its unit: schedule a new claim if a retry may help."""
+        """Handle a batch failure that stopped its unit: schedule another claim if a retry may help."""
         self._plan(number, error, _BATCH)
 
     def verify_owner(self, number: int) -> None:
-        """Schedule a check of who owns a unit, and a new claim if it is still ours. The first check is due at once."""
+        """Schedule an ownership check, then another claim if the unit is still ours. The first check is due at once."""
         self._verify_first(number, OwnershipInDoubt(), first_s=0.0)
 
     def schedule_claim(self, number: int) -> None:
-        """Schedule an ordinary claim of a unit, outside any move."""
+        """Schedule an ordinary claim, one that is not part of a move."""
         self.failed.pop(number, None)
         self._waiting[number] = _Next(self._clock.monotonic_s())
 
     def retry(self, number: int) -> bool:
-        """Forget the failures of a unit, and claim it at once if it waits for that or has failed. Return if it had.
+        """Forget a unit's failures, and claim it at once if it has failed or is waiting for a claim.
 
-        A unit that another process has claimed is left to that process: see `due`.
+        Return whether it had failed. A unit that another process has claimed is left to that process: see `due`.
         """
         then, has_failed = self._waiting.get(number), number in self.failed_units
         if has_failed or then is not None:
-            # Only the claim at the start may be forced.
+            # Only the claim at start-up may be forced.
             self._end_force(number)
             self._troubles.forget(number)
             self.failed.pop(number, None)
@@ -198,14 +198,14 @@ class AssignmentManager:
         return has_failed
 
     def claimed(self, number: int) -> None:
-        """Record that the unit is served."""
+        """Record that the unit is being served."""
         self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)
         self._troubles.served(number)
 
     def forget(self, number: int) -> None:
-        """Discard what is known about a unit, because it was revoked from this runner."""
+        """Discard everything known about a unit that was revoked from this runner."""
         self._end_force(number)
         self._waiting.pop(number, None)
         self.failed.pop(number, None)
@@ -217,7 +217,7 @@ class AssignmentManager:
         return number in self._waiting
 
     def obstacles(self) -> dict[int, Obstacle]:
-        """Return why units are not being served: those that wait for a retry, and those that have failed."""
+        """Return why units that have failed or are waiting for a retry are not being served."""
         numbers = sorted({*self.failed, *self._waiting})
         found = {number: self._troubles.obstacle(number, self._tried_at_s(number)) for number in numbers}
         return {number: obstacle for number, obstacle in found.items() if obstacle is not None}
@@ -246,7 +246,7 @@ class AssignmentManager:
         raise _Lost(why, checkpoint)
 
     def _plan(self, number: int, error: Exception, action: _Action) -> None:
-        """Decide what to do about a unit that is not served because of ``error``."""
+        """Decide what to do about a unit that is not being served because of ``error``."""
         if isinstance(error, OwnedElsewhere):
             self._leave_elsewhere(number, error)
             return
@@ -271,7 +271,7 @@ class AssignmentManager:
     def _verify_first(self, number: int, doubt: OwnershipInDoubt, first_s: float | None = None) -> None:
         """Schedule a claim that first reads the checkpoint, because another runner may have claimed the unit.
 
-        The unit is still ours if the checkpoint names us or, after a lost claim, the previous owner's run.
+        The unit is still ours if the checkpoint names our run or, after a lost claim, the previous owner's run.
         """
         runs = {self._claimant.run, *([doubt.before] if isinstance(doubt, ClaimLost) else [])}
         is_first = not self._troubles.has(number)
@@ -297,7 +297,7 @@ class AssignmentManager:
 
 
 def _why(number: int, error: Exception, action: _Action, site: str) -> str:
-    """Return the message for an error. If a bug may have caused it, the message also says what to do."""
+    """Return the message for an error. If the error may be a bug, the message says what to do."""
     if isinstance(error, UnitStopped):
         return str(error)
     if isinstance(error, Aborted | KafkaException):

@@ -1,4 +1,4 @@
-"""Claims a unit, in the same way after a start, a crash, a rebalance or a move. `restore` then builds its state.
+"""Claims a unit. The steps are the same after a start, a crash, a rebalance or a move. `restore` then builds its state.
 
 0. Read and check the checkpoint (early), so that a process with different settings does not fence the owner.
 1. Initialise the transactional id, which fences the previous owner.
@@ -60,7 +60,7 @@ def claim(
 ) -> Checkpoint:
     """Claim a unit (steps 0-7). Return the checkpoint that was written.
 
-    ``early``: the newest checkpoint, as it was just read, or None if there is none.
+    ``early``: the newest checkpoint, which has just been read, or None if there is none.
 
     Raises `Fenced` if another runner claims the unit, `Aborted` if a transaction fails or its outcome is unknown,
     `UnitStopped` if this runner cannot continue the unit, and KafkaException if Kafka does not answer.
@@ -239,7 +239,7 @@ class Claimer:
     ) -> tuple[UnitTransactions, Checkpoint]:
         """Claim a unit, using the clients of ``warm`` if it is given.
 
-        Raises `ClaimLost` (instead of `Fenced`), `ClaimCancelled`, and the other exceptions of the function `claim`.
+        Raises `ClaimLost` (instead of `Fenced`), `ClaimCancelled`, and anything else that the function `claim` raises.
         """
         early = read_checkpoint(readers, unit)
         transactions = warm.transactions if warm else self._services.make_transactions(self._settings, unit)

@@ -1,21 +1,21 @@
 """Finds and resolves a unit's dangling transactions: Kafka's coordinator has ended them, but a partition has not.
 
-Initialising a transactional id should end every transaction under it, by a commit or an abort. A broker can fail to do
-so: when Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up
-("Couldn't find leader endpoint … can be skipped"), in some or all of their partitions. Records without a marker stay
-open, and the *next* commit of the same producer commits them too: aborted results would become visible in addition to
-the results of their replay. An unclean leader election may also lose markers (KIP-664).
+Initialising a transactional id should commit or abort every transaction under it. A broker can fail to do so: when
+Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up ("Couldn't find
+leader endpoint … can be skipped"), in some or all of their partitions. Records without a marker stay open, and the
+*next* commit of the same producer commits them too: aborted results would become visible in addition to the results of
+their replay. An unclean leader election may also lose markers (KIP-664).
 
-Therefore, a claimant looks for open transactions in the partitions that it writes to, and for transactions that were
+A claimant therefore looks for open transactions in the partitions that it writes to, and for transactions that were
 ended wrongly. A client cannot see which producer an open transaction belongs to, and another program that writes to a
-result topic has one open most of the time. The claimant therefore does not guess the outcome of a dangling transaction.
-Since all output of the unit follows from its input, it takes these steps instead:
+result topic has one open most of the time. So the claimant does not guess the outcome of a dangling transaction. All
+output of the unit follows from its input, so the claimant takes these steps instead:
 
  1. write a note to the state topic, outside any transaction, that says how far results may have been written: the
     furthest checkpoint, committed or not
  2. fence the partitions (see below), which aborts our dangling transactions
- 3. replay the input from an earlier state up to the checkpoint in the note, and write the effects that are not visible
-    in the transaction of the claim, which also removes the note
+ 3. replay the input from an earlier state up to the checkpoint in the note. The claim's transaction then writes the
+    effects that are not yet visible, and removes the note
 
 If a claimant dies or is fenced at any point, the next one finds the note and repeats the procedure.
 
@@ -24,13 +24,13 @@ Until the new owner has written one to a partition, that partition may still acc
 client had in flight, even after the check for open transactions, and the new owner's first commit would commit it. The
 fence is a record that the new owner writes to each partition and aborts. From then on, the partition rejects requests
 of older epochs. The claimant then waits until all transactions that began before the fences have ended, including those
-of other programs. (KIP-890 describes such requests. They belong to no committed transaction, so there is nothing to
-write again.)
+of other programs. (KIP-890 describes such requests. They belong to no committed transaction, so nothing needs to be
+written again.)
 
-After that, no transaction before the fences is open, but a dangling one may have been ended wrongly: it is also aborted
-when the transaction after it is aborted. For each topic, checkpoints name the first record of the last transaction. The
-records named by the newest visible checkpoint must be visible, and those named by later, aborted checkpoints must not
-be. If this does not hold, the procedure above resolves it as well.
+After that, no transaction before the fences is open, but a dangling one may have been ended wrongly: if the transaction
+after it is aborted, so is the dangling one. For each topic, checkpoints name the first record of the last transaction.
+The records named by the newest visible checkpoint must be visible, and those named by later, aborted checkpoints must
+not be. If either check fails, the procedure above resolves this too.
 
 The search for visible results starts at the ends that the result topics had when the earlier state was saved, and stops
 at the fences. Results are identified by their ids, which include the names of their joins; late and unmatched records
@@ -43,8 +43,8 @@ aborted record is still in the log. But if there was also a transaction in fligh
 the log, removed and missing results cannot be distinguished, and both are written. A consumer that has read the removed
 part of the log may then see these results twice.
 
-One case is not covered: before the transactions are resolved, retention removes input that follows the earlier of the
-two snapshots.
+One case is not covered: retention removes input that follows the earlier of the two snapshots before the transactions
+are resolved.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _tried(log: StateLog, readers: Readers) -> list[Checkpoint]:
     low, end = log_range(readers.everything, readers.settings.state_topic, log.unit)
     begin = log.checkpoint_at + 1 if log.checkpoint_at >= 0 else low
     if end <= begin + 1:
-        # Nothing but the marker of its transaction follows the newest checkpoint.
+        # Only the marker of its transaction follows the newest checkpoint.
         return []
     found = read_tried(readers, log.unit, begin, end)
     return [one for one in found if one.run != RESET_RUN]
@@ -220,7 +220,7 @@ def resolve(
             start, end = begin.get(topic, 0), fences.get(topic, -1)
             absent = _missing_results(readers.log, clock, topic, unit, identities, start, end)
             if reached.offsets == checkpoint.offsets:
-                # All these effects were committed, so each was in the log at some time.
+                # All these effects were committed, so each was in the log at some point.
                 absent -= _removed(readers, topic, unit, absent, start, end)
             return absent
 
@@ -257,7 +257,7 @@ def _keep_missing_results(effects: Effects, absent_in: Callable[[set[str]], set[
 
 
 def _identities(value: bytes | None) -> list[str]:
-    """Return the identity of a record in a result topic or, if it is a message with many results, all identities."""
+    """Return the identity of a record in a result topic, or all identities if it is a message with many results."""
     return identities_in(value) if holds_results(value) else [identity_of(value)]
 
 
@@ -302,7 +302,7 @@ def fence_partitions(
 
 
 def _what_is_open(settings: JoinerSettings, unit: int, open_from: Mapping[str, int]) -> str:
-    """Return the error message for a transaction that our abort did not end, because another producer opened it."""
+    """Return the error message for a transaction that our abort did not end because it is another producer's."""
     places = ", ".join(f"{topic} [{unit}] from offset {at}" for topic, at in open_from.items())
     topic, at = next(iter(open_from.items()))
     command = f"kafka-transactions.sh --bootstrap-server {settings.kafka.bootstrap_servers}"

@@ -14,7 +14,7 @@ from joiner.runtime.settings import PROCESS, JoinerSettings, semantic_difference
 
 @dataclass(frozen=True)
 class Claimant:
-    """The runner that claims a unit. ``run``: an id generated anew each time the process starts."""
+    """The runner that claims a unit. ``run``: a new id generated each time the process starts."""
 
     run: str
     instance: str
@@ -52,7 +52,7 @@ class LogShort(UnitStopped):
 
 
 def check_topics_exist(settings: JoinerSettings, unit: int, topics: dict[str, TopicFacts]) -> None:
-    """Check that all input topics are among ``topics``, which a broker knows. Raises `TopicUnknown` if not."""
+    """Check that all input topics are in ``topics``, those known to a broker. Raises `TopicUnknown` if not."""
     absent = [topic for topic in settings.input_topics if topic not in topics]
     if absent:
         raise TopicUnknown(
@@ -85,13 +85,13 @@ def check_continues(
 
 
 def check_site(settings: JoinerSettings, found: Checkpoint, claimant: Claimant) -> None:
-    """Check that a unit belongs to the claimant's site, or to none since a reset. Raises `OwnedElsewhere` if not."""
+    """Check that a unit belongs to the claimant's site, or to none after a reset. Raises `OwnedElsewhere` if not."""
     if not replace(claimant, force=False, back=None).may_continue(found):
         raise OwnedElsewhere(f"unit {found.unit} of {settings.application.name!r} is {ownership_of(found)}", found)
 
 
 def _ways_here(found: Checkpoint, claimant: Claimant) -> str:
-    """Return, for an error message, how the claimant can get a unit that it may not claim."""
+    """Return the part of an error message that says how to get a unit that the claimant may not claim."""
     if found.on_the_way is not None:
         return (
             f"start a joiner with --site {found.site} to claim it, wait for it to be moved here (--standby), or claim "
@@ -123,7 +123,7 @@ def check_partitions(settings: JoinerSettings, found: Checkpoint) -> None:
 
 
 def log_ranges(readers: Readers, unit: int) -> dict[str, tuple[int, int]]:
-    """Return the first and the end offset of each of the unit's input logs, by topic.
+    """Return the start and end offsets of the unit's input logs, by topic.
 
     Raises KafkaException if a request fails.
     """

@@ -1,8 +1,8 @@
-"""Keeps the state of units warm that other instances of the site serve, so that this instance can take over quickly.
+"""Keeps warm the state of units that other instances of the site serve, so that this instance can take over quickly.
 
-A unit's state is built at its owner's last checkpoint and then follows each newer checkpoint, never going past it:
+A unit's state is built at its owner's last checkpoint and then follows each newer checkpoint without ever passing it:
 the emitted set is a function of the consumed offsets, so only what the owner has committed is known to be emitted.
-Nothing is written.
+Followers write nothing.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 0.2
-"""How often each unit is brought to its owner's last checkpoint."""
+"""How often each unit is brought up to its owner's last checkpoint."""
 
 BEHIND_S: Final = 3.0
-"""A state that was not at its owner's last checkpoint for this long is no longer warm."""
+"""A state that has not been at its owner's last checkpoint for this long is no longer warm."""
 
 UNSERVED_S: Final = 1.0
-"""How often to look whether an instance of this site serves a unit now that none has served so far."""
+"""How often to check if an instance of this site has begun to serve a unit that none has served so far."""
 
 _RETRY_S: Final = 2.0
 
 _FAILURES_MAX: Final = 3
 _UNABLE_S: Final = 60.0
 _UNABLE_MAX_S: Final = 960.0
-"""After so many attempts to build its state, a unit counts as impossible to serve here for so long, unless the last
-error was transient, and for twice as long the next time."""
+"""After `_FAILURES_MAX` failed attempts to build its state, a unit is considered impossible to serve here for
+`_UNABLE_S`, unless the last error was transient. Each repetition doubles this time, up to `_UNABLE_MAX_S`."""
 
 _TAKE_S: Final = 0.1
-"""How long a claim waits for a step that is in progress to end. After that, the unit is restored from its snapshot,
-because the step may still change the state."""
+"""How long a claim waits for a step in progress to finish. After that, the unit is restored from its snapshot, because
+the step may still be changing the state."""
 
 _HARMLESS: Final = (KafkaException, ClaimCancelled)
-"""Errors that leave a state as it was, or further on: they are raised between the batches of a replay, never in one."""
+"""Errors that leave a state intact, though perhaps further on: a replay raises them only between its batches."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 @dataclass
 class _Followed:
     warm: Warm | None = None
-    """None until the state is built, while the unit has never been claimed, and while it belongs to another site."""
+    """None if the state has not been built yet, the unit has never been claimed, or it belongs to another site."""
     step: Future[Warm | None] | None = None
     due_s: float = 0.0
     began_s: float = 0.0
@@ -67,28 +67,28 @@ class _Followed:
     current_s: float = -math.inf
     """When the state was last at its owner's last checkpoint."""
     is_behind: bool = False
-    """Whether it was warm, and then fell behind."""
+    """Whether it was warm but has since fallen behind."""
     failures: int = 0
     """How many attempts to build the state have failed."""
     logged: type[BaseException] | None = None
-    """The type of the last error, whose stack trace need not be logged again."""
+    """The type of the last error. Its stack trace need not be logged again."""
     over: threading.Event = field(default_factory=threading.Event)
     """Set once the unit is no longer followed, so that the step in progress ends early."""
 
 
 class Followers:
-    """The units whose state is kept warm. Used by the runner's thread only."""
+    """The units whose state is kept warm. Used only by the runner's thread."""
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, services: Services) -> None:
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
         self._units: dict[int, _Followed] = {}
         self._ending: list[tuple[int, _Followed]] = []
         self._unable: dict[int, tuple[float, float]] = {}
-        """Until when units count as impossible to serve here, and for how long at the last time."""
+        """Until when each unit is considered impossible to serve here, and how long the last such period was."""
 
     @property
     def warm(self) -> set[int]:
-        """The units whose state is at their owner's last checkpoint, or was until a moment ago."""
+        """The units whose state is at their owner's last checkpoint, or was a moment ago."""
         return {unit for unit, lag_s in self.lags_s().items() if lag_s <= BEHIND_S}
 
     def lags_s(self) -> dict[int, float]:
@@ -99,12 +99,12 @@ class Followers:
 
     @property
     def unable(self) -> set[int]:
-        """The units whose state could not be built here lately, for a reason that is not transient."""
+        """The units whose state could not be built here recently, for a reason that is not transient."""
         now_s = self._clock.monotonic_s()
         return {unit for unit, (until_s, _) in [*self._unable.items()] if now_s < until_s}
 
     def poll(self, wanted: AbstractSet[int], claimed_soon: AbstractSet[int] = frozenset()) -> None:
-        """Follow the ``wanted`` units, and no others. Keep the state of those that are ``claimed_soon``, for `take`."""
+        """Follow the ``wanted`` units and no others. Keep the state of ``claimed_soon`` units for `take`."""
         now_s = self._clock.monotonic_s()
         for unit in self._units.keys() - wanted - claimed_soon:
             self._end(unit, self._units.pop(unit))
@@ -127,11 +127,14 @@ class Followers:
 
     @property
     def _is_building(self) -> bool:
-        """Whether a first state is being built. This may take long, so only one at a time delays those that follow."""
+        """Whether a unit's state is being built for the first time.
+
+        This may take long, so only one build runs at a time, which limits the delay for units already being followed.
+        """
         return any(one.warm is None and one.step is not None for one in self._units.values())
 
     def retry(self, units: AbstractSet[int]) -> None:
-        """Forget that the states of these units could not be built, and try again at the next poll."""
+        """Forget that the states of these units could not be built. Try again at the next poll."""
         for unit in units:
             self._unable.pop(unit, None)
             followed = self._units.get(unit)
@@ -139,7 +142,7 @@ class Followers:
                 followed.failures, followed.due_s = 0, 0.0
 
     def take(self, unit: int) -> Warm | None:
-        """Return the state of a unit, for a claim, and stop following the unit. Return None if there is no state.
+        """Stop following a unit and return its state for a claim, or None if there is no state.
 
         The state is at or before its owner's last checkpoint, and no other thread uses it.
         """
@@ -151,7 +154,7 @@ class Followers:
         if step is None or step.cancel():
             return followed.warm
         if followed.warm is not None:
-            # The claim replays what the step has not.
+            # The claim replays the rest.
             followed.over.set()
         self._clock.wait_until_done([step], self._clock.monotonic_s() + _TAKE_S)
         if step.done():
@@ -167,7 +170,7 @@ class Followers:
         self.poll(frozenset())
 
     def _follow(self, unit: int, warm: Warm | None, is_over: Callable[[], bool]) -> Warm | None:
-        """Bring the state of a unit to its owner's last checkpoint. Runs in the pool."""
+        """Bring a unit's state up to its owner's last checkpoint. Runs in the pool."""
         if warm is None:
             return warm_up(self._settings, unit, self._services, self._claimant, of_own_site=True, is_over=is_over)
         state = read_newest(warm.readers, unit)
@@ -188,7 +191,7 @@ class Followers:
             is_first, followed.warm = followed.warm is None, step.result()
             followed.due_s = now_s + (UNSERVED_S if followed.warm is None else INTERVAL_S)
             if is_first and now_s - followed.began_s > BEHIND_S:
-                # The owner has gone on while the state was built.
+                # The owner kept going while the state was being built.
                 followed.due_s = now_s
             else:
                 followed.current_s = followed.began_s
@@ -197,9 +200,9 @@ class Followers:
             self._end(unit, followed)
             self._units[unit] = _Followed(due_s=now_s + UNSERVED_S)
             return
-        # No error of a standby may affect the units that are served here.
+        # A standby's errors must not affect the units served here.
         if followed.warm is not None and isinstance(error, _HARMLESS):
-            _log.info("unit %s: its state stays as it is for now: %s", unit, describe(error))
+            _log.info("unit %s: cannot update its warm state for now: %s", unit, describe(error))
             followed.due_s = now_s + _RETRY_S
             return
         failures = followed.failures + 1
@@ -209,7 +212,7 @@ class Followers:
             self._unable[unit] = now_s + lasts_s, lasts_s
         is_known = isinstance(error, UnitStopped | KafkaException) or type(error) is followed.logged
         details = None if is_known else error
-        _log.info("unit %s: its state is not kept warm now: %s", unit, describe(error), exc_info=details)
+        _log.info("unit %s: cannot keep its state warm for now: %s", unit, describe(error), exc_info=details)
         self._end(unit, followed)
         self._units[unit] = _Followed(due_s=now_s + _RETRY_S, failures=failures, logged=type(error))
 
@@ -217,13 +220,11 @@ class Followers:
         is_behind = -math.inf < followed.current_s < now_s - BEHIND_S
         if is_behind != followed.is_behind:
             followed.is_behind = is_behind
-            how = (
-                "cannot keep up with its owner, so this instance is not counted on" if is_behind else "is current again"
-            )
-            _log.warning("unit %s: the state that is kept warm here %s", unit, how)
+            how = "cannot keep up with its owner, so it is not considered warm" if is_behind else "has caught up again"
+            _log.warning("unit %s: the state kept warm here %s", unit, how)
 
     def _end(self, unit: int, followed: _Followed) -> None:
-        """Drop a state, once the step that is in progress has ended."""
+        """Drop a state once the step in progress has ended."""
         followed.over.set()
         if followed.step is None or followed.step.cancel():
             _close(followed.warm)

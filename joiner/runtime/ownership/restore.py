@@ -50,8 +50,8 @@ def recover(
 ) -> Recovered:
     """Restore the state of a claimed unit.
 
-    ``readers``: the readers that the claim used. ``warm``: the unit as it was built before the claim, at offsets that
-    may be earlier than the checkpoint's; None if it was not built in advance. If the state cannot be built, raises
+    ``readers``: the readers that the claim used. ``warm``: the unit as built before the claim, possibly at earlier
+    offsets than the checkpoint's; None if it was not built in advance. If the state cannot be built, raises
     `Fenced` if another runner has claimed the unit, and `UnitStopped` otherwise. Raises `ClaimCancelled` if the claim
     is cancelled, and KafkaException if Kafka does not answer.
     """
@@ -97,7 +97,7 @@ def _nearest(readers: Readers, checkpoint: Checkpoint, state: StateLog, warm: Un
         behind = sum(max(0, newest[topic] - at) for topic, at in warm.offsets.items())
         if not behind:
             return warm
-        # What precedes the newest snapshot may have been removed, and loading the snapshot may be faster.
+        # Input before the newest snapshot may have been removed, and loading the snapshot may be faster.
         lows = {topic: low for topic, (low, _) in log_ranges(readers, checkpoint.unit).items()}
         is_there = all(lows[topic] <= at for topic, at in warm.offsets.items())
         if is_there and behind <= readers.settings.application.snapshot_records:
@@ -173,11 +173,11 @@ def _from_snapshot(settings: JoinerSettings, unit: int, state: StateLog, checkpo
 def _replay(readers: Readers, unit: Unit, until: dict[str, int], effects: Effects | None = None) -> int:
     """Replay the unit's input up to the offsets ``until``. Return the number of records replayed.
 
-    Effects are discarded, unless ``effects`` is given: then they are added to it. Buffer limits are not checked,
-    because a replay cannot pause one topic to wait for another. It may therefore hold more records than the unit did
-    when it first read them.
+    Effects are added to ``effects`` if given, and discarded otherwise. Buffer limits are not checked, because a
+    replay cannot pause one topic to wait for another. It may therefore hold more records than the unit did when it
+    first read them.
 
-    If reading fails or is cancelled, the unit is left at the offsets that it has reached, and can be replayed further.
+    If reading fails or is cancelled, the unit stays at the offsets it has reached, and can be replayed further.
     """
     if unit.offsets == until:
         return 0

@@ -40,18 +40,18 @@ class Cause(NamedTuple):
 
 
 CAUSES: Final = (
-    # The first matching row counts.
+    # The first matching row applies.
     Cause("the unit belongs to another site", (OwnedElsewhere,)),
     Cause("a broker does not know an input topic", (TopicUnknown,), 1.0, 30.0),
-    # Can happen for a moment after a leader election. Not retried for longer: if the log was truncated, new records
-    # would fill the gap and hide the loss.
-    Cause("a log ends before what was consumed", (LogShort,), 0.5, 2.0, lasts_s=10.0),
+    # Can happen briefly after a leader election. Retries stop soon: if the log was truncated, new records would fill
+    # the gap and hide the loss.
+    Cause("a log ends before the consumed offset", (LogShort,), 0.5, 2.0, lasts_s=10.0),
     # Changed settings, a damaged snapshot, missing records or a full buffer. The error message says what to do.
     Cause("the unit cannot be continued as it is", (UnitStopped,)),
     Cause("the owner of the unit is in doubt", (OwnershipInDoubt,), 1.0, 30.0),
     # The back-off is short, so that the unit continues soon after Kafka is back.
     Cause("Kafka does not answer", (Aborted, KafkaException), 1.0, 8.0),
-    Cause("memory, files or threads are short", (MemoryError, OSError), 2.0, 120.0),
+    Cause("memory, file handles or threads have run out", (MemoryError, OSError), 2.0, 120.0),
     Cause("a defect", (Exception,)),
 )
 
@@ -72,8 +72,8 @@ def cause_of(error: Exception) -> Cause:
 class Obstacle(NamedTuple):
     """Why a unit is not being served.
 
-    ``lasts_s``: for how many seconds it has not been served. ``retry_s``: the seconds until the next retry, or None if
-    the unit has failed and will not be retried.
+    ``lasts_s``: how many seconds it has gone unserved. ``retry_s``: the seconds until the next retry, or None if the
+    unit has failed and will not be retried.
     """
 
     why: str
@@ -128,7 +128,7 @@ class RetryTracker:
             trouble.served_since_s = self._clock.monotonic_s()
 
     def forget(self, number: int) -> None:
-        """Forget the failures of a unit that is now assigned to another runner, or is to be tried again by order."""
+        """Forget the failures of a unit that was assigned to another runner, or that an operator wants retried."""
         self._units.pop(number, None)
 
     def obstacle(self, number: int, not_before_s: float | None) -> Obstacle | None:

@@ -1,4 +1,4 @@
-"""Services that the parts of a runner share: a thread pool, a clock, and Kafka clients that serve all units."""
+"""Services shared by the parts of a runner: thread pools, a clock, and Kafka clients used by all units."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from joiner.runtime.settings import JoinerSettings
 class Services(NamedTuple):
     """The services of a runner.
 
-    ``pool``: a thread pool with one thread per unit. ``followers``: another one, which keeps units warm, so that this
-    does not delay commits. ``group_metadata_consumer``: provides the group metadata that a
-    transaction needs to commit consumed offsets.
+    ``pool``: a thread pool with one thread per unit. ``followers``: a separate pool for keeping units warm, so that
+    this work does not delay commits. ``group_metadata_consumer``: provides the group metadata that a transaction needs
+    to commit consumed offsets.
     """
 
     pool: Executor

@@ -1,7 +1,7 @@
 """Reports which units a runner cannot serve, and why, in the control topic. ``joiner status`` shows the reports.
 
-A runner repeats each report for as long as it applies, so an outdated report comes from a runner that has ended.
-Reports are for information only: no runner acts on them.
+A runner repeats each report for as long as it applies, so an outdated report comes from a runner that has stopped.
+Reports are informational: no runner acts on them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from joiner.runtime.task.unit import Unit
 
 _ATTEMPTS: Final = 2
 """Number of attempts to build the state. While the log is being read, the owner may write a new snapshot and compaction
-may remove the old one; the second attempt then finds the new one."""
+may remove the old one. In that case, the second attempt finds the new one."""
 
 
 @dataclass
@@ -54,10 +54,10 @@ def warm_up(
 ) -> Warm | None:
     """Build a unit's state before the unit is claimed. Return None if the unit can be claimed right away.
 
-    ``of_own_site``: build the state although the unit's owner belongs to the claimant's site, and only then.
-    ``is_over``: returns whether the state is no longer wanted.
+    ``of_own_site``: build the state only if the unit belongs to the claimant's own site. By default, such a unit yields
+    None. ``is_over``: returns True once the state is no longer wanted.
 
-    Raises `OwnedElsewhere` if the unit should be of the claimant's site, but is not; `UnitStopped` if this runner
+    Raises `OwnedElsewhere` if ``of_own_site`` is set and the unit belongs to another site; `UnitStopped` if this runner
     cannot continue the unit or cannot build its state; KafkaException if Kafka does not respond; and `ClaimCancelled`
     if the state is no longer wanted.
     """
@@ -86,7 +86,7 @@ def _warm_up(
         undo.callback(readers.close)
         readers.is_over = is_over
         if of_own_site:
-            # A standby asks again and again, so it does not connect all consumers for the answer.
+            # A standby checks this repeatedly, so don't connect all the consumers just to find out.
             found = read_checkpoint(readers, number)
             if found is None:
                 return None

@@ -36,28 +36,28 @@ class ActiveTask:
     snapshot_offsets: dict[str, int]
     """The offsets of the newest snapshot."""
     snapshot_at_s: float
-    """The monotonic time of the last snapshot since the claim, or else of the claim itself."""
+    """The monotonic time of the last snapshot, or of the claim if there has been no snapshot since."""
     records: int = 0
     """Number of records since ``snapshot_at_s``."""
     watermarks_at_s: float = -math.inf
-    """The monotonic time at which watermarks were last taken."""
+    """The monotonic time when watermarks were last taken."""
     watermark_offsets: dict[str, int] | None = None
     """The offsets at which watermarks were last taken, or None if there were too many for one transaction."""
     commit: Commit | None = None
     """The in-flight transaction."""
     first_commit_s: float = 0.0
-    """Monotonic time at which the first transaction after the claim was found to have been written; 0 before that."""
+    """Monotonic time when the first transaction after the claim was seen to have been written; 0 until then."""
     quiet_since_s: dict[str, float] = field(default_factory=dict)
-    """For each topic that was at the end of its log at the last check: the monotonic time at which it got there."""
+    """For each topic at the end of its log as of the last check: the monotonic time when it got there."""
     paused: set[str] = field(default_factory=set)
-    """The topics that are paused (see `to_pause`)."""
+    """The paused topics (see `to_pause`)."""
     has_uncommitted: bool = False
     """Whether the state includes a batch whose commit has not begun. The next commit must contain its results, or they
     would be lost."""
     waiting: Effects | None = None
     """The effects of the batches since the last commit began."""
     log_ends: Mapping[str, int] = field(default_factory=dict)
-    """The end offset of each input log at the last check, for metrics."""
+    """The end offset of each input log as of the last check, for metrics."""
 
     @property
     def is_writing_long(self) -> bool:
@@ -81,8 +81,8 @@ class ActiveTask:
     def ends(self, batches: Mapping[str, Messages], met: Mapping[str, int]) -> dict[str, int]:
         """Return the offsets after a batch: one past the last message, or the end of the log if it was reached.
 
-        Only topics whose offset advances are included. Also note since when each topic has been at the end of its log.
-        ``met``: the ends of the logs that were read to their end, by topic.
+        Only topics whose offset advances are included. Also record since when each topic has been at the end of its
+        log. ``met``: the log ends that were reached, by topic.
         """
         ends = {topic: batch.last + 1 for topic, batch in batches.items()}
         offsets = self.unit.offsets
@@ -104,12 +104,12 @@ class ActiveTask:
 
     @property
     def why_paused(self) -> str:
-        """The reason why topics of the unit are paused, for log messages."""
+        """Why topics of the unit are paused, for log messages."""
         return "a large snapshot is being written" if self.is_held_up else "records that are ahead fill the buffer"
 
     @property
     def is_held_up(self) -> bool:
-        """Whether a batch waits for a commit that may take long. No other batch may be joined until it ends."""
+        """Whether a batch is waiting for a commit that may take long. No other batch may be joined until it ends."""
         return self.waiting is not None and self.is_writing_long
 
     def add_waiting(self, effects: Effects) -> None:
@@ -136,7 +136,7 @@ class ActiveTask:
         return self.unit.snapshot(), self.place
 
     def has_due(self, application: ApplicationSettings) -> bool:
-        """Return whether a commit is due although no input has arrived."""
+        """Return whether a commit is due even without new input."""
         return self.snapshot_due(application) or self._are_watermarks_due(application)
 
     def add_watermarks(self, effects: Effects, application: ApplicationSettings) -> None:

@@ -15,7 +15,7 @@ from joiner.runtime.telemetry.metrics import JoinerMetrics
 
 
 class Commit(NamedTuple):
-    """A transaction that is being written. ``written`` resolves to the place of its snapshot, or to None.
+    """A transaction being written. ``written`` resolves to the place of its snapshot, or to None.
 
     While the transaction is in flight, the unit's next batch is read and joined.
     """
@@ -55,7 +55,7 @@ def write_commit(
 ) -> SnapshotPlace | None:
     """Call `UnitTransactions.commit`, and count the written messages in the metrics.
 
-    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then, and of rows
+    ``appended_ms``: for each append time in ms, the number of pairs whose later record was appended then, plus the rows
     whose driver record was. ``watermarks``: the number of watermarks among the messages. Return the place of the
     snapshot, if one was written. If the commit raises an error, nothing is counted, even if Kafka has committed the
     transaction.

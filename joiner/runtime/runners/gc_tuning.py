@@ -1,4 +1,4 @@
-"""Makes garbage collections rare, because batches create almost no reference cycles that would need them."""
+"""Makes garbage collections rare, because batches create almost no reference cycles to collect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The input of a plain process: a single consumer reads all units, and the units take turns to join what was read.
+"""The input of a plain process: a single consumer reads all units, and the units take turns joining what was read.
 
-Each unit is read from offsets that the process specifies. The units are served in rotation within each commit interval,
-not all at its end. Their commits are thus spread over the interval, and the records of one unit do not wait until the
-records of all other units are joined.
+Each unit is read from offsets that the process specifies. The units are served in rotation during each commit interval
+instead of all at its end. This spreads their commits over the interval, and one unit's records need not wait until
+those of all other units are joined.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class InputConsumer:
 
     @property
     def messages_max(self) -> int:
-        """The number of messages that are read at once at most."""
+        """The maximum number of messages per read."""
         return self.records_max if self._limit is None else self._limit.messages
 
     def connect(self, unit: int) -> None:
-        """Connect to the leaders of a unit's partitions, so that `add` does not have to wait for that. Thread-safe."""
+        """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe."""
         for topic in self._topics:
             log_range(self._consumer, topic, unit)
 
@@ -129,7 +129,7 @@ class _MessageLimit:
     """Limits the number of messages per read when each may hold many records, so that batches do not become too large.
 
     Reading does not decode messages, so the number of records in a message is estimated from its size. Compressed
-    messages may hold far more records than that; the messages of such a read are returned in several batches.
+    messages may hold far more records than that. If so, one read is returned in several batches.
     """
 
     def __init__(self, batch_records_max: int) -> None:
@@ -170,7 +170,7 @@ class PendingInput:
         self._batches: dict[int, dict[str, list[Messages]]] = {}
         self._ends: dict[int, dict[str, int]] = {}
         self._served_in: dict[int, int] = {}
-        """The last turn of each unit."""
+        """The last turn in which each unit was served."""
         self._turn = 0
 
     @property
@@ -183,7 +183,7 @@ class PendingInput:
         return max(1, min(units, self._turns_max))
 
     def add(self, read: Read, running: Container[int]) -> None:
-        """Add the messages and log ends that one poll has returned, for units that are running."""
+        """Add the messages and log ends from one poll, for the running units."""
         for unit, batches in read.batches.items():
             if unit in running:
                 parts = self._batches.setdefault(unit, {})
@@ -194,10 +194,10 @@ class PendingInput:
                 self._ends.setdefault(unit, {}).update(ends)
 
     def begin_turn(self, units: Iterable[int], records_max: int) -> list[int]:
-        """Return which of the running ``units`` to serve in this turn, in the order in which to serve them.
+        """Return which of the running ``units`` to serve in this turn, in the order to serve them.
 
-        These are the units that have waited longest, as many as it takes to serve all units once per commit interval,
-        and any other unit whose share of a full batch has arrived. ``records_max``: the number of records in a full
+        These are the units that have waited longest, as many as needed to serve all units once per commit interval,
+        plus any other unit whose share of a full batch has arrived. ``records_max``: the number of records in a full
         batch of all units together.
         """
         self._turn += 1

@@ -1,4 +1,4 @@
-"""Defines the states of a unit at one runner, and the transitions between them. Uses neither Kafka nor a clock.
+"""Defines the states of a unit on one runner, and the transitions between them. Uses neither Kafka nor a clock.
 
 UNASSIGNED  the unit is not assigned to this runner, or the runner has not seen it yet
 PENDING     the unit will be claimed, at once or after a back-off; `AssignmentManager.obstacles` gives the reason
@@ -52,7 +52,7 @@ OWNING: Final = frozenset({_U.CLAIMING, _U.RESTORING, _U.RUNNING, _U.RELEASING})
 
 
 class IllegalTransition(Exception):
-    """Raised for a transition that the table does not contain, which is a bug in this program."""
+    """Raised for a transition missing from the table, which is a bug in this program."""
 
 
 class Lifecycle:

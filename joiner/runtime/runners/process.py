@@ -1,8 +1,8 @@
-"""The plain process: reads, joins and commits the units of its site that are assigned to it.
+"""The plain process: reads, joins and commits the units that its site assigns to it.
 
 One consumer reads all units, from offsets that the process specifies. Each unit has its own transactions, so a failure
 of one unit does not affect the others. Transactions are written in the background while the next batch is read and
-joined. Uncommitted work of a unit may be discarded at any time, because its state can be rebuilt from its last commit.
+joined. A unit's uncommitted work may be discarded at any time, because its state can be rebuilt from its last commit.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _LAST_COMMIT_S: Final = 3.0
 Kafka does not respond."""
 
 _POLL_S: Final = 0.02
-"""The shortest time between two looks at assignments, claims and moves. Turns may follow each other more quickly."""
+"""The minimum time between two checks of assignments, claims and moves. Turns may follow each other more quickly."""
 
 _HAND_OVER_S: Final = 2.0
 """Time limit for handing the units over to other instances at shutdown."""
 
 _STOP_S: Final = GRACE_S - 0.5
-"""Time limit for both at shutdown. Soon after it, the process is ended by force."""
+"""Time limit for both of these at shutdown. Soon after it, the process is forcibly terminated."""
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class LoopParts(NamedTuple):
 
 
 class ProcessLoop:
-    """The loop of a plain process, once the topics exist."""
+    """The loop that a plain process runs once the topics exist."""
 
     def __init__(self, parts: LoopParts) -> None:
         """Create the loop. Raises KafkaException if a Kafka client cannot be created."""
@@ -203,7 +203,7 @@ class ProcessLoop:
         self._watch.check()
 
     def _may_end(self, is_over: Callable[[], bool]) -> bool:
-        """Return whether to stop now: not before other instances have claimed the units, if there are any."""
+        """Return whether to stop now. If there are other instances, give them time to claim the units first."""
         if not is_over():
             return False
         now_s = self._clock.monotonic_s()
@@ -269,7 +269,7 @@ class ProcessLoop:
             _log.info("units %s: %s", mine, how)
 
     def hand_over(self, units: list[int]) -> None:
-        """See `site.Host`. What was joined is committed, without a snapshot."""
+        """See `site.Host`. Commits what has been joined, without a snapshot."""
         mine = [number for number in units if number in self.tasks.tasks]
         self.supervisor.cancel_claims(units, 0.0)
         self.tasks.finish_commits(mine, self._clock.monotonic_s() + _LAST_COMMIT_S)

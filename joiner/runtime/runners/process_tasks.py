@@ -43,11 +43,11 @@ class ProcessTasks:
         self._input = InputConsumer(settings)
         self._gaps = GapVerifier(settings, services.clock)
         self._commits = TaskCommits(settings, services, metrics, self.tasks, self._fail)
-        # Messages with many records are meant for throughput, and how many records are pending is not known until they
-        # are decoded. All units are therefore served in one turn.
+        # Messages with many records are meant for throughput, and the number of pending records is unknown until they
+        # are decoded. So all units are served in one turn.
         self._pending = PendingInput(*([1] if settings.topics.has_rows else []))
         self._turned_s = -math.inf
-        """When the last turn began to join."""
+        """When the last turn began joining."""
 
     def statuses(self) -> dict[int, UnitStatus]:
         """Return the units' figures for metrics. Thread-safe."""
@@ -105,7 +105,7 @@ class ProcessTasks:
         If the turn is not due yet, only poll the input, so that the caller does not wait for a long commit interval.
         """
         interval_s = self._settings.application.commit_interval / 1e9
-        # The time spent on the last batch counts, because the next batch has been filling up since.
+        # Measured from the start of the last batch, because the next one has been filling up since.
         due_s = self._turned_s + interval_s / self._pending.turns(len(self.tasks))
         until_s = min(due_s, self._clock.monotonic_s() + _WAIT_S)
         self._commits.begin_all_waiting(until_s)
@@ -125,7 +125,7 @@ class ProcessTasks:
                 self._pause_what_runs_ahead(number, task)
 
     def _is_full(self, until_s: float) -> bool:
-        """Return whether enough is pending for a turn before it is due. ``until_s``: how long the read could wait."""
+        """Return whether enough is pending for a turn before it is due. ``until_s``: when the read would time out."""
         return self._clock.monotonic_s() < until_s or self._pending.messages >= self._input.messages_max
 
     def _turn(self, number: int, task: ActiveTask) -> None:
@@ -144,7 +144,7 @@ class ProcessTasks:
                 return
         if task.waiting is None:
             return
-        # The other units do not wait for a slow commit of this one, unless too much would be held in memory.
+        # Other units do not wait for a slow commit of this one unless too much would be held in memory.
         is_full = task.waiting.records >= self._input.records_max and not task.is_writing_long
         if task.commit is None or is_full:
             self._commits.begin_waiting(number, task)
@@ -178,14 +178,14 @@ class ProcessTasks:
         number = -1 if partition is None else partition
         task = self.tasks.get(number)
         if number < 0:
-            # Brokers are unreachable. The library logs that and recovers by itself.
+            # Brokers are unreachable. The library logs that and recovers on its own.
             _log.debug("reading: %s", error.str())
         elif task is None:
             _log.debug("reading %s [%s], which is not served: %s", topic, number, error.str())
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             # The topic was deleted, or retention removed unread records. If the unit is still ours, the next claim
             # reports the cause. If not, its new owner may have consumed the records before they were removed.
-            _log.warning("unit %s: %s cannot be read any further: %s", number, topic, error.str())
+            _log.warning("unit %s: %s can no longer be read: %s", number, topic, error.str())
             self._fail(number, None)
         elif task.is_writing_long or self._commits.finish(number, task):
             # The client may continue after skipped records, for example those of a corrupt batch.
@@ -246,4 +246,4 @@ class ProcessTasks:
         for number in units:
             if number in self.tasks and self.tasks[number].commit is not None:
                 # Not needed for correctness: the next owner checks whether it was written, and replays.
-                _log.warning("unit %s: the last commit is not confirmed", number)
+                _log.warning("unit %s: the last commit was not confirmed", number)

@@ -62,8 +62,8 @@ class Execution(Protocol[_Task]):
     """How a runner executes units. `prepare` and `restore` run in the pool, the rest in the runner's thread."""
 
     failures: deque[Failure]
-    """Units that stopped running and that the supervisor has not handled yet. Add a unit here before removing it from
-    ``tasks``."""
+    """Units that have stopped running but that the supervisor has not handled yet. Add a unit here before removing it
+    from ``tasks``."""
 
     @property
     def tasks(self) -> Mapping[int, _Task]:
@@ -85,8 +85,8 @@ class Execution(Protocol[_Task]):
     def release(self, action: Release, then: Callable[[], None]) -> Future[None] | None:
         """Stop running a unit, and begin to write its last transaction, with a snapshot if the state has changed.
 
-        ``then`` is called once the transaction is written. Return a future that is done after that call, or None if the
-        unit keeps running or has failed. May wait for the unit's in-flight commit.
+        ``then`` is called once the transaction is written. Return a future that completes after that call, or None if
+        the unit keeps running or has failed. May wait for the unit's in-flight commit.
         """
         ...
 
@@ -113,9 +113,9 @@ class Supervisor(Generic[_Task]):
         self._lifecycle = Lifecycle()
         # The units assigned to this runner at the last poll.
         self._ours: set[int] = set()
-        # Those that are to be tried again once the claim in progress has ended.
+        # Units to retry once the claim in progress has ended.
         self._to_retry: set[int] = set()
-        # Only claims at start-up may be forced; a move does not need that.
+        # Only claims at start-up may be forced; moves do not need force.
         self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
         claimer = Claimer(settings, services)
         self._assignment = AssignmentManager(
@@ -132,8 +132,8 @@ class Supervisor(Generic[_Task]):
     def poll(self, units: AbstractSet[int], *, is_current: bool = True) -> None:
         """Perform all actions that are due. ``units``: the units assigned to this runner.
 
-        ``is_current``: whether this is known to be the present assignment. If not, units that were lost to another
-        runner are not claimed back.
+        ``is_current``: whether this is known to be the current assignment. If not, units lost to another runner
+        are not claimed back.
 
         Raises `IllegalTransition` if there is a bug in this program.
         """
@@ -157,7 +157,7 @@ class Supervisor(Generic[_Task]):
 
     @property
     def states(self) -> Mapping[int, UnitState]:
-        """The state of each unit; a unit that is missing is `UnitState.UNASSIGNED`."""
+        """The state of each unit. Missing units are `UnitState.UNASSIGNED`."""
         return self._lifecycle.states()
 
     @property
@@ -167,7 +167,7 @@ class Supervisor(Generic[_Task]):
 
     @property
     def elsewhere(self) -> AbstractSet[int]:
-        """Units that belong to other sites and for which this runner is waiting."""
+        """Units of other sites that this runner is waiting for."""
         return self._moves.elsewhere
 
     def cancel_claims(self, units: Collection[int] | None, until_s: float) -> None:
@@ -187,10 +187,10 @@ class Supervisor(Generic[_Task]):
             self._note_state(number)
 
     def retry(self, units: AbstractSet[int]) -> None:
-        """Forget why these units could not be served, and claim those that are assigned to this runner once more."""
+        """Forget why these units could not be served, and claim again those assigned to this runner."""
         self.collect_failures()
         self._assignment.plan_retries(self._ours)
-        # A claim that has begun may still fail for the old reason.
+        # A claim in progress may still fail for the old reason.
         self._to_retry |= units & self._claims.busy
         for number in units - self._to_retry:
             self._retry(number)
@@ -244,7 +244,7 @@ class Supervisor(Generic[_Task]):
         self._note_state(unit)
 
     def schedule_claim(self, unit: int) -> None:
-        """Schedule an ordinary claim of a unit, outside any move."""
+        """Schedule an ordinary claim, one that is not part of a move."""
         self._assignment.schedule_claim(unit)
 
     def why_failed(self, unit: int) -> str:
@@ -297,7 +297,7 @@ class Supervisor(Generic[_Task]):
         """Update the state of a unit, unless it is running, being claimed, or being released."""
         if number in self._execution.tasks or number in self._claims.busy:
             return
-        # After a release, the unit may have been claimed again in vain, before this runner learns that it is complete.
+        # A new claim may have failed before this runner learns that the unit's release is complete.
         if number in self._moves.releasing and self._lifecycle.state(number) is UnitState.RELEASING:
             return
         # The state is updated once the failure has been handled.

@@ -1,4 +1,4 @@
-"""Stores the append times of an input topic's records by offset, which are used only to measure latency.
+"""Stores the append times of an input topic's records, by offset. They are used only to measure latency.
 
 Append times are a step function of the offset, because all records in a producer's batch are appended together. Only
 the newest steps are kept. Older records get the time of the oldest step, so very long latencies are underreported.

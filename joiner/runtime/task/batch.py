@@ -31,7 +31,7 @@ class Batch:
         return Batch(None if self.keys is None else self.keys.take(which), self.values.take(which))
 
     def each(self) -> list[tuple[bytes | None, bytes]]:
-        """Return a list of all keys and values."""
+        """Return the key and the value of each message."""
         keys = [None] * len(self) if self.keys is None else self.keys.each()
         return list(zip(keys, self.values.each(), strict=True))
 

@@ -1,4 +1,4 @@
-"""Decodes the messages of one unit and topic to columns for each stream of each operator, and to dead letters.
+"""Decodes the messages of one unit and topic into columns for each stream of each operator, and into dead letters.
 
 A stream is a side of a join, or the driver or a column of an align; here, all of them are called sides.
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LEFT: Final = 0
 RIGHT: Final = 1
 
-ONLY_WATERMARKS: Final = "a message in JSON must be a watermark, because topics.data_format is arrow"
+ONLY_WATERMARKS: Final = "a JSON message must be a watermark, because topics.data_format is arrow"
 """The reason for rejecting a JSON record in a topic whose messages hold many records."""
 
 _NO_ROWS: Final = Rows.room(0)
@@ -89,7 +89,7 @@ class Messages:
 
     @classmethod
     def concat(cls, parts: Sequence[Messages]) -> Messages:
-        """Return the messages of all parts, of which there is at least one, in order."""
+        """Return the messages of all parts, in order. There must be at least one part."""
         if len(parts) == 1:
             return parts[0]
         nulls = None

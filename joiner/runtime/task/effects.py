@@ -36,7 +36,7 @@ class Effects:
     watermarks: int = 0
     """The number of watermarks in ``joined_parts``."""
     appended_ms: Counter[int] = field(default_factory=Counter)
-    """The number of results by the append time (ms) from which latency is measured; empty if there are no metrics."""
+    """The number of results by the append time (ms) that latency is measured from; empty if there are no metrics."""
 
     @property
     def joined(self) -> Batch:
@@ -47,7 +47,7 @@ class Effects:
 
     @property
     def outcomes(self) -> int:
-        """The number of results, and of pairs and rows for which a function failed."""
+        """The number of results plus the number of pairs and rows for which a function failed."""
         return self.pairs + sum(failures.count for failures in self.failed_pairs.values())
 
     def add(self, more: Effects) -> None:
@@ -63,7 +63,7 @@ class Effects:
         self.appended_ms += more.appended_ms
 
     def add_watermarks(self, watermarks: Batch) -> None:
-        """Add watermarks of the state after these effects. No effects of a later batch may be added after them."""
+        """Add watermarks taken from the state after these effects. Do not add effects of a later batch afterwards."""
         if len(watermarks):
             self.joined_parts.append(watermarks)
             self.watermarks += len(watermarks)

@@ -103,7 +103,7 @@ class Emitter:
         """The failures of the joining function in the last call of `results`, or None if there were none."""
 
     def results(self, pairs: Pairs, with_strings: Callable[[], Pairs] | None = None) -> tuple[Batch, list[Rejected]]:
-        """Return the results of the pairs, in order, and dead letters for those pairs for which the function failed.
+        """Return the results of the pairs, in order, and dead letters for the pairs for which the function failed.
 
         ``with_strings`` returns the same pairs with their strings, if ``pairs`` has none.
         """
@@ -175,7 +175,7 @@ class Emitter:
 
 
 def sides_of(rows: Rows) -> list[Side]:
-    """Return the records in ``rows`` in the form in which results contain them."""
+    """Return the records in ``rows`` in the form that results contain."""
     return decode_sides(glue(rows.shown, b"\n").joined())
 
 
@@ -208,7 +208,7 @@ EncodePairs = Callable[[Pairs, "NDArray[np.float64]"], Batch]
 
 
 class Reason(NamedTuple):
-    """The reason why a pair or a row has no value, and where in the user's code the error was raised."""
+    """Why a pair or a row has no value, and where in the user's code the error was raised."""
 
     text: str
     place: str = ""
@@ -226,7 +226,7 @@ def evaluate(call: Call, count: int, *, with_place: bool = True) -> tuple[NDArra
 
     The values have shape (n,) or, if the function keeps both sides of a pair, (n, 2).
 
-    A function that raises on a batch is called again for each pair or row, so that one that fails does not affect the
+    A function that raises on a batch is called again for each pair or row, so that one failure does not affect the
     others. ``with_place``: also determine where an error was raised, which takes longer than the call itself.
     """
     try:

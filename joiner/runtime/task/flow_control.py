@@ -25,13 +25,13 @@ SILENT_S: Final = 10.0
 
 
 ROWS_MAX: Final = 500_000
-"""About how many rows with one column a batch may have. Each takes a few hundred bytes until it is written."""
+"""Approximate maximum number of single-column rows in a batch. Each takes a few hundred bytes until it is written."""
 
 _ROW_VALUES: Final = 3
-"""A row takes as much memory as this many values, in addition to those of its columns."""
+"""Besides the values of its columns, a row takes as much memory as this many values."""
 
 _FORGETTING: Final = 0.8
-"""The estimate of the rows per record falls at most by this factor while each unit of the process has one batch."""
+"""The estimate of rows per record falls by at most this factor while each unit of the process has one batch."""
 
 
 class Lead(NamedTuple):
@@ -65,7 +65,7 @@ class BatchLimit:
     """Limits the records of a batch if each of them may complete many rows of a grid.
 
     How many rows they complete is known only after the batch has been processed. At first, the number per record is
-    assumed to be the maximum that a record can add. Later, it is estimated from the last batches. The limit affects the
+    assumed to be the maximum that a record can add. Later, it is estimated from recent batches. The limit affects the
     memory used, never the results.
     """
 
@@ -80,13 +80,13 @@ class BatchLimit:
         """Adjust the limit to a batch that has been processed.
 
         ``results``: the number of its results, and of the rows for which a function failed, which become dead letters.
-        ``units``: how many units share the limit. The batches of the others must not hide that one has many rows.
+        ``units``: how many units share the limit. Batches of other units must not mask one unit's many rows.
         """
         if records:
             self._rows_per_record = max(results / records, _FORGETTING ** (1 / units) * self._rows_per_record)
 
     def records(self, most: int) -> int:
-        """Return how many records to read where ``most`` would be read if there were no grids."""
+        """Return how many records to read. ``most``: how many would be read without any grids."""
         if not self._has_grids or self._rows_per_record * most <= self._rows_max:
             return most
         return max(1, int(self._rows_max / self._rows_per_record))

@@ -1,4 +1,4 @@
-"""Holds the payloads of records, from which results are composed, as columns ordered by position.
+"""Holds record payloads, from which results are composed, as columns ordered by position.
 
 If a record arrived as JSON, ``shown`` is its form in results. If it arrived as Arrow, it is held in a short form:
 ``shown`` is its id (empty if it has none), preceded by its quantity and a NUL if its side accepts any quantity.
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Self:
-        """Return the rows of all parts, of which there is at least one, in order."""
+        """Return the rows of all parts, in order. There must be at least one part."""
         seq, key, ts_ns, result, shown = zip(*parts, strict=True)
         numbers = map(np.concatenate, (seq, key, ts_ns, result))
         return cls._make((*numbers, StringColumn.concat(shown)))
@@ -183,9 +183,9 @@ class Payloads:
 
 @compiled(types.void, INTS, INTS, INTS_OUT)
 def _find(held: Ints, wanted: Ints, found: Ints) -> None:
-    """Find the index of each wanted position among the held ones, which are increasing. All must be held.
+    """Find the index of each wanted position among the held ones, which are ascending. All must be held.
 
-    The wanted positions of a key are in order, so each search starts at the index found last and proceeds in growing
+    The wanted positions of a key are in order, so each search starts at the last index found and proceeds in growing
     steps.
     """
     low = 0

@@ -177,7 +177,7 @@ class Unit:
             self.counts[f"{operator}:{what}"] += count
 
     def _forget_idle_keys(self) -> None:
-        """Free the key numbers of things to which no operator refers any longer, such as finished orders."""
+        """Free the key numbers of things that no operator refers to any more, such as finished orders."""
         known = np.concatenate([operator.known_keys() for operator in self._operators])
         self._keys.keep(known)
         self.output_watermarks.keep(known)

@@ -1,7 +1,7 @@
 """The format of a unit's snapshot: its buffers, and the payload rows as columns.
 
-A row consists of numbers and three strings: its quantity, which has few distinct values; its original time, which
-follows from the time in ns if it was a plain number of the configured unit; and its id, as JSON.
+A row consists of numbers and three strings: its quantity, which has few distinct values; its original time, which can
+be derived from the time in ns if it was a plain number in the configured unit; and its id, as JSON.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _OLDEST: Final = 2
 
 
 class SavedRows(msgspec.Struct):
-    """n rows. ``times``: the times as JSON, empty if all of them follow from those in ns.
+    """n rows. ``times``: the times as JSON, empty if all of them can be derived from those in ns.
 
-    ``ids`` are concatenated, as JSON without quotes; their lengths are a column. ``is_short``: the rows are in
-    short form, so the ids are plain text and the times follow from those in ns.
+    ``ids`` are concatenated, as JSON without quotes; their lengths are a column. ``is_short``: the rows are in short
+    form, so the ids are plain text and the times can be derived from those in ns.
     """
 
     columns: bytes
@@ -69,8 +69,8 @@ class _Version(msgspec.Struct):
     version: int
 
 
-# msgspec examines a type when it is first used. If two threads do so at the same time, the process may crash. So every
-# type that is decoded is examined at import.
+# msgspec inspects a type on first use. If two threads cause this at the same time, the process may crash. So every
+# decoded type is inspected on import.
 _version = msgspec.msgpack.Decoder(_Version)
 _snapshot = msgspec.msgpack.Decoder(UnitSnapshot)
 _times = msgspec.json.Decoder(list[msgspec.Raw])
@@ -136,7 +136,7 @@ def restore_rows(saved: SavedRows, time_unit: str) -> Rows:
         results = StringColumn.of_lines(encode_lines(result.tolist()))
         shown = encode_sides(_escaped(saved.quantities).take(columns["quantity"]), times, results, ids)
     except (ValueError, KeyError, IndexError) as error:
-        message = f"its rows do not fit together: {error}"
+        message = f"its rows are inconsistent: {error}"
         raise SnapshotError(message) from error
     return Rows(seq, key, ts_ns, result, shown)
 
@@ -164,13 +164,13 @@ def restore_short(saved: SavedRows, quantity: str | None) -> Rows:
         raise SnapshotError(message)
     _, columns = snapshot.unpack(saved.columns)
     try:
-        # Copy the columns, because those of held records are modified in place.
+        # Copy the columns, because the columns of held records are modified in place.
         shown = glue(StringColumn.of_lengths(saved.ids, columns["id_length"]))
         if quantity is None and len(shown):
             names = StringColumn.of([name.encode() for name in saved.quantities])
             shown = glue(names.take(columns["quantity"]), b"\0", shown)
     except (ValueError, KeyError, IndexError) as error:
-        message = f"its rows do not fit together: {error}"
+        message = f"its rows are inconsistent: {error}"
         raise SnapshotError(message) from error
     seq, key, ts_ns, result = columns["seq"], columns["key"], columns["ts_ns"], columns["result"].view(np.float64)
     return Rows(seq, key, ts_ns, result, shown)

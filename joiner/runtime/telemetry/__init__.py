@@ -1,4 +1,4 @@
-"""Telemetry of a runner: metrics that are served over HTTP, and progress lines in the log.
+"""A runner's telemetry: metrics served over HTTP, and progress lines in the log.
 
 This package may import `task`, `kafka` and `ownership`. No other code depends on what is counted here. Start with
 `metrics`.

@@ -1,7 +1,7 @@
-"""The metrics of a runner. docs/metrics.md defines each of them.
+"""A runner's metrics. docs/metrics.md defines each of them.
 
-The counters of input and output increase when a transaction commits, so a batch that is rolled back and joined again is
-counted only once. The gauges of a unit are computed when they are read, from the checkpoint of the unit's last commit.
+The input and output counters increase when a transaction commits, so a batch that is rolled back and rejoined is
+counted only once. A unit's gauges are computed when they are read, from the checkpoint of the unit's last commit.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _TOTALS: Final = {"records": "records", "rows": "rows", "duplicates": "duplicate
 
 _COUNTED: Final = {
     "records": "Messages read from the input topics; in a message with many records, each record counts.",
-    "pairs": "Results of joins that were written.",
-    "rows": "Aligned rows that were written.",
-    "late": "Late records that were written to the late topic.",
-    "rejected": "Dead letters that were written.",
-    "unmatched": "Unmatched records that were written to the unmatched topic.",
-    "duplicates": "Records that were dropped as duplicates of records already held.",
-    "watermarks": "Watermarks that were read.",
-    "output_watermarks": "Watermarks that were written to the result topic.",
+    "pairs": "Join results written.",
+    "rows": "Aligned rows written.",
+    "late": "Late records written to the late topic.",
+    "rejected": "Dead letters written.",
+    "unmatched": "Unmatched records written to the unmatched topic.",
+    "duplicates": "Records dropped as duplicates of records already held.",
+    "watermarks": "Watermarks read.",
+    "output_watermarks": "Watermarks written to the result topic.",
 }
 
 _FAILURES: Final = "Pairs and aligned rows whose function failed; each is a dead letter."
@@ -81,8 +81,10 @@ class JoinerMetrics:
             counter(f"lsb_joiner_{what}", meaning, self._counts[what].copy, ("unit",), formerly=formerly)
         self._failures: Counter[tuple[str, ...]] = Counter()
         counter("lsb_joiner_function_failures", _FAILURES, self._failures.copy, ("unit", "join"))
-        counter("lsb_joiner_claims", "Units that were claimed and restored here.", lambda: self._claims)
-        counter("lsb_joiner_fencings", "Times another runner has fenced a unit of this one.", lambda: self._fencings)
+        counter("lsb_joiner_claims", "Units claimed and restored here.", lambda: self._claims)
+        counter(
+            "lsb_joiner_fencings", "Times another runner fenced one of this runner's units.", lambda: self._fencings
+        )
         telemetry.readings.gauge(
             "lsb_joiner_failed_units",
             "Units that have failed here and will not be retried.",
@@ -134,7 +136,7 @@ class JoinerMetrics:
         self._snapshot_bytes[unit] = size
 
     def claimed(self, checkpoint: Checkpoint, took_s: float) -> None:
-        """Count a unit that was claimed at ``checkpoint`` and restored, which took ``took_s`` altogether."""
+        """Count a unit that was claimed at ``checkpoint`` and restored. ``took_s``: how long both took together."""
         if self._is_on:
             self._totals[checkpoint.unit] = checkpoint.counts
             self._recovery_s.observe(took_s)

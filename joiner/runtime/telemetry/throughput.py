@@ -37,7 +37,7 @@ class Throughput:
         failed = f", functions failed for {self._failed} pairs or rows" if self._failed else ""
         totals = f"{self._records} records in, {self._results} results out{failed}"
         if last:
-            rest = f"units {sorted(held)} continue from Kafka at the next start, with {sum(held.values())} records held"
+            rest = f"units {sorted(held)} continue from Kafka on the next start, with {sum(held.values())} records held"
             _log.info("ended: %s; %s", totals, rest if held else "no units were served here at the end")
             return
         _log.info(

@@ -1,6 +1,6 @@
 """Gauges for the units of a runner: the owner, lag and snapshot of each unit, and the records that its operators hold.
 
-They are computed from the checkpoint of each unit's last commit, at the time they are read.
+They are computed when they are read, from the checkpoint of each unit's last commit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _BOUNDS: Final = (("min", "hindmost"), ("max", "foremost"))
-"""The values of the label `bound`: the lowest and the highest frontier among the keys of a side. The label `thing` has
-the former names of these values, until the next release."""
+"""The values of the label `bound`: the lowest and the highest frontier among a side's keys. The label `thing` keeps the
+former names of these values until the next release."""
 
 
 class UnitStatus(NamedTuple):
@@ -64,7 +64,7 @@ class UnitGauges:
         gauge, unit = readings.gauge, ("unit",)
         gauge(
             "lsb_joiner_unit_owner",
-            "1 for each unit that is served here.",
+            "1 for each unit served here.",
             self._owners,
             ("unit", "owner", "site", "placement"),
         )

@@ -1,7 +1,7 @@
 """Defines `align`, which adds the values of other frames to each row of a Spark DataFrame.
 
 The frames are either all tables or all streams. They are combined into one: their rows are packed by bucket, tagged
-with the number of their frame, and united. A single shuffle then brings the rows of each bucket together. Spark's
+with the number of their frame, and unioned. A single shuffle then brings the rows of each bucket together. Spark's
 cogroup accepts only two frames, so it would have to be called once for each column's frame, and each call would shuffle
 the driver's rows again.
 """
@@ -49,8 +49,8 @@ def align(
 
     Args:
         driver: a DataFrame, streaming or not.
-        columns: by name, the columns to add, each a `joiner.column` of a DataFrame, streaming if and only if ``driver``
-            is. A frame that several columns use is read only once.
+        columns: the columns to add, by name. Each is a `joiner.column` of a DataFrame that is streaming if and only if
+            ``driver`` is. A frame that several columns use is read only once.
         time: the time column. Its values are timestamps with or without time zone, dates, or integers in any unit.
         by: the key columns. By default all rows have the same key.
         order: the columns by which rows with equal keys and times are ordered, ascending, with nulls first. Columns
@@ -60,12 +60,12 @@ def align(
         buckets: the number of groups into which the keys are divided, each with its own state. The default is
             ``spark.sql.shuffle.partitions``. The number must not change while a checkpoint is in use.
         name: the name of this align in the ``observedMetrics`` of a streaming query's progress reports. The metric
-            ``late_driver`` counts the late rows of the driver, which get no row, and ``late_column_…``, with the name
-            of a column, those of its frame, which give no values.
+            ``late_driver`` counts the driver's late rows, which are left out of the result. For each column,
+            ``late_column_<name>`` counts the late rows of its frame, which provide no values.
 
     Returns:
         A DataFrame with the columns of ``driver``, then one per entry of ``columns``. New columns have the type of
-        their values; those of rule ``"linear"`` are doubles. The order of rows is unspecified.
+        their values; those with rule ``"linear"`` are doubles. The order of rows is unspecified.
 
     Raises:
         AnalysisException: an argument is invalid. The message names it and, where relevant, the frame, and says what is
@@ -83,7 +83,7 @@ def align(
     rules = request.rules
     packed = []
     for at, (frame, side) in enumerate(zip(request.frames, rules.sides, strict=True)):
-        # Keep driver rows without a key or a time. Rows like that in a column's table cannot provide a value.
+        # Keep driver rows without a key or a time. Such rows in a column's table cannot provide a value.
         placed = in_buckets(frame, side, request.key_types, rules.buckets, keeps_incomplete=at == 0)
         packed.append(packed_rows(placed, side, at))
     if request.is_streaming:

@@ -1,8 +1,8 @@
 """`ReorderedAlign`: aligned rows of streams whose rows arrive in micro-batches and in no particular order.
 
 The rows of the columns' frames are passed on to an `AlignBuffer` once they are final (`joiner.spark.reordering` states
-the rule and proves it correct). The driver's rows are passed on at once, because their order does not matter. A row
-therefore comes out as soon as the final rows and the frontiers of its columns make its values certain.
+the rule and proves it correct). The driver's rows are passed on at once, because their order does not matter. A row is
+therefore emitted as soon as the final rows and the frontiers of its columns make its values certain.
 
 The values in an `AlignBuffer` are floats, while a DataFrame's may be of any type. The buffer is therefore given the
 position of each row as its value, except for interpolated columns. The rows at the positions that the buffer may still
@@ -44,13 +44,13 @@ class ReorderedAlign:
     def __init__(self, rules: AlignRules) -> None:
         self._rules = rules
         self._rows = Reordering(rules.of_sides())
-        # The driver's rows are passed on in no order, so only watermarks may make them late in the buffer.
+        # The driver's rows are passed on in no particular order, so only watermarks may make them late in the buffer.
         columns = {
             _stream(number): ColumnRule(rule=one.rule.rule, tolerance_ns=one.rule.tolerance_ns, period=one.rule.period)
             for number, one in enumerate(rules.columns)
         }
         self._buffer = AlignBuffer(columns, lateness_ns=DURATION_MAX_NS)
-        # Several columns may have the same side. They have the same frontiers.
+        # Columns that share a side have the same frontiers.
         self._stream_of_side = {one.side: _stream(number) for number, one in enumerate(rules.columns)} | {0: DRIVER}
 
     def step(self, *tables: pa.Table | None, watermark: int = NEVER) -> Outcome:
@@ -81,7 +81,7 @@ class ReorderedAlign:
         if not len(driver.time):
             return None
         # A value is certain only once the watermark has passed the row, and perhaps only once it has also passed the
-        # next row of the column, or the tolerance.
+        # column's next row, or the end of the tolerance.
         passed = max(self._rows.watermark, int(driver.time.min()))
         times = [driver.time, *(held.time[held.seq == NOT_PASSED_ON] for held in others)]
         for number, one in enumerate(self._rules.columns):
@@ -89,7 +89,7 @@ class ReorderedAlign:
             if one.rule.rule != "previous" and tolerance is not None:
                 times.append(driver.time[driver.time <= FOREVER - tolerance] + tolerance)
             if one.rule.rule == "nearest":
-                # It may suffice that the watermark is as far from the row as the row before it.
+                # It may be enough that the watermark is as far after the row as the column's previous row is before it.
                 latest = int(driver.time.max())
                 earliest = min(self._buffer.driver_rows.held_ts(_stream(number)).tolist(), default=latest)
                 if latest + (latest - earliest) >= passed:
@@ -102,7 +102,7 @@ class ReorderedAlign:
         return [by_stream[self._stream_of_side[side]] for side in range(len(self._rules.sides))]
 
     def _values(self, one: AlignedColumn, passed: Passed) -> Floats:
-        """Return the values that the buffer gets for the rows that are passed on, shape (n,)."""
+        """Return the values that the buffer gets for the rows passed on, shape (n,)."""
         if one.rule.rule != "linear":
             return passed.records[2].astype(np.float64)
         values = self._rows.held[one.side].table.column(one.value).take(passed.rows)
@@ -110,7 +110,7 @@ class ReorderedAlign:
         return numbers
 
     def _aligned(self, found: AlignedRows) -> pa.Table:
-        """Return the driver's rows in ``found`` with their values, without those that are left out."""
+        """Return the driver's rows in ``found`` with their values, except those to be dropped."""
         driver = self._rows.held[0]
         columns = driver.table.take(driver.rows_of(found.seq)).columns
         is_kept = np.ones(len(found), dtype=bool)
@@ -125,7 +125,7 @@ class ReorderedAlign:
     def _column(self, one: AlignedColumn, values: Floats, is_missing: Bools) -> tuple[Any, Bools]:
         """Return a column of the result, and whether each of its values is missing."""
         if one.rule.rule == "linear":
-            # NaN also results if a neighbouring row has no value.
+            # A neighbouring row without a value also results in NaN.
             lacks = is_missing | np.isnan(values)
             return pa.array(values, mask=lacks), lacks
         held = self._rows.held[one.side]
@@ -137,7 +137,7 @@ class ReorderedAlign:
         return of_table.take(pa.array(rows, mask=lacks)), lacks
 
     def _evict(self, found: AlignedRows) -> None:
-        """Remove rows that have come out, rows whose values are not needed any more, and keys without rows."""
+        """Remove rows that have been emitted, rows whose values are no longer needed, and keys without rows."""
         held, of_buffer = self._rows.held, self._buffer.driver_rows
         held[0] = held[0].only(~np.isin(held[0].seq, found.seq))
         for side in range(1, len(held)):

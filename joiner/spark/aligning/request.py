@@ -114,7 +114,7 @@ class _Table:
 def _tables(
     driver: DataFrame, columns: Mapping[str, TableColumn], options: AlignOptions
 ) -> tuple[list[_Table], dict[str, int]]:
-    """Return the driver and each column's table once, and by name the index of each column's table among them."""
+    """Return the driver and each column's table once, and, by column name, the index of the column's table."""
     names = column_names(options.by)
     tables = [_Table.of(Frame.of(_DRIVER, driver), driver, options.time, names)]
     places: dict[tuple[Any, ...], int] = {}
@@ -130,7 +130,7 @@ def _tables(
 
 
 def _frontiers(tables: list[_Table], unit: Unit, given: object) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
-    """Check what streams need. Return the lateness of each table, and whether each has a watermark."""
+    """Check the requirements for streams. Return the lateness of each table, and whether each has a watermark."""
     lateness = (None if given is None else unit.duration("lateness", given),) * len(tables)
     if not tables[0].data.isStreaming:
         return lateness, (False,) * len(tables)
@@ -155,7 +155,7 @@ def _check_streaming(driver: DataFrame, columns: Mapping[str, TableColumn]) -> N
         if one.table.isStreaming != driver.isStreaming:
             kinds = ("stream", "table") if driver.isStreaming else ("table", "stream")
             raise AnalysisException(
-                f"driver is a {kinds[0]} and columns[{name!r}] is a {kinds[1]}: Spark cannot unite a stream with a "
+                f"driver is a {kinds[0]} and columns[{name!r}] is a {kinds[1]}: Spark cannot union a stream with a "
                 "table. Read both as streams, or use foreachBatch to align each micro-batch with tables"
             )
 

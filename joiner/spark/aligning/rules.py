@@ -69,7 +69,7 @@ class AlignRules:
         return plain
 
     def without_values(self, driver: pa.Table) -> pa.Table:
-        """Return rows of the driver that have no neighbours, with nulls in all new columns, unless they are left out.
+        """Return driver rows that have no neighbours, with nulls in all new columns, unless they are to be left out.
 
         ``driver``: rows without a key or a time.
         """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def neighbour_join(  # noqa: PLR0913 - the options of the join, by name only
+def neighbour_join(  # noqa: PLR0913 - the options of the join, keyword-only
     left: DataFrame,
     right: DataFrame,
     *,
@@ -115,7 +115,7 @@ def _table(sides: tuple[DataFrame, DataFrame], request: Request) -> DataFrame:
 
 
 def _whole_joiner(rules: Rules, names: list[str]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """Return a function for ``cogroup(...).applyInArrow`` that joins the left and right table of a bucket.
+    """Return a function for ``cogroup(...).applyInArrow`` that joins the left and right tables of a bucket.
 
     The first column of both tables must be the value by which Spark grouped the bucket; it is ignored.
     """

@@ -37,8 +37,8 @@ class Rules:
     """The options of a join. Durations are in microseconds, or in the unit of the times if these are integers.
 
     Two options are given for each side. ``lateness``: None if only the watermark advances the side's frontier.
-    ``has_watermark``: whether the watermark advances the side's frontier. ``buckets`` is stored with the state, to
-    detect that the number has changed.
+    ``has_watermark``: whether the watermark advances the side's frontier. ``buckets`` is stored with the state, so that
+    a change of the number is detected.
     """
 
     sides: tuple[Side, Side]
@@ -121,8 +121,8 @@ class ReorderedJoin:
         if not len(ahead):
             return None
         if rules.emit_unmatched != "none":
-            # A row becomes unmatched once the other side has reached the next row of its own side, which is then the
-            # neighbour instead.
+            # A row becomes unmatched once the other side has reached the next row on the unmatched row's side. That row
+            # is then the neighbour instead.
             return max(int(ahead.min()), self._rows.watermark + 1)
         return int(ahead.min()) + 1
 
@@ -146,7 +146,7 @@ class ReorderedJoin:
         return arrow.beside((tables[0], tables[1]), self._rules.sides, *rows)
 
     def _evict(self, step: Step) -> None:
-        """Remove rows that the buffer has released, and keys that neither the buffer nor a held row uses any more."""
+        """Remove rows that the buffer has released, and keys no longer used by the buffer or a held row."""
         held = self._rows.held
         for at, released in enumerate((step.left_released_seq, step.right_released_seq)):
             if len(released):

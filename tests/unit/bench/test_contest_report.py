@@ -153,7 +153,7 @@ def test_the_cost_of_records_is_that_of_the_cpu_time_of_contender_and_kafka(tmp_
     text = page_of(tmp_path, "throughput", run)
     # A thousand million records take 3,600 s of CPU time: an hour of a core.
     assert "| plain process | 100% | 0% | 0 | 2.6 | 1.0 | 0.040 | - | - |" in text
-    assert "at 0.04 € per core and hour" in text
+    assert "at 0.04 € per core-hour" in text
 
 
 def test_a_file_of_an_earlier_version_is_read_and_resumed(tmp_path: Path) -> None:

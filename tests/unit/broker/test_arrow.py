@@ -182,7 +182,7 @@ def test_the_number_of_arrow_messages_is_limited() -> None:
 def test_a_number_of_rows_below_zero_is_a_corrupt_message() -> None:
     value, rows = stream(batch(12_345)), struct.pack("<q", 12_345)
     assert rows in value
-    with pytest.raises(Unreadable, match="metadata are corrupt"):
+    with pytest.raises(Unreadable, match="metadata is corrupt"):
         check_limits(value.replace(rows, struct.pack("<q", -1)))
 
 
@@ -287,8 +287,8 @@ def test_a_message_that_holds_no_results_is_refused_with_the_reason() -> None:
     at = whole.schema.names.index("half")
     nulls = [pa.nulls(1, pa.bool_()) if number == at else kept for number, kept in enumerate(whole.columns)]
     for other, reason in (
-        (batch(), "the message's columns are not those of results"),
-        (whole.replace_schema_metadata(None), "schema do not contain the unit"),
+        (batch(), "the message does not have a result's columns"),
+        (whole.replace_schema_metadata(None), "schema does not contain the unit"),
         (pa.RecordBatch.from_arrays(nulls, schema=whole.schema), "a field of a result is null"),
     ):
         with pytest.raises(Unreadable, match=reason):

@@ -76,11 +76,11 @@ def test_the_headline_and_the_troubles_say_what_matters() -> None:
     facts = with_standbys()
     assert content.headline(facts) == "1 of 2 units running, 10 records/s, lag 12, 10 results"
     assert content.troubles(facts, 15_000) == []
-    assert content.troubles(facts, 20_002) == ["What is shown was read 20 s ago"]
+    assert content.troubles(facts, 20_002) == ["The data shown was read 20 s ago"]
     assert content.assignments(facts) == ["Assignment 4 of process: two has joined; drained: three"]
     assert content.headline(Facts(trouble="")) == "The application has never run."
     assert content.headline(Facts()) == ""
-    assert content.troubles(Facts(), 0) == ["What is shown is not current: Kafka has not answered yet"]
+    assert content.troubles(Facts(), 0) == ["The data shown is not current: Kafka has not answered yet"]
     status: Any = facts.status
     halted = msgspec.structs.replace(facts, status=msgspec.structs.replace(status, not_served=["unit 0: not served"]))
     halted = msgspec.structs.replace(halted, missing=["x [0]: no leader"], lag=None)

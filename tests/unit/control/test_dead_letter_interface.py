@@ -116,7 +116,7 @@ def test_the_dead_letters_of_an_application_that_is_not_there_are_not_found(serv
     topic.texts[0, 1] = letter_text(GOOD)
     for path in ("", "/0/1"):
         response = served.client("otto-token").get(BASE.replace("lsb", "none") + path)
-        assert (response.status_code, "no application of this name" in response.text) == (404, True)
+        assert (response.status_code, "no application with this name" in response.text) == (404, True)
 
 
 def test_only_an_operator_sees_the_contents(served: Served, topic: Topic) -> None:

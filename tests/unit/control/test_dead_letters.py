@@ -163,7 +163,7 @@ def test_troubles_are_told_until_the_topic_is_read_again() -> None:
     [
         ({}, ""),
         ({"source": "connector", "topic": "machine/states", "partition": -1, "offset": -1}, "over MQTT again"),
-        ({"source": "db_connector", "topic": "machine.out"}, "in another consumer group"),
+        ({"source": "db_connector", "topic": "machine.out"}, "with another consumer group"),
         ({"source": "other"}, "the application 'other' rejected it"),
         ({"topic": "machine.out", "offset": -1, "identity": "power:0:1:2"}, "correct the function"),
         ({"row": 0}, "in a new message"),

@@ -192,7 +192,7 @@ def test_whoever_was_there_before_the_service_has_not_just_joined() -> None:
     case.control(beat(), Drain(site="process", instance="two"))
     case.followed.is_live = True
     case.control(beat(), beat("two"))
-    assert case.texts() == ["two is to have no units", "two has joined"]
+    assert case.texts() == ["two is to be drained", "two has joined"]
 
 
 def test_a_failure_and_a_return_are_events_and_a_refuted_suspicion_is_none() -> None:
@@ -206,9 +206,9 @@ def test_a_failure_and_a_return_are_events_and_a_refuted_suspicion_is_none() -> 
     case.control(Assignment(site="process", epoch=6, units=units))
     case.control(Assignment(site="process", epoch=9, units=units))
     assert case.texts()[2:] == [
-        "one was not heard for too long and is considered failed",
+        "one was silent for too long and is considered failed",
         "assignment 7: one is gone",
-        "one is heard again",
+        "one is heard from again",
         "assignment 9: reason not known",
     ]
     assert case.kinds()[2:] == ["failed", "assigned", "returned", "assigned"]
@@ -229,8 +229,8 @@ def test_orders_of_operators_are_events() -> None:
     )
     assert case.kinds() == [*["drained"] * 2, "scaled", *["pinned"] * 2, *["standbys"] * 2, "retried"]
     assert case.texts() == [
-        "one is to have no units",
-        "one may have units again",
+        "one is to be drained",
+        "one is no longer drained",
         "host is to run 3 worker processes",
         "unit 1 is pinned to one",
         "unit 1 is no longer pinned",

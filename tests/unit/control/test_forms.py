@@ -48,7 +48,7 @@ from tests.unit.control.audited import facts_of, settings_of
             UNDO,
             {"instance": "process a name with spaces"},
             Drain(site="process", instance="a name with spaces", undo=True, epochs={"process": 3}),
-            "end the drain of a name with spaces at process",
+            "undo the drain of a name with spaces at process",
         ),
         (
             SCALE,
@@ -66,7 +66,7 @@ from tests.unit.control.audited import facts_of, settings_of
             UNPIN,
             {"pin": "process 12 a name with spaces"},
             Pin(site="process", unit=12, instance=None, epochs={"process": 3}),
-            "end the pin of unit 12 at process",
+            "unpin unit 12 at process",
         ),
         (
             STANDBYS,
@@ -119,11 +119,11 @@ def test_a_move_rests_on_the_assignments_of_the_sites_that_its_units_leave() -> 
 @pytest.mark.parametrize(
     ("kind", "fields", "why"),
     [
-        (MOVE, {}, "choose the site to which"),
+        (MOVE, {}, "choose the site to move"),
         (MOVE, {"to": "Spark!"}, "at .*to"),
-        (MOVE, {"to": "spark", "units": "one"}, "units: 'one' is no number"),
-        (MOVE, {"to": "spark", "units": "5-3"}, "units: '5-3' is no range"),
-        (MOVE, {"to": "spark", "units": "0-999999"}, "units: '0-999999' is no range"),
+        (MOVE, {"to": "spark", "units": "one"}, "units: 'one' is neither a number"),
+        (MOVE, {"to": "spark", "units": "5-3"}, "units: '5-3' is not a range"),
+        (MOVE, {"to": "spark", "units": "0-999999"}, "units: '0-999999' is not a range"),
         (DRAIN, {}, "choose an instance"),
         (SCALE, {"instance": "process host"}, "say how many worker processes"),
         (SCALE, {"instance": "process host", "processes": 0}, "at .*processes"),
@@ -158,7 +158,7 @@ def test_a_pin_that_is_chosen_is_ended() -> None:
     facts = facts_of(assignment={"pinned": {1: "two"}})
     (chosen,) = options(UNPIN, facts, settings_of())["pin"]
     assert chosen == "process 1 two"
-    assert describe(order_of(UNPIN, {"pin": chosen}, facts)) == "end the pin of unit 1 at process"
+    assert describe(order_of(UNPIN, {"pin": chosen}, facts)) == "unpin unit 1 at process"
 
 
 def test_numbers_of_units_are_read_as_people_write_them() -> None:

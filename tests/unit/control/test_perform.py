@@ -67,7 +67,7 @@ def test_an_order_that_another_one_replaces_does_not_remain_in_force(
 ) -> None:
     before = facts_of()
     assert outcome(order, before, given, given, before) == Outcome(
-        "failed", "the order is not in force any more: another one, or a restart of the instance, has replaced it"
+        "failed", "the order is no longer in force: another order, or a restart of the instance, has replaced it"
     )
     assert len(written) == 1
     # What is not known for a while has not been replaced.
@@ -76,7 +76,7 @@ def test_an_order_that_another_one_replaces_does_not_remain_in_force(
     assert (waited.state, waited.text.endswith("; the order remains in force")) == ("failed", True), waited
     # Replaced before it was seen.
     never = outcome(order, before)
-    assert (never.state, never.text.endswith("; it is not in force any more")) == ("failed", True), never
+    assert (never.state, never.text.endswith("; it is no longer in force")) == ("failed", True), never
 
 
 def test_a_service_that_is_stopped_writes_nothing(written: list[Any]) -> None:

@@ -55,7 +55,7 @@ def would(order: Order, facts: Facts | None = None) -> str:
     [
         (Move(to="spark", epochs=SEEN), "Move units 0, 1 to the site spark"),
         (Move(to="spark", units=[1, 1], epochs={}), "Move unit 1 to the site spark"),
-        (Drain(site="process", instance="one", epochs=SEEN), "Hand over unit 0 of one to two."),
+        (Drain(site="process", instance="one", epochs=SEEN), "Hand over unit 0 from one to two."),
         (Scale(site="process", instance="host", processes=3, epochs=SEEN), "run 3 worker processes; now 1."),
         (
             Pin(site="process", unit=0, instance="two", epochs=SEEN),
@@ -154,7 +154,7 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
     units = [msgspec.structs.replace(first, state="nobody"), second]
     status = msgspec.structs.replace(status, units=units)
     assert units_to_move(Move(to="spark", epochs={}), status) == ([1], [0])
-    assert "Not move unit 0, without an owner." in would(Move(to="spark", epochs={}), facts_of(status=status))
+    assert "Leave out unit 0, without an owner." in would(Move(to="spark", epochs={}), facts_of(status=status))
     with pytest.raises(OrderRefused, match="unit 0 without an owner"):
         units_to_move(Move(to="spark", units=[0], epochs={}), status)
 
@@ -188,7 +188,7 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
         ),
         (Drain(site="process", instance="one", epochs={}), facts_of(("spark", "process")), False, "one serves no unit"),
         (Drain(site="process", instance="one", undo=True, epochs={}), facts_of(drained="one"), False, "ordered"),
-        (Drain(site="process", instance="one", undo=True, epochs={}), facts_of(), True, "one may have units again"),
+        (Drain(site="process", instance="one", undo=True, epochs={}), facts_of(), True, "one is no longer drained"),
         (PIN, facts_of(), False, "unit 0 is served by one"),
         # The order is not known yet, although the unit is there by chance.
         (PIN, facts_of(("spark", "process"), owners=("two", "two")), False, "unit 0 is served by no instance"),
@@ -200,7 +200,7 @@ def test_a_unit_without_an_owner_is_not_moved_unless_it_is_named() -> None:
         # It is about to be handed over.
         (PIN_TO_ONE, facts_of(owners=("two", "two"), assignment={"pinned": {0: "one"}}), False, "is served by one"),
         (UNPIN, facts_of(assignment=PINNED), False, "ordered"),
-        (UNPIN, facts_of(), True, "unit 0 is not pinned any more"),
+        (UNPIN, facts_of(), True, "unit 0 is no longer pinned"),
         (STANDBY, facts_of(), False, "ordered"),
         (STANDBY, facts_of(assignment={"standbys_ordered": 1}), False, "0 of 2 standbys are warm"),
         (STANDBY, kept_warm(["two"], []), False, "1 of 2 standbys are warm"),
@@ -268,10 +268,13 @@ def test_a_watermark_goes_to_the_partition_of_its_thing_or_to_all() -> None:
 @pytest.mark.parametrize(
     ("order", "why"),
     [
-        (ReleaseSilent(time=1, topic="machine.out"), "machine.out is not an input topic; these are: machine.data"),
+        (
+            ReleaseSilent(time=1, topic="machine.out"),
+            "machine.out is not an input topic; the input topics are: machine.data",
+        ),
         (
             ReleaseSilent(time=1, quantity="pressure"),
-            "nothing reads the quantity pressure of machine.data; known are: ",
+            "nothing reads the quantity pressure from machine.data; known quantities: ",
         ),
         (ReleaseSilent(time="yesterday"), "time: "),
         (ReleaseSilent(time="2019-04-01T07:27:40"), "time: "),

@@ -73,7 +73,7 @@ def test_what_was_put_back_is_refused_unless_again_is_asked_for(broker: Broker) 
     (outcome,) = put((0, 7))
     assert not outcome.is_done
     assert outcome.reason.startswith("its record was put back already, at 2019-04-01 ")
-    assert outcome.reason.endswith("UTC by ada; use again=true to repeat that")
+    assert outcome.reason.endswith("UTC by ada; use again=true to repeat it")
     assert len(broker.committed(DATA)) == 1
     assert put((0, 7), again=True)[0].is_done
     assert len(broker.committed(DATA)) == len(audited(broker)) == 2
@@ -111,7 +111,7 @@ def test_a_topic_that_is_gone_is_not_created_again(broker: Broker) -> None:
     first, second = put((0, 7), (1, 7))
     assert (first.is_done, second.reason) == (True, f"there is no {DATA} [1] any more")
     del broker.logs[DATA, 0]
-    assert put((0, 7), again=True)[0].reason == f"there is no {DATA} [0] any more"
+    assert put((0, 7), again=True)[0].reason == f"{DATA} [0] no longer exists"
 
 
 @pytest.mark.parametrize("count", [0, PLACES_MAX + 1])
@@ -164,7 +164,7 @@ def test_of_two_services_at_once_neither_doubles_what_the_other_puts_back(broker
         is_first = point == "after commit"
         assert [one.is_done for one in put((0, 7), (1, 7))] == [is_first, True]
     else:
-        with pytest.raises(PutBackError, match="another control service puts records back at the same time") as failed:
+        with pytest.raises(PutBackError, match="another control service is putting records back") as failed:
             put((0, 7), (1, 7))
         assert failed.value.is_open == (point == "before commit")
         assert [one.is_done for one in put((0, 7), (1, 7))] == [False, True]

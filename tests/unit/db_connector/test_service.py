@@ -215,7 +215,7 @@ def test_revoked_partitions_are_distinguished_from_lost_ones(
         consumer.callbacks[callback](consumer, [TopicPartition("machine.out", 0)])
     given, lost = (record.getMessage() for record in caplog.records[-2:])
     assert given.endswith("partitions 0 move to another member")
-    assert "partitions 0 were lost, as the group" in lost
+    assert "partitions 0 were lost because the group" in lost
 
 
 BAD = KafkaError(KafkaError._BAD_MSG, "MessageSet at offset 2 failed CRC32C check")  # noqa: SLF001 - its public name
@@ -328,9 +328,9 @@ def test_a_fenced_member_rejoins_once_and_then_reports_a_second_instance(
 ) -> None:
     fenced = _Message(-1, error=fatal("Static consumer fenced by other consumer with same group.instance.id"))
     service, consumer, _ = service_of(monkeypatch, threading.Event(), [[fenced], [fenced]])
-    with pytest.raises(KafkaFailureError, match="another process of group db_connector runs as instance"):
+    with pytest.raises(KafkaFailureError, match="another process in group db_connector is running as instance"):
         service.run()
-    assert [one.getMessage() for one in caplog.records].count("the group has fenced instance ''; joining again") == 1
+    assert [one.getMessage() for one in caplog.records].count("the group has fenced instance ''; rejoining") == 1
     assert consumer.begun == [0, 0]
 
 

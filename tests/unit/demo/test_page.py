@@ -44,9 +44,7 @@ def test_the_address_and_the_password_are_printed_and_the_page_is_opened(
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     ready = "INFO control.server: listening on http://127.0.0.1:8090\n"
-    token = (
-        f"INFO control.server: no control.users_file: log in as admin with the token in {file}, valid until the stop\n"
-    )
+    token = f"INFO control.server: no control.users_file: log in as admin with the token in {file}, valid until exit\n"
     services: Any = Running(token + ready)
     monkeypatch.setenv("DISPLAY", ":0")
     page.open_page(services)
@@ -63,7 +61,7 @@ def test_the_address_and_the_password_are_printed_and_the_page_is_opened(
 
 def test_a_log_without_an_address_is_an_error() -> None:
     services: Any = Running("listening on ")
-    with pytest.raises(ServiceFailed, match="did not say where it is"):
+    with pytest.raises(ServiceFailed, match="did not report its address"):
         page.open_page(services)
 
 

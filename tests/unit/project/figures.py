@@ -74,7 +74,7 @@ def _benchmarks() -> Iterable[Figure]:
     )
     yield Figure(
         page,
-        "With a topic for each side, Spark with the best settings made {:.1f} times the rate that it",
+        "With a topic for each side, Spark with the best settings reached {:.1f} times its rate with one topic",
         (_of_rates(TWO_TOPICS, BEST)[0],),
     )
     flink = _of_rates(PROCESS, FLINK)
@@ -96,20 +96,20 @@ def _benchmarks() -> Iterable[Figure]:
     best, tuned = _of_rates(STAGE, BEST), _of_rates(STAGE, TUNED)
     yield Figure(
         page,
-        "makes {:.1f} to {:.1f} and {:.1f} to {:.1f} times the rate of those two, for {:.1f} s of CPU time",
+        "reaches {:.1f} to {:.1f} and {:.1f} to {:.1f} times the rates of those two windowed joins, for {:.1f} s of",
         (min(best), max(best), min(tuned), max(tuned), cpu[STAGE]),
     )
     beside = _of_rates(STAGE, PROCESS)
     yield Figure(
         page,
-        "one for each core, and made {:.1f} to {:.1f} times the rate of the plain process.",
+        "one for each core, and reached {:.1f} to {:.1f} times the rate of the plain process.",
         (min(beside), max(beside)),
     )
     narrow, wide = ({"width_ms": width_ms} for width_ms in (100, 1_072))
     excess, results = (contest("widths", FLINK, name, **wide)[0] for name in ("excess", "results"))
     yield Figure(
         page,
-        "finds {:.1%} of the neighbours with 100 ms to each side, and {:.1%} with {:,} ms; then {:.1%} of its results",
+        "finds {:.1%} of the neighbours with 100 ms to each side, and {:.1%} with {:,} ms, but then {:.1%} of its",
         (
             _only("widths", FLINK, "complete", **narrow),
             _only("widths", FLINK, "complete", **wide),
@@ -124,9 +124,9 @@ def _benchmarks_of_workloads() -> Iterable[Figure]:
     bursts, skew = ({"workload": name} for name in ("bursts and gaps", "skew"))
     yield Figure(
         page,
-        "is {:.0f} s wide on bursts with silences between them, and {:.0f} s on skewed things; there, in the "
-        "short time of the older runs, Spark got through {:.1%} and {:.1%} of the input, and Flink through {:.1%} and "
-        "{:.1%}.",
+        "is {:.0f} s wide on bursts with silences between them, and {:.0f} s on skewed things; there, within the "
+        "shorter time limits of the older runs, Spark got through {:.1%} and {:.1%} of the input, and Flink through "
+        "{:.1%} and {:.1%}.",
         (
             *(_only("workloads", BEST, "width_ms", **where) / 1e3 for where in (bursts, skew)),
             *(_only("workloads", name, "reached", **where) for name in (BEST, FLINK) for where in (bursts, skew)),
@@ -136,19 +136,19 @@ def _benchmarks_of_workloads() -> Iterable[Figure]:
     in_order = max(one["state"]["rows"][1] for one in contests()["throughput"] if one["contender"] == PROCESS)
     yield Figure(
         page,
-        "held {:.0f} records for 8 things in order; at the end of the input, in older runs, it held {:.0f} for each of "
-        "1,000 or 100,000 things, {:,.0f} where",
+        "held {:.0f} records for 8 things with ordered records; at the end of the input, in older runs, it held {:.0f} "
+        "for each of 1,000 or 100,000 things, {:,.0f} where",
         (in_order, held["100,000 keys"] / 100_000, held["rates 1:1000"]),
     )
     yield Figure(page, "{:.0f} for each of 1,000", (held["1,000 keys"] / 1_000,))
-    yield Figure(page, "all {:,.0f} of the workload like Nexmark", (held["like Nexmark"],))
+    yield Figure(page, "all {:,.0f} of the Nexmark-like workload", (held["like Nexmark"],))
 
 
 def _benchmarks_of_others() -> Iterable[Figure]:
     page = "docs/benchmarks.md"
     yield Figure(
         page,
-        "its p99 is {:.0f} ms. Spark with the best settings, in micro-batches, has {:.0f} ms, {:.1f} times as much",
+        "joiner's p99 is {:.0f} ms. Spark with the best settings, in micro-batches, has {:.0f} ms, {:.1f} times as",
         (_late_ms(PROCESS, 1), _late_ms(BEST, 1), _late_ms(BEST, 1) / _late_ms(PROCESS, 1)),
     )
     yield Figure(page, "every 200 ms, has {:.0f} ms;", (_late_ms(FLINK, 1),))
@@ -161,13 +161,13 @@ def _benchmarks_of_others() -> Iterable[Figure]:
     )
     yield Figure(
         page,
-        "With Flink, exactly once, a million records cost {:.1f} s of CPU time where the plain process costs {:.1f} s; "
-        "with Kafka Streams, {:.1f} s.",
+        "With Flink, exactly once, a million records cost {:.1f} s of CPU time, against {:.1f} s for the plain "
+        "process; with Kafka Streams, {:.1f} s.",
         tuple(map(_cpu_s, (FLINK_BY_HAND, PROCESS, KAFKA_STREAMS[1]))),
     )
     yield Figure(
         page,
-        "Two processes made {:.2f} times the rate of one in the turn in which both ran, and {:.2f} times in",
+        "Two processes reached {:.2f} times the rate of one in the turn in which both ran, and {:.2f} times in",
         (_of_rates("two processes", PROCESS)[0], _kafka("joiner, two processes") / _kafka("joiner")),
     )
     yield Figure(
@@ -180,18 +180,18 @@ def _benchmarks_of_others() -> Iterable[Figure]:
     by_hand = "bytewax by hand"
     yield Figure(
         page,
-        "a join written by hand has a p99 of {:.0f} ms there. At 20,000 records a second it has {:.0f} ms, and the "
-        "joiner {:.0f} ms.",
+        "the hand-written join has a p99 of {:.0f} ms at that rate. At 20,000 records a second, its p99 is {:.0f} ms, "
+        "and the joiner's {:.0f} ms.",
         (_late_ms(by_hand, 1), *(_late_ms(name, 1, rate=20_000) for name in (by_hand, PROCESS))),
     )
     yield Figure(
         page,
-        "Flink's interval join made {:.0f} and {:.0f} thousand records a second, and Pathway's {:.0f} and {:.0f}",
+        "Flink's interval join reached {:.0f} and {:.0f} thousand records a second, and Pathway's {:.0f} and {:.0f}",
         tuple(rate / 1e3 for peer in ("flink_interval", "pathway_join") for rate in trials(peer, "best")),
     )
-    yield Figure(page, "which joins nothing, has {:.0f} ms at the lower rate.", (_late_ms(PASS_THROUGH, 1),))
+    yield Figure(page, "which joins nothing, has a p99 of {:.0f} ms at the lower rate.", (_late_ms(PASS_THROUGH, 1),))
     through = _of_rates(PROCESS, PASS_THROUGH)
-    yield Figure(page, "for each unit, the joiner makes {:.1f} to {:.1f} times the rate.", (min(through), max(through)))
+    yield Figure(page, "each unit, the joiner reaches {:.1f} to {:.1f} times the rate.", (min(through), max(through)))
     yield Figure(
         page,
         "turn, the rate of the plain process differs by {:.0%}.",
@@ -220,7 +220,7 @@ def _benchmarks_of_the_runs() -> Iterable[Figure]:
         "the plain process was slowest ({:.0f} thousand records a second, {:.1f} s of CPU time for a million)",
         (first["records_per_s"] / 1e3, first["cpu_s_per_million"]),
     )
-    for peer, also in (("Flink by hand", "With Flink, it makes"), (KAFKA_STREAMS[1], "with Kafka Streams,")):
+    for peer, also in (("Flink by hand", "With Flink, it joins"), (KAFKA_STREAMS[1], "with Kafka Streams,")):
         ratios = _of_rates(PROCESS, peer)
         yield Figure(
             page,
@@ -228,7 +228,7 @@ def _benchmarks_of_the_runs() -> Iterable[Figure]:
             (_throughput(peer, "records_per_s") / 1e3, min(ratios), max(ratios)),
         )
     (one_core,) = _rates("Spark stage, one core")
-    yield Figure(page, "and two instances of the stage {:.2f} times that of one", (_rates(STAGE)[0] / one_core,))
+    yield Figure(page, "instances of the stage reached {:.2f} times the rate of one", (_rates(STAGE)[0] / one_core,))
 
 
 OF_UNITS = "pass-through, a transaction for each unit"
@@ -354,9 +354,7 @@ def _speed_of_the_joiner() -> Iterable[Figure]:
             *(steps[step] for step in ("computing and composing results", "parsing records", "finding neighbours")),
         ),
     )
-    yield Figure(
-        _SPEED, "compress and send, {:.1f} s remain; they were not", (steps["the Kafka client's own threads"],)
-    )
+    yield Figure(_SPEED, "Another {:.1f} s go mostly to the Kafka client's", (steps["the Kafka client's own threads"],))
     whole = [sum(median(run[what] for run in runs) for what in ("process_s", "kafka_s")) for runs in (ours, copy)]
     yield Figure(_SPEED, "Kafka, the joiner takes {:.1f} times as much CPU time for a record", (whole[0] / whole[1],))
     rates = {name: median(found) for name, found in evidence("bench_batches")["figures"].items()}

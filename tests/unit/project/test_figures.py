@@ -95,14 +95,14 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
                 "commits nothing within 0.5 s of its claim",
                 "claims a released unit within 5 s",
             ),
-            *("reclaims the unit after 5 s", "when it looks, every 2 s", "the source's after 5 s"),
+            *("reclaims the unit after 5 s", "it checks every 2 s", "the source's after 5 s"),
         ),
         "docs/operations.md": ("more than 80% of", "at 100% the unit stops"),
         "docs/recovery.md": (
             *(
                 "a snapshot of at most 8 MiB",
                 "A snapshot over 8 MiB",
-                "there is time for it, which is 2.5 to 3 s",
+                "within the time limit of 2.5 to 3 s",
                 "a last snapshot, within 5 s",
                 "waits up to 30 s for transactions",
                 "the commit after 30 s, the offsets after 11 s",

@@ -60,10 +60,10 @@ class GapVerifier:
         begin, last = gaps[0][0], gaps[-1][1]
         low, _ = log_range(self._consumer, topic, number)
         if low > begin:
-            # If the unit is still ours, the next claim reports the lost records. If not, retention has only removed
+            # If the unit is still ours, the next claim reports the lost records. If not, retention has removed only
             # records that the new owner has consumed.
             _log.warning(
-                "unit %s: %s now begins at offset %s, so the gap from offset %s on cannot be verified",
+                "unit %s: %s now begins at offset %s, so the gap starting at offset %s cannot be verified",
                 number,
                 topic,
                 low,
@@ -88,10 +88,9 @@ class GapVerifier:
 
 
 def gaps_in(at: int, offsets: Ints) -> list[tuple[int, int]]:
-    """Return the gaps in ``offsets``, which must be increasing and not empty. ``at``: the offset expected first.
+    """Return the gaps in ``offsets``, which must be increasing and not empty. ``at``: the first offset expected.
 
-    Each gap is given by its first missing offset and the next offset that exists. If there are no gaps, this takes
-    constant time.
+    Each gap is a pair: its first missing offset and the next existing one. Takes constant time if there are no gaps.
     """
     if offsets[-1] - at < len(offsets):
         return []

@@ -1,4 +1,4 @@
-"""Splits the result of a poll that holds too many records: even a small message may hold many if it is compressed."""
+"""Splits the result of a poll that holds too many records. Even a small message may hold many if it is compressed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def split(read: Read, records_max: int) -> tuple[Read, Read]:
 
 
 def _fitting(messages: Messages, left: int) -> tuple[int, int]:
-    """Return how many messages to take for about ``left`` records, and how many records are then still missing."""
+    """Return how many messages to take to get about ``left`` records, and how many records are still missing then."""
     data, count = messages.value.data.data, 0
     spans = zip(messages.value.start.tolist(), messages.value.end.tolist(), strict=True)
     while left > 0 and count < len(messages):

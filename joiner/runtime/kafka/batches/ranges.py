@@ -34,8 +34,8 @@ def read_range(
 
     Each part consists of its messages by topic and, for each topic, the offset to continue from. There need not be a
     message at that offset; after the last part, the offsets are ``end``. ``consumer`` must come from `make_reader` and
-    is left without assigned partitions, also if reading fails or the generator is closed. ``native``: see
-    `make_batch_reader`. ``check`` is called before each read; it may raise an exception to end the reading. Raises
+    is left without assigned partitions, even if reading fails or the generator is closed. ``native``: see
+    `make_batch_reader`. ``check`` is called before each read; it may raise an exception to stop reading. Raises
     KafkaException on an error, or if nothing arrives for `TIMEOUT_S`.
     """
     vector = dict(begin)
@@ -78,7 +78,7 @@ def read_range(
 
 @contextmanager
 def _unassigned_on_error(consumer: Consumer) -> Iterator[None]:
-    """Let the consumer fetch nothing more if reading ends early, because it may be used again only much later."""
+    """Stop the consumer from fetching if reading ends early, because it may sit unused for a long time."""
     try:
         yield
     except BaseException:

@@ -17,7 +17,7 @@ from broker.kafka.native.reader import NativeReader
 from joiner.runtime.kafka.batches.messages import Read, sort_columns, sort_messages
 
 _EVENTS_MAX: Final = 100
-"""Maximum number of client events, other than messages, that one poll handles."""
+"""Maximum number of client events other than messages that one poll handles."""
 
 _STRAY: Final = KafkaError(
     KafkaError._FAIL,  # noqa: SLF001 - the public name

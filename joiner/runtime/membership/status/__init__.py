@@ -1,4 +1,4 @@
-"""The status of an application, for tools: who serves its units, and how far they are.
+"""The status of an application, for tools: who serves its units, and how far each unit has got.
 
-Start with `summary`, which defines what is known of a unit.
+Start with `summary`, which defines what is known about a unit.
 """

@@ -46,7 +46,7 @@ def read_status(admin: AdminClient, readers: Readers) -> Status:
 def sites_of(
     settings: JoinerSettings, found: Iterable[AppendedCheckpoint | None], states: Mapping[str, SiteState]
 ) -> list[str]:
-    """Return the sites that own units, those whose instances have been heard, and the site of the settings."""
+    """Return the sites that own units, those whose instances have been heard from, and the site in the settings."""
     own = {one.checkpoint.site for one in found if one is not None}
     return sorted({*own, *(site for site, state in states.items() if state.live), settings.application.site})
 
@@ -60,7 +60,7 @@ def compose_status(
     notices: list[str],
     now_s: float,
 ) -> Status:
-    """Return the status that these facts amount to. ``found`` and ``lags``: by unit. ``now_s``: since the epoch."""
+    """Build the status from these facts. ``found`` and ``lags``: by unit. ``now_s``: seconds since the epoch."""
     return Status(
         settings.application.name,
         datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds"),

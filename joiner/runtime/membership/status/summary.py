@@ -1,6 +1,6 @@
 """The status of an application: what `joiner status` shows, as data.
 
-The values of a unit come from its checkpoint, so they describe it at its last commit, whose age is given.
+A unit's values come from its checkpoint, so they describe the unit as of its last commit. The commit's age is included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALIGN_COUNTED: Final = ("rows", FAILED, "dropped", "late", "duplicates")
 class JoinStatus(msgspec.Struct, frozen=True):
     """The status of a join in one unit: totals (None if not yet counted per join), held records, frontiers in ns.
 
-    ``frontier_*``: the lowest and the highest frontier among the keys on that side, or None if there is none.
+    ``frontier_*``: the lowest and the highest frontier among the keys on that side, or None if no key has one.
     """
 
     pairs: int | None
@@ -59,8 +59,8 @@ class JoinStatus(msgspec.Struct, frozen=True):
 class AlignStatus(msgspec.Struct, frozen=True):
     """The status of an align in one unit: its totals and, by stream, the held records and the frontiers in ns.
 
-    ``failed``: rows for which the function failed. ``dropped``: rows that were left out. ``frontiers``: as in
-    `JoinStatus`, without streams that have had no record.
+    ``failed``: rows for which the function failed. ``dropped``: rows left out. ``frontiers``: as in `JoinStatus`,
+    without streams that have had no records.
     """
 
     rows: int
@@ -79,10 +79,10 @@ class AlignStatus(msgspec.Struct, frozen=True):
 
 
 class UnitSummary(msgspec.Struct, frozen=True):
-    """The status of a unit at its last commit.
+    """The status of a unit as of its last commit.
 
     ``pairs``: the number of pairs for which the joining function succeeded. ``failed``: the number for which it failed.
-    ``lag``: the number of input records that have not been consumed yet, or None if that is not known.
+    ``lag``: the number of input records not yet consumed, or None if it is not known.
     """
 
     unit: int
@@ -136,11 +136,11 @@ class UnitSummary(msgspec.Struct, frozen=True):
 
 
 class AssignmentStatus(msgspec.Struct, frozen=True):
-    """The last assignment of a site: its number, its reason, and by unit the owner and the standbys.
+    """A site's last assignment: its number, its reason, and the owner and standbys of each unit.
 
-    ``warm``: by unit, the standbys that hold its state at its last checkpoint. ``drained``: instances without units by
-    order. ``pinned``: by unit, the instance that should own it by order. ``standbys_ordered``: how many standbys each
-    unit should have by order, or None if the settings say it.
+    ``warm``: by unit, the standbys that hold its state as of its last checkpoint. ``drained``: the drained instances.
+    ``pinned``: by unit, the instance that it is pinned to. ``standbys_ordered``: how many standbys each unit should
+    have by order, or None if there is no such order and the settings apply.
     """
 
     epoch: int
@@ -154,7 +154,7 @@ class AssignmentStatus(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, state: SiteState) -> AssignmentStatus:
-        """Return the assignment of a site's state."""
+        """Return the assignment from a site's state."""
         return cls(
             state.epoch,
             state.reason,

@@ -174,7 +174,7 @@ def _short(text: str) -> str:
 
 
 def orders_in_force(assignment: AssignmentStatus) -> list[str]:
-    """Return what operators have ordered about a site, in a few words each."""
+    """Return the operators' orders for a site, each in a few words."""
     found = []
     if assignment.standbys_ordered is not None:
         found.append(f"standbys by order: {assignment.standbys_ordered}")
@@ -186,13 +186,13 @@ def orders_in_force(assignment: AssignmentStatus) -> list[str]:
 
 
 def age(seconds: float) -> str:
-    """Return a time span in its largest unit, such as ``3 min``."""
+    """Return a time span in the largest suitable unit, such as ``3 min``."""
     size, unit = next((size, unit) for least, size, unit in _LARGER_S if seconds >= least)
     return f"{int(seconds // size)} {unit}"
 
 
 def span(frontier: tuple[int, int] | None) -> str:
-    """Return the lowest and the highest frontier in UTC, without the fractions of seconds."""
+    """Return the lowest and the highest frontier in UTC, without fractional seconds."""
     if frontier is None:
         return "-"
     low, high = (datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") for ns in frontier)

@@ -1,4 +1,4 @@
-"""The joiner as a job in Spark: each task is an instance of the joiner, and the driver starts and stops them.
+"""The joiner as a Spark job: each task is a joiner instance, and the driver starts and stops the instances.
 
 This package may import what `runners` may. Start with `stage`.
 """

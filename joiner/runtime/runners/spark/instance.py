@@ -1,4 +1,4 @@
-"""One task of the Spark stage: an instance of the joiner. It runs in a Python worker of Spark until it is stopped."""
+"""One task of the Spark stage: a joiner instance. It runs in a Spark Python worker until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from joiner.runtime.runners.process import JoinerProcess
 from joiner.runtime.settings import SPARK, JoinerSettings
 
 _LISTEN_S: Final = 0.2
-"""How often the thread that waits for the request to stop checks whether the instance has ended."""
+"""How often the thread that waits for the stop request checks if the instance has ended."""
 
 _RETRY_WAIT_MAX_S: Final = 30.0
 
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class StageOrder(NamedTuple):
     """What the driver asks of every instance.
 
-    ``stage``: the id of this start of the stage. ``log_level``: the name of a log level. ``force`` and ``standby``: see
-    `Claimant` and `JoinerProcess`.
+    ``stage``: a new id generated each time the stage starts. ``log_level``: the name of a log level. ``force`` and
+    ``standby``: see `Claimant` and `JoinerProcess`.
     """
 
     settings: JoinerSettings
@@ -46,7 +46,7 @@ class StageOrder(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How an instance has ended: its exit status, and the error that ended it, or an empty string."""
+    """How an instance ended: its exit status, and the error that ended it (empty if none)."""
 
     status: int
     error: str
@@ -55,9 +55,9 @@ class Outcome(NamedTuple):
 def run_instance(order: StageOrder, number: int, attempt: int) -> Outcome:
     """Run an instance until the driver stops it. Return its outcome.
 
-    ``number``: the number of the task, from 0. ``attempt``: how many attempts of this task have failed. Spark repeats a
-    task at once, so this function waits before each further attempt. Errors that another attempt would meet again are
-    returned. Others are raised, and Spark starts the task again.
+    ``number``: the number of the task, from 0. ``attempt``: how many attempts of this task have failed. Spark retries a
+    task at once, so this function waits before each further attempt. Errors that a retry would hit again are returned.
+    Others are raised, and Spark restarts the task.
     """
     set_up_logs(order.log_level)
     try:
@@ -99,7 +99,7 @@ def _run(order: StageOrder, number: int, attempt: int) -> int:
 
 
 def settings_of(settings: JoinerSettings, number: int) -> JoinerSettings:
-    """Return the settings of one instance. Its number is added to its name and to the port of its metrics.
+    """Return the settings of one instance. Its number is appended to its name and added to its metrics port.
 
     Raises `SettingsError` if the port would be too high.
     """

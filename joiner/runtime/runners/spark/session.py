@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 from joiner.runtime.settings import JoinerSettings
 
 _ATTEMPTS_MAX: Final = 100
-"""How often a task may fail before Spark gives up. The failures of a task are counted for as long as the stage runs."""
+"""How often a task may fail before Spark gives up. A task's failures add up for as long as the stage runs."""
 
 _NEEDED: Final = {
     "spark.task.maxFailures": str(_ATTEMPTS_MAX),
     # A second copy of a task would have the same instance name.
     "spark.speculation": "false",
-    # An instance must not find anything that an earlier one has left behind in the process.
+    # An instance must not find anything that an earlier one left behind in the process.
     "spark.python.worker.reuse": "false",
 }
 
@@ -34,10 +34,10 @@ _PREFERRED: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-"""Defaults that settings may change."""
+"""Defaults that settings may override."""
 
 _LOCAL: Final = {
-    # Listen on the loopback only.
+    # Listen on the loopback interface only.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The JVM does little work, and shares the cores with the workers.
@@ -67,7 +67,7 @@ def make_session(settings: JoinerSettings, scratch: Path) -> SparkSession:
 
 
 def _with_attempts(master: str) -> str:
-    """Add the number of attempts to a local master, for which Spark ignores the setting. Return others unchanged."""
+    """Add the number of attempts to a local master, where Spark ignores the setting. Return other masters unchanged."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     return f"local[{found[1] or 1},{_ATTEMPTS_MAX}]" if found else master
 
@@ -79,13 +79,13 @@ def _is_submitted() -> bool:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a private temporary folder and remove it on exit. Folders of killed stages are removed first."""
+    """Yield a private temporary folder and remove it on exit. Folders left by killed stages are removed first."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), (left / _ALIVE).open() as alive:
-            # A living stage holds the lock.
+            # A live stage holds the lock.
             fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    # It gets its name only once it is locked, or a stage that starts at the same time might remove it.
+    # It gets its final name only once it is locked, or a stage starting at the same time might remove it.
     folder = Path(tempfile.mkdtemp(prefix=f".{_SCRATCH}"))
     with (folder / _ALIVE).open("w") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)

@@ -1,11 +1,11 @@
-"""Runs the joiner in Spark: a job with one long task for each instance of the joiner.
+"""Runs the joiner in Spark, as a job with one long-running task per joiner instance.
 
-Spark supplies machines, isolation and restarts. Everything else is as between plain processes: the instances agree on
-who serves which unit, and each reads from and writes to Kafka by itself. So no record and no result passes through the
-driver, and the loss of an executor affects only the units that it served.
+Spark supplies machines, isolation and restarts. Everything else works as with plain processes: the instances agree on
+who serves which unit, and each reads from and writes to Kafka directly. So no records or results pass through the
+driver, and losing an executor affects only the units that it served.
 
-The tasks do not run as a barrier stage, because in a barrier stage the failure of one task ends all of them, and none
-starts until there is room for all.
+The tasks do not run as a barrier stage, because there, one failed task ends all of them, and none starts until there is
+room for all.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from joiner.runtime.shutdown import end_on_signals
 _LOOK_S: Final = 0.1
 
 _REPEAT_S: Final = 0.5
-"""How often the request to stop is repeated, for instances that are just starting."""
+"""How often the stop request is repeated, for instances that are just starting."""
 
 _GRACE_S: Final = 12.0
 """The maximum time from the signal to the exit. An instance may need as long as a plain process to write its last
-snapshots, and the request to stop and the end of Spark take time as well."""
+snapshots, and delivering the stop request and shutting down Spark also take time."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class SparkStage:
         if wait_for_topics(settings.kafka, specs, self._stop.is_set, _log, KAFKA_LOG) is None:
             return 0
         _log.info("starting Spark (%s)", settings.spark.master)
-        # py4j logs the calls between Python and the JVM. Failures of calls are reported by the callers.
+        # py4j logs the calls between Python and the JVM. The callers report failed calls.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         with scratch_folder() as scratch:
             try:
@@ -148,7 +148,7 @@ class _Job:
         try:
             numbers = self._context.parallelize(range(self._instances), self._instances)
             self._outcomes = numbers.mapPartitions(task).collect()
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+        except BaseException as error:  # noqa: BLE001 - re-raised by the waiting thread
             self._error = error
 
 

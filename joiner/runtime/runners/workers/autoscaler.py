@@ -1,12 +1,12 @@
 """Decides how many worker processes a host needs.
 
-A state machine that uses neither Kafka nor a clock. It is given what was observed at regular intervals, and changes the
-number rarely: after each change, it begins to observe anew.
+A state machine that uses neither Kafka nor a clock. It receives an observation every few seconds and rarely changes the
+number, because it starts observing afresh after each change.
 
-More workers are needed if input arrives faster than the busy workers consume it. A backlog that is being worked off is
-no reason, nor are held records, nor input that waits for a silent stream: the workers are then not busy. Fewer are
-needed if the remaining ones could easily consume what arrives. What a worker can consume is learnt while the workers
-cannot keep up, so a number that was too small for a load is not chosen again for the same load.
+More workers are needed if input arrives faster than busy workers consume it. A backlog that is being worked off is no
+reason to add any. Neither are held records or input waiting for a silent stream, because the workers are not busy then.
+Fewer are needed if the remaining ones could comfortably consume the input. A worker's capacity is measured while the
+workers cannot keep up, so a number that was too small for a load is not chosen again for the same load.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OBSERVED_S: Final = 30.0
 """How long the workers must be behind before some are added."""
 
 CALM_S: Final = 300.0
-"""How long to observe before a worker is removed. What arrived at the busiest time of these counts."""
+"""How long to observe before removing a worker. The busiest part of this time decides."""
 
 _LAG_S: Final = 2.0
-"""The workers are behind if the input that they have not consumed would take them this long."""
+"""The workers are behind if their unconsumed input would take them longer than this."""
 
 _NOW_S: Final = 10.0
-"""The rates of this time tell whether a backlog is being worked off."""
+"""The rates over this time show whether a backlog is being worked off."""
 
 _CATCH_UP_S: Final = 300.0
 """A backlog that will be worked off within this time is no reason to add workers."""
@@ -41,20 +41,19 @@ _ROOM_CORES: Final = 0.3
 _RATES_MAX: Final = 1000
 
 _HOT: Final = 0.8
-"""If a single unit has this share of the lag, other units would not gain from more workers, and it cannot be split."""
+"""If one unit has this share of the lag, more workers would not help: it cannot be split, and others would not gain."""
 
 _LOAD_AFTER_ADDING: Final = 0.8
 _LOAD_AFTER_REMOVING: Final = 0.6
-"""The share of the workers' capacity that the input should take after the change."""
+"""The share of the workers' capacity that the input should use after the change."""
 
 
 class Observation(NamedTuple):
-    """What was observed at a moment.
+    """What was observed at one moment.
 
-    ``at_s``: when, in seconds. ``consumed``: the number of records that all units have consumed since some moment.
-    ``lag``: by unit, the number of records in its input logs that it has not consumed. ``cpu_s``: the CPU time that
-    the workers have used since some moment. ``idle_s``: the time, summed over the host's cores, in which they were idle
-    since some moment.
+    ``at_s``: when, in seconds. ``lag``: by unit, the number of unconsumed records in its input logs. The rest are
+    totals since some arbitrary start: ``consumed`` is the number of records consumed by all units, ``cpu_s`` the CPU
+    time used by the workers, and ``idle_s`` the idle time, summed over the host's cores.
     """
 
     at_s: float
@@ -73,7 +72,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class _Load:
-    """What the observations of some time amount to, in records per second and cores."""
+    """What the observations over some time amount to, in records per second and cores."""
 
     consumed: float
     arrived: float
@@ -85,7 +84,7 @@ class _Load:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the lag is large, and is not being worked off soon."""
+        """Whether the lag is large and will not be worked off soon."""
         if self.lag <= _LAG_S * max(self.consumed, 1.0):
             return False
         gain = self.consumed - self.arrived
@@ -95,19 +94,19 @@ class _Load:
 class Autoscaler:
     """Decides how many workers to run, between ``at_least`` and ``at_most``.
 
-    `note`: why the number is not changed although more workers seem to be needed, or not all of them serve units.
+    `note`: why the number stays the same, although more workers seem to be needed or some are not serving units.
     """
 
     def __init__(self, at_least: int, at_most: int) -> None:
         self._at_least, self._at_most = at_least, at_most
         self._observed = deque[Observation]()
-        # The records per second that arrived, by the time at which that was observed.
+        # The arrival rate in records per second, with the time it was observed.
         self._arrived = deque[tuple[float, float]](maxlen=_RATES_MAX)
         # Since when the workers have been behind.
         self._behind_s: float | None = None
         # Since when some workers have not been serving units.
         self._missing_s: float | None = None
-        # The records per second that a worker was seen to consume while the workers could not keep up.
+        # Records per second that a worker was seen to consume while the workers could not keep up.
         self._capacity: float | None = None
         self.note = ""
 
@@ -122,7 +121,7 @@ class Autoscaler:
             return None
         self._missing_s = None
         self._observed.append(seen)
-        # One that is at least `CALM_S` old remains, because looks come at irregular intervals.
+        # Keep one that is at least `CALM_S` old, because the intervals between observations vary.
         while len(self._observed) > 1 and self._observed[1].at_s <= seen.at_s - CALM_S:
             self._observed.popleft()
         decided = self._add(workers) or self._remove(workers)
@@ -131,7 +130,7 @@ class Autoscaler:
         return decided
 
     def begin_anew(self) -> None:
-        """Forget what was observed: the number of workers has changed."""
+        """Forget all observations, for example because the number of workers has changed."""
         self._observed.clear()
         self._arrived.clear()
         self._behind_s = None
@@ -142,8 +141,8 @@ class Autoscaler:
         # Workers that have just been started do not serve units yet.
         if at_s - self._missing_s >= OBSERVED_S:
             self.note = (
-                f"only {running} of them can serve units, because the others are drained or do not keep running; "
-                "the number is not changed until all can"
+                f"only {running} of them can serve units, because the others are drained or keep exiting; the "
+                "number is not changed until all can"
             )
 
     def _add(self, workers: int) -> Decision | None:
@@ -157,7 +156,7 @@ class Autoscaler:
         if load is None or at_s - self._behind_s < OBSERVED_S:
             return None
         behind = (
-            f"{load.lag:,} records behind; {load.arrived:,.0f} arrive and {load.consumed:,.0f} are consumed a second"
+            f"{load.lag:,} records behind; {load.arrived:,.0f} arrive and {load.consumed:,.0f} are consumed per second"
         )
         if len(self._observed[-1].lag) > 1 and load.hottest_share >= _HOT:
             self.note = f"{behind}; almost all of them are in unit {load.hottest}, which more workers cannot share"
@@ -170,7 +169,7 @@ class Autoscaler:
             if load.idle < _ROOM_CORES:
                 self.note = f"{behind}; no core is idle"
             elif workers >= self._limit:
-                self.note = f"{behind}; no more than {self._limit} workers are allowed or of use"
+                self.note = f"{behind}; more than {self._limit} workers are not allowed, or would not help"
         if self.note or not self._capacity:
             return None
         wanted = math.ceil(load.arrived / self._capacity / _LOAD_AFTER_ADDING)
@@ -191,14 +190,14 @@ class Autoscaler:
         arrived = max(rate for at_s, rate in self._arrived if at_s >= self._observed[0].at_s)
         if arrived > _LOAD_AFTER_REMOVING * min(per_core, self._capacity or math.inf) * (workers - 1):
             return None
-        return Decision(workers - 1, f"at most {arrived:,.0f} records arrive a second, for which that is enough")
+        return Decision(workers - 1, f"at most {arrived:,.0f} records arrive per second, so that is enough")
 
     @property
     def _limit(self) -> int:
         return max(self._at_least, min(self._at_most, len(self._observed[-1].lag)))
 
     def _load(self, since_s: float, workers: int) -> _Load | None:
-        """Return the load of the last ``since_s`` seconds, or None if they have not been observed."""
+        """Return the load of the last ``since_s`` seconds, or None if they were not observed in full."""
         last = self._observed[-1]
         before = [one for one in self._observed if one.at_s <= last.at_s - since_s]
         if not before:

@@ -1,4 +1,4 @@
-"""Observes how busy the workers of a host are, and how far they are behind, for the autoscaler."""
+"""Observes, for the autoscaler, how busy the workers of a host are and how far they are behind."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class HostLoad:
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._topics, self._units, self._clock = settings.input_topics, settings.topics.partitions, clock
         # A read-committed consumer would also ask for stable offsets. While a transaction is open, as one nearly always
-        # is under load, Kafka does not return those, and the request would be repeated until its timeout.
+        # is under load, Kafka does not return those, and the consumer would keep retrying until the timeout.
         more = {"isolation_level": "read_uncommitted"}
         self._consumer = make_consumer(settings.kafka, settings.application.name, **more)
 
     def observe(self, process_ids: Iterable[int]) -> Observation:
-        """Return what is to be seen now. ``process_ids``: the workers. Raises KafkaException if a request fails."""
+        """Return an observation as of now. ``process_ids``: the workers. Raises KafkaException if a request fails."""
         at = [(topic, unit) for topic in self._topics for unit in range(self._units)]
         committed = self._consumer.committed([TopicPartition(*place) for place in at], TIMEOUT_S)
         ends = self._consumer.offsets_for_times([TopicPartition(*place, OFFSET_END) for place in at], TIMEOUT_S)

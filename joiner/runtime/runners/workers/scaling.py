@@ -30,7 +30,7 @@ def start_scaling(
     *,
     dry_run: bool,
 ) -> None:
-    """Scale in a thread, which ends with the process, so that a request to Kafka does not delay the supervisor.
+    """Scale in a thread that ends with the process, so that requests to Kafka do not delay the supervisor.
 
     ``is_drained(name)``: whether a worker is drained. ``dry_run``: only log what would be done.
     """

@@ -1,8 +1,8 @@
-"""Runs several joiner processes on one machine: a process uses little more than one core.
+"""Runs several joiner processes on one machine, because each uses little more than one core.
 
-Each worker is an instance of its own, like a process that was started alone. If one ends, it is started again, after a
-back-off. Their number can be changed while they run (``joiner scale``). The supervisor itself serves no unit; if it
-dies, its workers hand over their units and end.
+Each worker is an instance in its own right, like a process started on its own. A worker that exits is restarted after a
+back-off. The number of workers can be changed while they run (``joiner scale``). The supervisor itself serves no units.
+If it dies, its workers hand over their units and exit.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from joiner.runtime.settings import PROCESSES_MAX
 _LOOK_S: Final = 0.05
 _REPORT_S: Final = 5.0
 _BACK_OFF_S: Final = (0.5, 30.0)
-"""The first and the longest wait before a worker that has ended is started again."""
+"""The first and the longest wait before a worker that has exited is restarted."""
 
 _STEADY_S: Final = 60.0
-"""A worker that has run for this long begins with the first wait again."""
+"""Once a worker has run for this long, its back-off starts over."""
 
 _REFUSALS_MAX: Final = 3
 _RUNS_S: Final = 10.0
-"""A worker that has run for this long can start with these settings."""
+"""A worker that has run for this long is known to start with these settings."""
 
 _STOP_S: Final = 10.0
 _SETTINGS_STATUS: Final = 2
-"""The exit status of a worker that cannot start with these settings. The supervisor ends only if this happens several
-times in a row before any worker has run for long: otherwise, the cause may be a file that is being edited, or a port
-that is in use for a moment."""
+"""The exit status of a worker that cannot start with these settings. The supervisor exits only if this happens several
+times in a row before any worker has run for a while. Otherwise, the cause may be a file that is being edited, or a port
+that is briefly in use."""
 
 IN_USE_STATUS: Final = 3
-"""The exit status of a process that has ended because another one has started under its name. The supervisor ends as
-well: if it started the worker again, both processes would replace each other for ever."""
+"""The exit status of a process that ended because another one started under its name. The supervisor then exits too: if
+it restarted the worker, the two processes would keep replacing each other."""
 
 PARENT: Final = "LSB_SUPERVISOR"
 """The environment variable that holds the process id of a worker's supervisor."""
 
 RUN: Final = "LSB_WORKER_RUN"
-"""The environment variable that holds the id of the run that a worker begins."""
+"""The environment variable that holds the id of a worker's run."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Worker:
     wait_s: float = field(default_factory=lambda: _BACK_OFF_S[0])
     due_s: float = 0.0
     refusals: int = 0
-    """How often in a row it has rejected its settings."""
+    """How many times in a row it has rejected its settings."""
 
 
 class WorkerSupervisor:
@@ -87,9 +87,9 @@ class WorkerSupervisor:
         report: Callable[[int, int], None],
         report_end: Callable[[str, str], None],
     ) -> None:
-        """``command(name, number)``: how to start a worker. ``orders`` returns new records of the control topic.
-        ``report(running, wanted)`` writes to it, and ``report_end(name, run)`` writes that the run of a worker has
-        ended, so that others need not wait until they miss its heartbeats.
+        """``command(name, number)``: how to start a worker. ``orders`` returns new records from the control topic.
+        ``report(running, wanted)`` writes to it, and ``report_end(name, run)`` writes that a worker's run has ended, so
+        that others need not wait for its heartbeats to time out.
         """
         self._instance, self._wanted, self._command, self._clock = instance, count, command, clock
         self._orders, self._report, self._report_end = orders, report, report_end
@@ -142,7 +142,7 @@ class WorkerSupervisor:
         while len(self._workers) < self._wanted:
             self._workers.append(_Worker(f"{self._instance}-{len(self._workers) + 1}"))
         while len(self._workers) > self._wanted:
-            # It hands over its units before it ends.
+            # It hands over its units before it exits.
             leaving = self._workers.pop()
             if leaving.process is not None:
                 leaving.process.send_signal(signal.SIGTERM)
@@ -190,7 +190,7 @@ class WorkerSupervisor:
 
     def _start_later(self, worker: _Worker, why: str, now_s: float) -> None:
         worker.due_s = now_s + worker.wait_s
-        _log.warning("worker %s has ended (%s); starting it again in %.1f s", worker.name, why, worker.wait_s)
+        _log.warning("worker %s has ended (%s); restarting it in %.1f s", worker.name, why, worker.wait_s)
         worker.wait_s = min(2 * worker.wait_s, _BACK_OFF_S[1])
 
     def _start(self, worker: _Worker, number: int) -> subprocess.Popen[bytes]:
@@ -227,7 +227,7 @@ def is_worker() -> bool:
 
 
 def run_of_this_process() -> str:
-    """Return the id of this process's run: the one that its supervisor has chosen, or a new one."""
+    """Return the id of this process's run: the one chosen by its supervisor, or a new one."""
     return os.environ.get(RUN) or uuid.uuid4().hex
 
 

@@ -1,4 +1,4 @@
-"""Decodes Arrow messages, which hold many records each, to the same columns as `joiner.runtime.task.decode`.
+"""Decodes Arrow messages, which hold many records each, into the same columns as `joiner.runtime.task.decode`.
 
 All records in a message are consumed together, because the vector C contains message offsets. Rows are checked in the
 same order as JSON records: is the row readable, selected, not too far in the future, in its key's partition? Each

@@ -1,4 +1,4 @@
-"""Defines `AlignOperator`, the implementation that aligns with a driver and aligns with a grid share."""
+"""Defines `AlignOperator`, the implementation shared by aligns with a driver and aligns with a grid."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an operator holds for each thing, and for which of its streams these records wait. Pure.
+"""Computes what an operator holds for each thing, and which streams the held records are waiting for. Pure.
 
-A record is held until the frontiers of its own stream and of those that it may have a neighbour in have passed it
-(docs/semantics.md, sections 3 and 8). So a stream is waited for as long as another one holds a record that is not
-below its frontier.
+A record is held until the frontiers of its own stream, and of every stream in which it may have a neighbour, have
+passed it (docs/semantics.md, sections 3 and 8). So a stream is being waited for as long as another one holds a record
+that is not below its frontier.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HeldByKey(NamedTuple):
         """Count the held records of ``keys``, shape (k,), whose names are ``things[key]``.
 
         ``records``: by stream, the keys and the times in ns of its held records, shape (2, n). ``frontier_ns``: by
-        stream, the frontiers of ``keys``. ``waits``: the pairs of streams of which the first may wait for the second.
+        stream, the frontiers of ``keys``. ``waits``: pairs of streams, the first of which may wait for the second.
         """
         held, latest_ns = {}, {}
         for stream, (key, ts) in records.items():

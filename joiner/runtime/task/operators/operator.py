@@ -39,7 +39,7 @@ class UnitOperator(ABC):
     """A join or an align in one unit."""
 
     holds = "records"
-    """What `held` counts, for messages to users."""
+    """What `held` counts, worded for users."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class UnitOperator(ABC):
     def push(self, inputs: Sequence[SideInput], effects: Effects | None) -> dict[str, int]:
         """Consume the input of each stream and add the effects to ``effects`` (None: only rebuild the state).
 
-        Return the number of results, late records, duplicates and so on, by kind.
+        Return counts by kind, such as results, late records and duplicates.
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class UnitOperator(ABC):
 
     @abstractmethod
     def known_keys(self) -> Ints:
-        """Return the numbers of the keys to which the operator still refers."""
+        """Return the numbers of the keys that the operator still refers to."""
 
     @abstractmethod
     def bounds_ns(self, count: int) -> tuple[Ints, int]:
@@ -174,7 +174,7 @@ class UnitOperator(ABC):
     # For the subclasses
 
     def _held_records(self) -> int:
-        """Return the number of records held, without anything else that `held` counts."""
+        """Return the number of records held, excluding anything else that `held` counts."""
         return self.held()
 
     def _spans(self) -> list[tuple[int, int] | None]:

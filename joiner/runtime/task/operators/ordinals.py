@@ -42,7 +42,7 @@ class Ordinals:
         return self._add(key, ts, np.ones_like(key))
 
     def forget(self, frontier_ns: Callable[[Ints], Ints]) -> None:
-        """Do what `forget_all` does, but only if the table has filled up, so that the cost per record is constant."""
+        """Like `forget_all`, but only if the table has filled up, so that the cost per record is constant."""
         if 3 * self._used > self._slots.shape[1]:
             self.forget_all(frontier_ns)
 
@@ -89,7 +89,7 @@ def _hash(key: int, ts: int) -> np.int64:
 
 @compiled(types.int64, INTS, INTS, INTS, COLUMNS_OUT, INTS_OUT)
 def _add(key: Ints, ts: Ints, count: Ints, slots: Ints, found: Ints) -> int:
-    """Do what `Ordinals._add` does, writing its result to ``found``. Return how many empty slots were used."""
+    """Implement `Ordinals._add`, writing its result to ``found``. Return how many empty slots were used."""
     used, last = 0, slots.shape[1] - 1
     for row in range(len(key)):
         slot = _hash(key[row], ts[row]) & last

@@ -1,12 +1,12 @@
 """Finds the watermarks that a unit can write to its result topic, for readers that join or align its results.
 
-A watermark names the quantity of the results and a thing, or all things. It is true because it is taken from the state
-after a batch and written after the results of that batch, in the same transaction and partition: the state has a lower
+A watermark names the quantity of the results and a thing, or all things. It is valid because it is taken from the state
+after a batch and written after that batch's results, in the same transaction and partition: the state gives a lower
 bound on the time of every later result (`UnitOperator.bounds_ns`). Unlike results, watermarks are not a function of the
-vector C, and need not be: a watermark is true whenever it is taken, and a reader's results depend only on the log that
+vector C, and need not be: a watermark is valid whenever it is taken, and a reader's results depend only on the log that
 it reads.
 
-Which watermarks have been written is kept only in memory, so the next owner of the unit writes them again.
+A unit remembers which watermarks it has written only in memory, so its next owner writes them again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 WATERMARKS_MAX: Final = 10_000
-"""The maximum number of watermarks for single things in a transaction, about 1 MB. The others follow in later ones."""
+"""Maximum number of watermarks for single things per transaction, about 1 MB. Later transactions write the rest."""
 
 
 class OutputWatermarks:
@@ -42,7 +42,7 @@ class OutputWatermarks:
 
     def __init__(self, settings: JoinerSettings, keys: Keys, operators: Sequence[UnitOperator]) -> None:
         self._keys, self._time_unit = keys, settings.events.time_unit
-        # A message with many results has no key, and a topic's messages have keys either all or not at all.
+        # A message with many results has no key, and the messages of a topic either all have keys or none do.
         self._has_keys = settings.application.results != "arrow"
         self._operators = {operator.output: operator for operator in operators}
         self._quantities = {output: _Quantity() for output in self._operators}
@@ -66,7 +66,7 @@ class OutputWatermarks:
         return Batch.concat(parts)
 
     def keep(self, numbers: Ints) -> None:
-        """Forget what has been written for all keys except ``numbers``, because their numbers may be used again."""
+        """Forget what has been written for all keys except ``numbers``, because their numbers may be reused."""
         for quantity in self._quantities.values():
             quantity.keep(numbers)
 
@@ -92,13 +92,13 @@ def _times(ts_ns: Ints, unit: str) -> StringColumn:
 
 
 class _Quantity:
-    """The watermarks of one quantity that have been written, in ns: for each key, and for all keys together."""
+    """The watermarks written for one quantity, in ns: for each key, and for all keys together."""
 
     def __init__(self) -> None:
         self._by_key: Ints = np.empty(0, dtype=np.int64)
         self._of_all = NEVER
         self._next = 0
-        """The key with which the next watermarks begin, so that each key has its turn."""
+        """The key to begin the next watermarks with, so that every key gets its turn."""
 
     def take(self, in_use: Ints, bounds: Ints, of_unused: int, room: int) -> tuple[int | None, Ints, bool]:
         """Return the watermark for all keys, the keys whose watermarks have risen, and whether more such keys remain.

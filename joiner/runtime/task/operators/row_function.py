@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ComputedRows(NamedTuple):
-    """The n rows for which a function has succeeded, with their things and results.
+    """The n rows for which a function succeeded, with their things and results.
 
     ``kept``: their indices among the rows that were passed to the function, int64 of shape (n,).
     """

@@ -41,8 +41,8 @@ _HELD: Final = 3
 """The number of fields held for a driver record: position, value (the bits of a float64) and ordinal."""
 
 _ROW_BYTES: Final = 80
-"""Bytes that a waiting row needs, in addition to those for its relations. Measured. A driver record that is held for
-longer, because it may have a duplicate, counts as much, although it needs less."""
+"""Bytes that a waiting row needs besides those for its relations. Measured. A driver record held for longer, because it
+may have a duplicate, is counted the same although it needs less."""
 _RELATION_BYTES: Final = 110
 """Bytes that a waiting row needs for each neighbour. Measured."""
 _RECORD_BYTES: Final = 120
@@ -104,7 +104,7 @@ class UnitAlign(AlignOperator):
 
     def known_keys(self) -> Ints:
         """See `UnitOperator`."""
-        # The ordinals that remain are for records that the buffer still holds, so it knows every key that is in use.
+        # The remaining ordinals are for records that the buffer still holds, so the buffer knows every key in use.
         self._ordinals.forget_all(self._driver_frontier_ns)
         return self._buffer.driver_rows.known_keys()
 

@@ -36,8 +36,8 @@ _RECORD_BYTES: Final = 120
 """Bytes of a held record: five numbers in a table that may be twice as large, and its place in a list of free nodes."""
 
 _VALUES_MAX: Final = 1_000_000
-"""The maximum number of values in a step of the buffer, which has one for each tick and column. Each takes up to a
-hundred bytes while the step is encoded."""
+"""The maximum number of values in a buffer step, which has one for each tick and column. Each takes up to a
+hundred bytes while the step is being encoded."""
 
 _NO_LIMIT: Final = 2**63 - 1
 
@@ -62,7 +62,7 @@ class UnitGrid(AlignOperator):
         self._buffer = AlignBuffer(self._rules, grid=grid.grid(self._ticks_max), watermark_scope=align.watermark_scope)
         self._result = align.result
         self._ticks: int | None = None
-        """How many ticks wait, or None if they have not been counted."""
+        """How many ticks are waiting, or None if they have not been counted."""
         self._times_ns: dict[int, Ints] = {}
         """By stream, the sorted times of its held records, once they have been read."""
 
@@ -84,7 +84,7 @@ class UnitGrid(AlignOperator):
     # Held records
 
     def held_by_stream(self) -> dict[str, int]:
-        """See `UnitOperator`. ``"grid"``: the ticks that wait, which are not stored but will have a row each."""
+        """See `UnitOperator`. ``"grid"``: the waiting ticks, which are not stored but will each get a row."""
         return {GRID: self._waiting(), **self._buffer.grid_rows.held_by_stream()}
 
     def held_bytes(self) -> dict[str, int]:
@@ -96,7 +96,7 @@ class UnitGrid(AlignOperator):
         return self._buffer.grid_rows.known_keys()
 
     def held_by_key(self) -> HeldByKey:
-        """See `UnitOperator`. The waiting ticks are counted in ``held`` as those of ``"grid"``."""
+        """See `UnitOperator`. In ``held``, waiting ticks are counted under ``"grid"``."""
         found, keys = super().held_by_key(), self._keys.numbers_in_use()
         waiting = np.zeros(len(self._keys.things), dtype=np.int64)
         of_known = self._buffer.grid_rows.waiting_by_key()[: len(waiting)]
@@ -133,13 +133,13 @@ class UnitGrid(AlignOperator):
         return times
 
     def _waiting(self) -> int:
-        """Return how many ticks wait."""
+        """Return how many ticks are waiting."""
         if self._ticks is None:
             self._ticks = int(self._buffer.grid_rows.waiting_by_key().sum())
         return self._ticks
 
     def _forget_counts(self) -> None:
-        """Forget what was derived from the state of the buffer, because it has changed."""
+        """Forget what was derived from the buffer's state, because that has changed."""
         self._ticks, self._times_ns = None, {}
 
     # Snapshots
@@ -158,7 +158,7 @@ class UnitGrid(AlignOperator):
     def _steps(self, given: Mapping[str, _Entries]) -> Iterator[AlignedRows]:
         """Yield the rows that ``given`` completes, in as many steps as the limit for ticks requires.
 
-        Which rows these are depends on what was consumed, not on the steps.
+        The rows depend on what was consumed, not on how it was divided into steps.
         """
         try:
             found = self._step(given)
@@ -207,7 +207,7 @@ class UnitGrid(AlignOperator):
 class _Entries(NamedTuple):
     """What a column consumes: its records (key, time in ns, position, identity) with their values, and its watermarks.
 
-    ``watermarks``: key, time and position. All arrays have shape (n,), with another n for the watermarks.
+    ``watermarks``: key, time and position. All arrays have shape (n,), with a different n for the watermarks.
     """
 
     records: tuple[Ints, Ints, Ints, Ints]
@@ -225,7 +225,7 @@ class _Entries(NamedTuple):
         return len(self.values) + len(self.watermarks[0])
 
     def split(self, seq: int) -> tuple[_Entries, _Entries]:
-        """Return the entries before the position ``seq``, and those from it on."""
+        """Return the entries before the position ``seq``, and those at or after it."""
         at, mark = int(self.records[2].searchsorted(seq)), int(self.watermarks[2].searchsorted(seq))
         (key, ts, place, identity), (mark_key, mark_ts, mark_place) = self.records, self.watermarks
         first, rest = (
@@ -239,13 +239,13 @@ class _Entries(NamedTuple):
         return first, rest
 
     def middle(self) -> int:
-        """Return the position that halves the entries, of which there must be at least one."""
+        """Return the position that halves the entries. There must be at least one."""
         places = np.sort(np.concatenate((self.records[2], self.watermarks[2])))
         return int(places[len(places) // 2])
 
 
 def _halves(given: Mapping[str, _Entries]) -> Iterator[dict[str, _Entries]]:
-    """Split the entries, of which there must be at least two, into two parts that are not empty, and yield both."""
+    """Split the entries into two non-empty parts, and yield both. There must be at least two entries."""
     name, longest = max(given.items(), key=lambda one: len(one[1]))
     # If no column has more than one entry, the entry of one column comes first.
     place = longest.middle() if len(longest) > 1 else _NO_LIMIT

@@ -1,7 +1,7 @@
 """Executes one join in one unit: holds its records, and computes the effects of a batch.
 
-The engine holds the keys and times of the records, and `Payloads` holds what else the results need. Both identify a
-record by its position.
+The engine holds the keys and times of the records, and `Payloads` holds everything else that the results need. Both
+identify a record by its position.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class UnitJoin(UnitOperator):
             emit_unmatched=join.emit_unmatched,
         )
         self._payloads = Payloads(), Payloads()
-        # For each key, both frontiers and the bound, as they were in the last call of `bounds_ns`.
+        # For each key, both frontiers and the bound, as of the last call to `bounds_ns`.
         self._bounds: Ints = np.empty((3, 0), dtype=np.int64)
         self._emitter = Emitter(settings, join, unit, _arrow_encoder(settings, join, unit))
 
@@ -106,7 +106,7 @@ class UnitJoin(UnitOperator):
         return self._buffer.known_keys()
 
     def bounds_ns(self, count: int) -> tuple[Ints, int]:
-        """See `UnitOperator`. A bound is computed again only once a frontier of its key has changed."""
+        """See `UnitOperator`. A bound is recomputed only once a frontier of its key has changed."""
         known, keys = np.full((3, count), NEVER), np.arange(count)
         have = min(count, self._bounds.shape[1])
         known[:, :have] = self._bounds[:, :have]

@@ -127,7 +127,7 @@ def test_too_many_readings_are_refused(readings: OneAtATime, work: Work) -> None
         (Unavailable("unit 1 is too large"), "unit 1 is too large"),
         (DeadlinePassed(), "it takes longer than 20 s"),
         (KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader")), "no leader"),
-        (ValueError("a secret"), "an error in this program; whoever runs it finds the cause in its log"),
+        (ValueError("a secret"), "an error in this program; its log contains the cause"),
     ],
 )
 def test_a_reading_that_fails_says_why_and_is_tried_again(

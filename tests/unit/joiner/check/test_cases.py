@@ -154,7 +154,7 @@ def test_a_right_engine_passes() -> None:
         (_DoublesPairs, "was emitted twice"),
         (_InventsPairs, "is unexpected"),
         (_HidesLateRecords, "should be late"),
-        (_ReleasesTooEarly, "has a record that was released before"),
+        (_ReleasesTooEarly, "has a record that was already released"),
         (_ForgetsOnRestore, "is missing"),
         (_Miscounts, "the buffer holds"),
     ],

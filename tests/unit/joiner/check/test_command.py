@@ -137,12 +137,12 @@ def test_a_secret_that_cannot_be_read_is_told_before_anything_is_checked(
 @pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
-        (["--random", "-1"], "argument --random: '-1' is not an integer of at least 0"),
-        (["--random", "many"], "'many' is not an integer of at least 0"),
-        (["verify", "--examples", "1.5"], "'1.5' is not an integer of at least 0"),
-        (["verify", "--timeout", "0"], "'0' is not a number of seconds above 0 and below 86400"),
-        (["verify", "--timeout", "nan"], "'nan' is not a number of seconds above 0 and below 86400"),
-        (["verify", "--timeout", "soon"], "'soon' is not a number of seconds above 0 and below 86400"),
+        (["--random", "-1"], "argument --random: '-1' is not a non-negative integer"),
+        (["--random", "many"], "'many' is not a non-negative integer"),
+        (["verify", "--examples", "1.5"], "'1.5' is not a non-negative integer"),
+        (["verify", "--timeout", "0"], "'0' is not a number of seconds greater than 0 and less than 86400"),
+        (["verify", "--timeout", "nan"], "'nan' is not a number of seconds greater than 0 and less than 86400"),
+        (["verify", "--timeout", "soon"], "'soon' is not a number of seconds greater than 0 and less than 86400"),
     ],
 )
 def test_text_that_is_no_number_in_the_range_is_refused_with_the_range(

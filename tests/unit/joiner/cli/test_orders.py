@@ -65,9 +65,9 @@ def run(*arguments: str) -> int:
 @pytest.mark.parametrize(
     ("arguments", "order", "last"),
     [
-        (["drain", "one"], ("drain", "one", False), "done; `joiner drain one --undo` lets it have units again"),
+        (["drain", "one"], ("drain", "one", False), "done; `joiner drain one --undo` undoes this"),
         (["drain", "one", "--undo"], ("drain", "one", True), "done"),
-        (["pin", "3", "one"], ("pin", 3, "one"), "done and stays there; `joiner pin 3 --undo` ends that"),
+        (["pin", "3", "one"], ("pin", 3, "one"), "done and stays there; `joiner pin 3 --undo` unpins it"),
         (["pin", "3", "--undo"], ("pin", 3, ""), "done"),
         (["standbys", "0"], ("standbys", 0), "done; `joiner standbys --undo` returns to the settings"),
         (["standbys", "2"], ("standbys", 2), "done; `joiner standbys --undo` returns to the settings"),
@@ -116,9 +116,9 @@ def test_the_exit_status_says_how_an_order_has_ended(
     [
         (["pin", "3"], "one of the arguments INSTANCE --undo is required"),
         (["pin", "3", "one", "--undo"], "not allowed with argument INSTANCE"),
-        (["pin", "3", ""], "the name of an instance is empty"),
+        (["pin", "3", ""], "the instance name is empty"),
         (["pin", "one", "3"], "'one' is not a unit"),
-        (["drain", ""], "the name of an instance is empty"),
+        (["drain", ""], "the instance name is empty"),
         (["standbys"], "one of the arguments N --undo is required"),
         (["standbys", "3"], "'3' is not a number of standbys: use 0 to 2"),
         (["standbys", "-1"], "standbys"),

@@ -97,7 +97,7 @@ def test_a_function_excludes_a_result_and_keeps_the_fingerprint() -> None:
     function = "joiner.functions:spindle_power"
     for base in (BASE, ON_GRID):
         assert fingerprint(changed(base, ("align", 0, "function"), function)) == fingerprint(base)
-    with pytest.raises(ValidationError, match="result and function exclude each other"):
+    with pytest.raises(ValidationError, match="result and function are mutually exclusive"):
         JoinerSettings.model_validate(
             changed(changed(ON_GRID, ("align", 0, "function"), function), ("align", 0, "result"), "speed")
         )

@@ -32,7 +32,7 @@ def test_the_last_line_of_a_process_says_that_its_units_keep_what_they_held(
     process.turn("speed", "torque")
     process.tasks.report(process.loop.finish_all(), last=True)
     assert last_line(caplog) == (
-        "ended: 2 records in, 1 results out; units [0] continue from Kafka at the next start, with 2 records held"
+        "ended: 2 records in, 1 results out; units [0] continue from Kafka on the next start, with 2 records held"
     )
 
 

@@ -25,5 +25,5 @@ def test_a_forced_exit_does_not_blame_kafka_because_spark_may_be_what_has_not_en
     assert (asked, left) == ([True], [0])
     assert [record.getMessage() for record in caplog.records] == [
         "SIGTERM: stopping",
-        "not stopped after 0 s: exiting without waiting for the final snapshots; no data is lost",
+        "still running after 0 s: exiting without waiting for the final snapshots; no data is lost",
     ]

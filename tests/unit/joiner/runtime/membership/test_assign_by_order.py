@@ -19,8 +19,8 @@ def test_a_pinned_unit_is_handed_over_and_no_other_unit_moves_but_one_to_balance
     (unit, *_), before = site.owned("a"), site.owners
     site.apply(pin(unit, "b"))
     assert site.settle() == [
-        "b prepares for units that are pinned to it",
-        "b gets units that are pinned to it",
+        "b prepares for units pinned to it",
+        "b gets units pinned to it",
         "a gets units to balance the load",
     ]
     assert unit in site.owned("b")
@@ -162,7 +162,7 @@ def test_a_unit_that_fails_at_the_instance_to_which_it_is_pinned_as_well_stays_t
     owner, other = site.owners[0], "ab".replace(site.owners[0], "")
     site.change(owner, serves=[], failed=[0])
     site.apply(pin(0, other))
-    assert site.settle() == [f"{other} gets units that are pinned to it"]
+    assert site.settle() == [f"{other} gets units pinned to it"]
     site.change(owner, failed=[])
     site.change(other, serves=[], failed=[0])
     assert site.next() is None

@@ -84,9 +84,7 @@ def test_an_order_that_kafka_does_not_confirm_is_not_said_to_remain(make_case: C
     case.kafka.broken.add((case.kafka.state.units[0].owner, 0))
     case.kafka.follow()
     case.kafka.is_lost = True
-    assert give(case, kind) == Outcome(
-        is_reached=False, text="Kafka has not confirmed the order in time: give it again"
-    )
+    assert give(case, kind) == Outcome(is_reached=False, text="Kafka did not confirm the order in time: give it again")
     assert case.clock.now_s <= 1000.0 + 2 * 10.0
 
 
@@ -95,7 +93,7 @@ def test_a_drained_instance_has_no_units_in_the_end(make_case: Callable[..., Cas
     assert case.ordering.drain("a") == Outcome(is_reached=True, text="a is drained")
     assert case.kafka.orders == [Drain(site=SITE, instance="a")]
     assert case.lines[-1] == "a serves no unit"
-    assert case.ordering.drain("a", undo=True) == Outcome(is_reached=True, text="a may have units again")
+    assert case.ordering.drain("a", undo=True) == Outcome(is_reached=True, text="a is no longer drained")
     assert case.kafka.state.drained == set()
 
 
@@ -104,7 +102,7 @@ def test_an_instance_that_nobody_can_take_over_from_is_not_drained(make_case: Ca
     outcome = case.ordering.drain("a")
     assert outcome == Outcome(
         is_reached=False,
-        text="a serves units 0, 1, 2, 3: no other instance takes over the rest; the order remains",
+        text="a serves units 0, 1, 2, 3: no other instance takes over the rest; the order remains in force",
     )
     assert case.kafka.state.drained == {"a"}
 
@@ -112,7 +110,7 @@ def test_an_instance_that_nobody_can_take_over_from_is_not_drained(make_case: Ca
 def test_the_order_to_drain_an_instance_can_be_undone_while_it_is_not_running(make_case: Callable[..., Case]) -> None:
     case = make_case("a")
     outcome = case.ordering.drain("x", undo=True)
-    assert outcome == Outcome(is_reached=True, text="x may have units again; it is not running now")
+    assert outcome == Outcome(is_reached=True, text="x is no longer drained; it is not running now")
     assert case.kafka.orders == [Drain(site=SITE, instance="x", drained=False)]
 
 
@@ -121,7 +119,7 @@ def test_a_pinned_unit_is_served_there_in_the_end(make_case: Callable[..., Case]
     unit = case.unit_of("a")
     assert case.ordering.pin(unit, "b") == Outcome(is_reached=True, text=f"unit {unit} is served by b")
     assert case.kafka.orders == [Pin(site=SITE, unit=unit, instance="b")]
-    assert case.ordering.pin(unit, "") == Outcome(is_reached=True, text=f"unit {unit} is not pinned any more")
+    assert case.ordering.pin(unit, "") == Outcome(is_reached=True, text=f"unit {unit} is no longer pinned")
     assert case.kafka.state.orders.pinned == {}
 
 
@@ -138,9 +136,9 @@ def test_a_unit_that_is_there_already_is_pinned_at_once(make_case: Callable[...,
     [
         ("drained", "b is drained"),
         ("leaving", "b is stopping"),
-        ("left", "b is not running any more"),
-        ("failed", "b cannot serve it, as `joiner status` or its log says"),
-        ("mixed", "the consumer group assigns the units as long as a process of an older release runs"),
+        ("left", "b is no longer running"),
+        ("failed", "b cannot serve it; see `joiner status` or its log"),
+        ("mixed", "the consumer group assigns the units as long as a process of an older release is running"),
         ("slow", "b has not taken it over"),
     ],
 )
@@ -162,7 +160,7 @@ def test_it_is_said_why_a_unit_is_not_served_where_it_is_pinned(
             kafka.change("a", mixed=True)
         case "slow":
             kafka.still = True
-    text = f"unit {unit} is served by a: {why}; the order remains"
+    text = f"unit {unit} is served by a: {why}; the order remains in force"
     assert case.ordering.pin(unit, "b") == Outcome(is_reached=False, text=text)
     assert kafka.state.orders.pinned == {unit: "b"}
     has_waited = case.clock.now_s > 1000.0 + 1.0
@@ -181,7 +179,7 @@ def test_each_unit_has_the_standbys_that_are_ordered_in_the_end(make_case: Calla
 def test_it_is_said_if_there_are_too_few_instances_for_the_standbys(make_case: Callable[..., Case]) -> None:
     case = make_case("a", "b")
     outcome = case.ordering.standbys(2)
-    text = "4 of 8 standbys are warm: no other instance can be a standby now; the order remains"
+    text = "4 of 8 standbys are warm: no other instance can be a standby now; the order remains in force"
     assert outcome == Outcome(is_reached=False, text=text)
     assert case.kafka.state.orders.standbys == 2
 
@@ -191,7 +189,7 @@ def test_standbys_that_do_not_become_warm_are_waited_for_in_vain(make_case: Call
     case.kafka.still = True
     outcome = case.ordering.standbys(1)
     assert outcome == Outcome(
-        is_reached=False, text="0 of 4 standbys are warm: some standbys are not warm; the order remains"
+        is_reached=False, text="0 of 4 standbys are warm: some standbys are not warm; the order remains in force"
     )
 
 

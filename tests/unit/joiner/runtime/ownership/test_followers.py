@@ -269,7 +269,7 @@ def test_a_state_that_cannot_keep_up_is_not_counted_on_until_it_is_current_again
     site.clock.now_s += INTERVAL_S
     site.poll(0)
     assert site.followers.warm == {0}
-    assert caplog.text.count("is current again") == 1
+    assert caplog.text.count("has caught up again") == 1
 
 
 def test_a_state_that_takes_long_to_build_is_warm_once_it_has_caught_up(site: Site) -> None:
