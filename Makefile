@@ -10,8 +10,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 CHAOS_SEEDS ?= 1
 
-# Two test processes, each with its own servers, because they spend half of their time waiting. Files with slow tests come
-# first (tests/conftest.py), so that both processes end at about the same time.
+# Two test processes, each with its own servers, because they spend half their time waiting. Files with slow tests come
+# first (tests/conftest.py), so that both processes finish at about the same time.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 CHAOS_REPORT ?= .lsb/chaos
 BENCH_REPORTS ?= .lsb
@@ -21,7 +21,7 @@ UPGRADE ?= --upgrade
 
 # Progress appears at once, even if the output is a file.
 export PYTHONUNBUFFERED := 1
-# The tests start hundreds of processes. Without bytecode files, each would spend half of its start compiling.
+# The tests start hundreds of processes. Without bytecode files, each would spend half of its startup compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
 comma := ,
@@ -32,21 +32,21 @@ say = @printf '\n== %s\n' "$(1)"
 help: ## this list
 	@printf 'LocalStreamBuffer: commands\n\n'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
-	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same with your own recording\n  make demo RUNNER=process, make demo RUNNER=spark       without the move: in a process, in Spark\n  make demo UI=1                                         with a page that shows it, until Ctrl-C\n'
+	@printf '\n  make demo EVENTS=path/to/events.json [AS_RECORDED=1]   the same with your own recording\n  make demo RUNNER=process, make demo RUNNER=spark       without the move: in a process, in Spark\n  make demo UI=1                                         with a web page, until Ctrl-C\n'
 
 setup: .venv/.ready ## create the Python environment in .venv (quick when nothing has changed)
 
 .venv/.installed: requirements/dev.txt
 	$(call say,Python packages into .venv (about two minutes the first time))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	  { echo "'$(PYTHON)' is not Python 3.11 or newer. Install it, or name it: make setup PYTHON=/path/to/python3.11"; exit 2; }
+	  { echo "'$(PYTHON)' is not Python 3.11 or newer. Install it, or give its path: make setup PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@touch $@
 
-# Compat mode puts the root of the project on the path, so that a new package needs no new install.
+# Compat mode puts the project root on the path, so that adding a package does not require reinstalling.
 .venv/.ready: .venv/.installed pyproject.toml
 	$(call say,The project itself into .venv)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
@@ -108,7 +108,7 @@ mutations: setup ## break each rule of the join once and require that a test fai
 	@LSB_PROPERTY_EXAMPLES=1000 $(PY) -m pytest $(SIDE_BY_SIDE) tests/property
 	@$(PY) -m tests.property.mutations
 
-# The tests in tests/chaos read their seeds from the environment; without any, they make one run.
+# The tests in tests/chaos read their seeds from the environment; without seeds, they run once.
 chaos = LSB_CHAOS_SEEDS="$(strip $(1))" $(PY) -m pytest tests/chaos
 
 bench: setup ## compare with windowed joins and other engines, end to end, about five hours, or minutes with QUICK=1: make bench BENCH="--resume"
@@ -153,9 +153,9 @@ format: setup ## format the code
 	@$(PY) -m ruff check --fix-only --quiet
 	@$(PY) -m ruff format
 
-# Uses uv, because pip writes a lock for its own system only. Each lock is a constraint for the next one, so that a
-# package has the same version in all of them. The peers of the benchmarks have separate environments.
-lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make lock UPGRADE= keeps the present pins)
+# Uses uv, because pip writes locks only for the system it runs on. Each lock constrains the next one, so that a package
+# has the same version in all of them. The benchmark peers have separate environments.
+lock: ## pin the newest allowed versions with hashes: requirements/**.txt (make lock UPGRADE= keeps the current pins)
 	@command -v uv >/dev/null || { echo 'make lock needs uv: pip install uv'; exit 2; }
 	$(call say,Resolving)
 	@pin() { \

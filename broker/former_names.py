@@ -1,4 +1,4 @@
-"""Accepts settings of the previous release that have since been renamed or removed, with a warning for each."""
+"""Accepts settings that have been renamed or removed since the previous release, and logs a warning for each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 
 
 def with_present_names(given: Mapping[str, Any], renamed: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the values of a settings section, with former names of settings replaced by the current ones.
+    """Return a settings section's values, with former setting names replaced by current ones.
 
-    ``renamed`` maps each former name to the current one, both as ``section.field``, or to None if the setting no longer
-    exists; its value is then left out. If a section contains both names, the value under the current name is used. A
-    warning is logged for each former name.
+    ``renamed`` maps each former name to the current one, both as ``section.field``, or to None if the setting has been
+    removed, in which case its value is dropped. If a section contains both names, the current name wins. Logs a warning
+    for each former name.
     """
     values = dict(given)
     for former, present in renamed.items():

@@ -1,4 +1,4 @@
-"""Configures logging for a service: one line per event on standard error, never with the contents of records.
+"""Configures logging for a service: one line per event on standard error, never including record contents.
 
 On a terminal, lines are plain text. Otherwise each line is a JSON object with ``timestamp``, ``level``, ``logger``,
 ``event`` and, for an exception, ``exception``. ``LSB_LOG=text`` or ``LSB_LOG=json`` overrides this. If a program fails
@@ -27,10 +27,10 @@ def set_up_logs(level: str) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Writes a message on one line, whatever it quotes, so that nobody can forge further lines."""
+    """Writes each message on one line, whatever it quotes, so that quoted text cannot forge log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in logging
-        """Escape control characters. A traceback follows the message and keeps its lines."""
+        """Escape control characters. A traceback follows the message and keeps its line breaks."""
         return super().formatMessage(record).translate(_ESCAPED)
 
 

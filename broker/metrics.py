@@ -77,7 +77,7 @@ class Readings(Collector):
         """Register a counter metric whose value is returned by ``read``.
 
         If the metric has labels, ``labels`` are their names and ``read`` returns a mapping from tuples of label values
-        to values. ``formerly`` is the metric's name in the previous release, under which it is exposed as well.
+        to values. ``formerly`` is the metric's name in the previous release, under which it remains exposed.
         """
         self._add(CounterMetricFamily, (name, meaning, formerly), read, labels)
 
@@ -146,7 +146,7 @@ class Distribution(Collector):
             self._sum += float(seen @ weights)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, as `Readings.describe` does."""
+        """Return nothing, like `Readings.describe`."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -176,7 +176,7 @@ class TelemetryServer:
         self.readings.gauge("lsb_ready", "1 if /readyz reports ready, else 0.", lambda: not self.unready())
         ProcessCollector(registry=self.registry)
         self.why_unready: Callable[[], str] = lambda: "it is starting"
-        """Returns in a few words why the service is not ready, or an empty string if it is. Called from other
+        """Returns a few words on why the service is not ready, or an empty string if it is. Called from other
         threads."""
 
     def heartbeat(self) -> None:
@@ -247,7 +247,7 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error in a request: the client has disconnected, or a value cannot be read. The service continues."""
+        """Log a failed request: the client has disconnected, or a value cannot be read. The service keeps running."""
         del request
         error = sys.exception()
         level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING

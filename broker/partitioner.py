@@ -2,7 +2,7 @@
 
 librdkafka uses a different partitioner by default. If two producers used different partitioners, records with the same
 key would end up in different partitions, and the joiner would not find their pairs. All producers therefore set
-``partitioner`` to `PARTITIONER`. The functions of this module compute the same partition numbers, so that a consumer
+``partitioner`` to `PARTITIONER`. The functions in this module compute the same partition numbers, so that a consumer
 can check them.
 
 Source of the algorithm: MurmurHash2 (public domain), with the seed and the sign mask of
@@ -38,5 +38,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the number of the partition to which records with ``key`` belong, from 0 to ``partitions`` - 1."""
+    """Return the number of the partition that records with ``key`` belong to, from 0 to ``partitions`` - 1."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

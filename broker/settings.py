@@ -1,11 +1,11 @@
-"""Defines the settings that services share, and loads the settings of each service.
+"""Defines the settings that services share, and loads each service's settings.
 
-The settings of all services are in one TOML file (``lsb.toml``); environment variables ``LSB_<SECTION>__<FIELD>``
-override it. Before it does anything else, a service validates the sections it uses, and reports all errors together.
-Secrets come from the environment or from a file named in the settings, never from the command line.
+All services read one TOML file (``lsb.toml``); environment variables ``LSB_<SECTION>__<FIELD>`` override it. Before
+doing anything else, a service validates the sections it uses and reports all errors together. Secrets come from the
+environment or from a file named in the settings, never from the command line.
 
-Validating a section is pure: the outcome does not depend on the machine. Whether the files named in the settings can be
-used is checked only when a service loads its settings at start-up.
+Validating a section is pure: the outcome does not depend on the machine. A service checks whether it can use the files
+named in its settings only when it loads the settings on startup.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ SECTIONS: Final = frozenset(
 TOPIC_BYTES_MAX: Final = 65_535
 """The maximum length of an MQTT topic in bytes."""
 TOPIC_NAME_LENGTH_MAX: Final = 200
-"""Kafka's own limit is 249 characters; the rest is for suffixes."""
+"""Kafka's own limit is 249 characters; the difference leaves room for suffixes."""
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
 """The maximum length of a secret in bytes, which is MQTT's limit for passwords."""
-_FILE_NEEDED: Final = "specify a text file that this user can read and that has the secret on its first line"
+_FILE_NEEDED: Final = "specify a text file that this user can read, with the secret on its first line"
 
 
 class SettingsError(Exception):
@@ -76,7 +76,7 @@ def read_secret(file: Path) -> str:
         _check_regular(file)
         with file.open("rb") as opened:
             line = opened.readline(SECRET_BYTES_MAX + 1)
-        # A line that is too long may have been cut within a character.
+        # An overlong line may have been cut in the middle of a character.
         secret = line.decode(errors="ignore" if len(line) > SECRET_BYTES_MAX else "strict").strip()
     except OSError as error:
         raise SettingsError(f"{_unreadable('secret file', file, error)}; {_FILE_NEEDED}") from error
@@ -155,7 +155,7 @@ def duration_between(shortest: str, longest: str) -> AfterValidator:
 
 
 def plain_name(length_max: int, *, may_be_empty: bool = False) -> AfterValidator:
-    """Return a validator for a name that is used within topic, group, instance and folder names and in ids."""
+    """Return a validator for a name that becomes part of topic, group, instance and folder names, and of ids."""
 
     def check(name: str) -> str:
         is_omitted = may_be_empty and not name
@@ -179,7 +179,7 @@ def _topic_name(name: str) -> str:
 
 
 TopicName = Annotated[str, AfterValidator(_topic_name)]
-"""A valid Kafka topic name that is short enough to append a suffix."""
+"""A valid Kafka topic name, short enough to leave room for a suffix."""
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -191,7 +191,7 @@ def _token(secret: SecretStr) -> SecretStr:
 def _topic_filter(text: str) -> str:
     levels = text.split("/")
     misplaced = any(len(level) > 1 and set("+#") & set(level) for level in levels) or "#" in levels[:-1]
-    # Python turns bytes that are not UTF-8 in an environment variable into lone surrogates.
+    # Python turns non-UTF-8 bytes in an environment variable into lone surrogates.
     is_not_text = not text or re.search("[\0\ud800-\udfff]", text)
     if is_not_text or misplaced or len(text.encode()) > TOPIC_BYTES_MAX:
         raise ValueError(
@@ -215,7 +215,7 @@ def _http_url(text: str) -> str:
 
 
 def plain_values(given: object) -> object:
-    """Check that every value in a table of settings for another program is a string, a number, true or false."""
+    """Check that a table of settings for another program contains only strings, numbers, true and false."""
     if isinstance(given, dict):
         wrong = [repr(name) for name, value in given.items() if not isinstance(value, str | int | float)]
         if wrong:
@@ -229,8 +229,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     renamed: ClassVar[Mapping[str, str | None]] = {}
-    """Maps the names that settings had in the previous release to the current names, both as ``section.field``, or to
-    None if the setting no longer exists. The old names are accepted with a warning."""
+    """Maps setting names from the previous release to current names, both as ``section.field``, or to None if the
+    setting has been removed. Old names are accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -330,7 +330,7 @@ def _address(given: object) -> str:
 
 
 Address = Annotated[str, BeforeValidator(_address)]
-"""An address to listen on, written as a port or as ``host:port``. Without a host, the loopback interface."""
+"""An address to listen on, written as a port or as ``host:port``. The host defaults to the loopback interface."""
 
 
 class MetricsSettings(Section):
@@ -341,7 +341,7 @@ class MetricsSettings(Section):
 
 
 class ServiceSettings(BaseSettings):
-    """Base class of a service's settings. Each field is a section. Sections of other services are ignored."""
+    """Base class for a service's settings. Each field is a section. Sections of other services are ignored."""
 
     model_config = SettingsConfigDict(
         env_prefix="LSB_", env_nested_delimiter="__", extra="ignore", frozen=True, env_ignore_empty=True
@@ -351,13 +351,13 @@ class ServiceSettings(BaseSettings):
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:  # noqa: ARG003 - for overrides
         """Return additional errors in settings that failed validation, so that all errors are reported at once.
 
-        ``given``: the merged values of all sources, of any type. ``parts_are_right``: whether each section is valid by
-        itself.
+        ``given``: the values merged from all sources, of any type. ``parts_are_right``: whether each section is
+        valid on its own.
         """
         return []
 
     def needs_arrow(self) -> str | None:
-        """Return the name of a setting whose value requires pyarrow, or None if there is no such setting."""
+        """Return the name of a setting whose value requires pyarrow, or None if no setting does."""
 
 
 Service = TypeVar("Service", bound=ServiceSettings)
@@ -388,7 +388,7 @@ def load_settings(model: type[Service], file: Path | None = None) -> Service:
         @model_validator(mode="before")
         @classmethod
         def _check_files(cls, given: dict[str, Any]) -> dict[str, Any]:
-            # This runs when the file and the environment have been merged, but before the values are validated.
+            # This runs after the file and the environment are merged, but before the values are validated.
             merged.update(given)
             errors.extend(_unusable_files(model, given, path))
             return given
@@ -427,7 +427,7 @@ def _unknown_sections(path: Path) -> list[str]:
 
 
 def _unusable_files(model: type[ServiceSettings], given: dict[str, Any], path: Path) -> list[str]:
-    """Check the files that the settings name, and return the errors. Skip values that are not paths."""
+    """Check the files named in the settings, and return the errors. Skip values that are not paths."""
     errors = []
     for section, section_field in model.model_fields.items():
         values, kind = given.get(section), section_field.annotation

@@ -1,8 +1,8 @@
 """Formats the error lines for invalid settings. Each line says what is wrong, where, and what to do about it.
 
-The lines are built from pydantic's errors and from the names of environment variables. A value that is or might contain
-a secret is never shown. This module therefore knows which settings are secret; it knows no other settings by name. It
-does not raise errors itself; `broker.settings` collects the lines.
+The lines are built from pydantic's errors and from the names of environment variables. Values that are or
+may contain secrets are never shown, so this module knows the secret settings by name, but no others. It does not raise
+errors itself; `broker.settings` collects the lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SECRETS: Final = frozenset({"token", "password", "client"})
 """Settings whose values are never shown."""
 
 _MESSAGES: Final = {
-    # Messages that replace pydantic's own, which are written for programmers, by pydantic's error type.
+    # Keyed by pydantic's error type. These messages replace pydantic's own, which are written for programmers.
     "model_type": "must be a table",
     "dict_type": "must be a table",
     "list_type": "must be a list",
@@ -49,7 +49,7 @@ def remedy_of(named: list[str], *, may_be_set: bool = True) -> str:
     """Return text that says where to correct the setting ``named`` (section, field).
 
     The text names the environment variable that sets it. If no variable does, the text refers to the settings file and
-    to the variable that could set it; it is empty if there is no such setting (``may_be_set`` is false).
+    to the variable that could set it; it is empty if the setting does not exist (``may_be_set`` is false).
     """
     variable = "LSB_" + "__".join(named).upper()
     whole_section = f"LSB_{named[0].upper()}"
@@ -79,7 +79,7 @@ def no_section(name: str, sections: Collection[str]) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the names of the project's environment variables that are not empty, in upper case and sorted."""
+    """Return the names of the project's non-empty environment variables, uppercased and sorted."""
     return sorted(name.upper() for name, value in os.environ.items() if value and name.upper().startswith("LSB_"))
 
 
@@ -98,7 +98,7 @@ def _shown(found: Any) -> str:
 
 
 def lacking_arrow(path: Path, setting: str | None) -> list[str]:
-    """Return an error line if ``setting`` requires pyarrow, which is not installed; otherwise, return no lines."""
+    """Return an error line if ``setting`` requires pyarrow and it is not installed; otherwise, return no lines."""
     if setting is None or find_spec("pyarrow") is not None:
         return []
     return [f"{path}: {setting}: {describe_missing('pyarrow', 'arrow')}"]

@@ -1,8 +1,8 @@
 """Converts event times between their wire formats and exact int64 nanoseconds since the epoch (UTC).
 
-Event times are parsed and formatted only in this module. It does not use floats, which are not exact enough: a current
-time in milliseconds already takes 41 of a double's 53 bits, and the mean of two times may end in half a unit. The unit
-of times that are plain numbers is configured, never guessed from their magnitude.
+Event times are parsed and formatted only in this module. It does not use floats, which are too imprecise: a current
+timestamp in milliseconds already takes 41 of a double's 53 bits, and the mean of two times may end in half a unit. The
+unit of plain numbers is configured, never guessed from their magnitude.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-"""The length in nanoseconds of each unit that can be configured for times given as plain numbers."""
+"""The units that can be configured for times given as plain numbers, with their lengths in nanoseconds."""
 
 TIME_MIN_NS: Final = -9_214_560_000_000_000_000
-"""The earliest accepted time, 1678-01-01T00:00:00Z. The range of int64 nanoseconds begins some months earlier."""
+"""The earliest accepted time, 1678-01-01T00:00:00Z. int64 nanoseconds reach a few months further back."""
 
 TIME_MAX_NS: Final = 9_214_646_399_999_999_999
-"""The latest accepted time, the last nanosecond of 2261. The range of int64 nanoseconds ends some months later."""
+"""The latest accepted time, the last nanosecond of 2261. int64 nanoseconds reach a few months further."""
 
 _DURATION_NS: Final = {**UNIT_NS, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h|d)", re.ASCII)
@@ -29,16 +29,16 @@ _ISO = re.compile(
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_LENGTH_MAX: Final = 40
-"""The maximum length in characters of a time, whether a number or ISO-8601. An ISO-8601 time with nanoseconds and an
-offset has 35 characters, so every time that can be accepted fits. Decimal becomes slow only at much greater lengths. A
-limit is needed because an event's time is copied as text into all of its records, and from there into all results."""
+"""The maximum length of a time in characters, whether a number or ISO-8601. An ISO-8601 time with nanoseconds and an
+offset has 35 characters, so every acceptable time fits. Decimal becomes slow only at much greater lengths. The limit is
+needed because an event's time is copied as text into each of its records, and from there into every result."""
 
 
 def parse_time(value: int | str | bytes, time_unit: str) -> int:
     """Convert a time to nanoseconds since the epoch.
 
-    ``value`` is an integer in ``time_unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``time_unit``, whose
-    decimals are converted exactly, or an ISO-8601 string with an offset. Raises ValueError with the reason if it is
+    ``value`` is an integer in ``time_unit`` (a key of `UNIT_NS`), the bytes of a JSON number in ``time_unit`` (decimals
+    are converted exactly), or an ISO-8601 string with an offset. Raises ValueError with the reason if it is
     none of these, is longer than `TIME_LENGTH_MAX`, is finer than a nanosecond, or is outside the years 1678-2261.
     """
     if isinstance(value, int):
@@ -62,8 +62,8 @@ def _exact_ratio(text: bytes, otherwise: str) -> tuple[int, int]:
     """Convert a JSON number to an exact fraction (numerator, denominator).
 
     Raises ValueError if ``text`` is too long or is not a number; in the latter case, the message is "time … is "
-    followed by ``otherwise``. Also raises ValueError if the exponent is too large or too small for a time, before the
-    number is expanded to what could be a huge integer.
+    followed by ``otherwise``. Also raises ValueError if the exponent is too large or too small for a time, before
+    expanding the number to what could be a huge integer.
     """
     if len(text) > TIME_LENGTH_MAX:
         message = f"time {_shown(text)} has {len(text)} characters, more than {TIME_LENGTH_MAX}"

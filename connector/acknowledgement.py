@@ -30,8 +30,8 @@ class Ticket:
 
 
 Tickets = Ticket | tuple[Ticket, ...]
-"""The MQTT messages whose records are in one Kafka message. A JSON message holds a single record, so there is only one;
-an Arrow message holds the records of several."""
+"""The MQTT messages whose records are in one Kafka message. A JSON message holds a single record, so it has one
+ticket; an Arrow message can hold the records of several MQTT messages."""
 
 
 class Ledger:
@@ -48,7 +48,7 @@ class Ledger:
 
     @property
     def size_bytes(self) -> int:
-        """The memory, in bytes, that is used by the records of all messages in flight."""
+        """The memory, in bytes, used by the records of all messages in flight."""
         return self._bytes
 
     @property
@@ -67,7 +67,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Note that Kafka has confirmed one more record of a message. Raises ValueError if none was unconfirmed."""
+        """Record Kafka's confirmation of one more record of a message. Raises ValueError if none was unconfirmed."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)

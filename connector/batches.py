@@ -33,7 +33,7 @@ _NUMBERS_BYTES: Final = 28
 
 @dataclass
 class _Waiting:
-    """The records for one partition that have not been put into a message yet. Kafka maps ``key`` to this partition."""
+    """The records for one partition that are not in a message yet. Kafka maps ``key`` to this partition."""
 
     key: bytes
     records: list[Record] = field(default_factory=list)

@@ -50,7 +50,7 @@ _UNCONFIRMED_WAIT_S: Final = 0.002
 after this wait, so it adds to their latency."""
 
 RECORD_OVERHEAD_BYTES: Final = 1024
-"""Memory that an unconfirmed record is assumed to use in addition to its key and value; 910 bytes were measured."""
+"""Assumed memory use of an unconfirmed record beyond its key and value; the measured value was 910 bytes."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
 _WATERMARK_CHECKS: Final = 4
@@ -89,7 +89,7 @@ class Bridge:
 
         Raises `broker.kafka.topics.TopicError`, `broker.kafka.producer.DeliveryError`,
         `connector.session.SessionRefusedError`, SettingsError if the metrics cannot be served or a secret cannot be
-        read, and KafkaException for any other error of Kafka that waiting cannot fix.
+        read, and KafkaException for any other Kafka error that waiting cannot fix.
         """
         with self._telemetry:
             self._run()
@@ -209,7 +209,7 @@ class Bridge:
         self._producer.send(self._settings.topics.rejected, dead)
 
     def _confirm(self, tickets: Tickets) -> None:
-        """Note that Kafka has confirmed one message. ``tickets`` belong to the events whose records it contains."""
+        """Record Kafka's confirmation of one message. ``tickets`` belong to the events whose records it contains."""
         for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
             self._ledger.confirm(ticket)
 
@@ -241,7 +241,7 @@ class Bridge:
                 "stopping with %d messages unacknowledged; the broker will redeliver those sent at QoS 1 or 2",
                 len(self._ledger),
             )
-        # A broker that does not read the last acknowledgements in time sends their messages again.
+        # A broker that does not read the last acknowledgements in time redelivers their messages.
         self._session.close(deadline_s + DISCONNECT_S - time.monotonic())
 
 
@@ -272,7 +272,7 @@ class _WatermarkWriter:
         self.is_holding = False
 
     def observe(self, thing: str, quantity: str, time_ns: int) -> None:
-        """Note that a record of a quantity has arrived, with the event time ``time_ns``."""
+        """Register the arrival of a quantity's record with the event time ``time_ns``."""
         self._watch.observe(thing, quantity, time_ns, now_ns=self._listened_ns, wall_ns=time.time_ns())
 
     def collect(self, listening_ns: int, *, is_confirmed: bool) -> list[tuple[bytes, bytes]]:

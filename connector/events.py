@@ -43,7 +43,7 @@ TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
 REASON_LENGTH_MAX: Final = 500
-"""Maximum length, in characters, of the reason for a refusal. A reason may quote a payload that is very long."""
+"""Maximum length, in characters, of the reason for a refusal. A reason may quote a very long payload."""
 
 _EXACT_INT_MAX: Final = 2**53
 """Larger integers take the slow path, which forwards them as float64. Every reader would convert them anyway."""
@@ -123,8 +123,8 @@ class Parser:
             fields: dict[str, Any] = _plain_values.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        # Each member has a colon, and the decoder merges members of the same name. If the counts are equal, no name is
-        # repeated.
+        # Each member has a colon, and the decoder merges members with the same name. If the counts are equal, no name
+        # is repeated.
         if payload.count(b":") != len(fields):
             return None
         thing, time, identity = fields.pop(THING, None), fields.pop(TIME, None), fields.pop(IDENTITY, None)

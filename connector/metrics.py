@@ -50,7 +50,7 @@ class PublishTimes:
     """Measures the time from an event's arrival until Kafka has its records and those of all earlier events.
 
     Events leave the ledger in order of arrival, and events that are read together share an arrival time. One time per
-    block of events is therefore enough. A watermark counts as an event that arrives when the watermark is sent.
+    block of events is therefore enough. A watermark is treated as an event that arrives when the watermark is sent.
     """
 
     def __init__(self, telemetry: TelemetryServer, clock: Callable[[], float] = time.monotonic) -> None:

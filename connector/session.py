@@ -4,9 +4,9 @@ paho implements the protocol. This module drives it without a background thread,
 without locks. It never reconnects on its own: a lost connection raises `SessionLostError`, and the service decides when
 to retry. A failure that a retry cannot fix, such as a wrong password, raises `SessionRefusedError`.
 
-The protocol version is MQTT 3.1.1. Every broker supports it, and it has the persistent sessions and QoS 1 that the
-delivery guarantee needs. With it, paho needs only about half as much CPU time to read and acknowledge a message as with
-MQTT 5 (36 us instead of 69 us).
+The protocol version is MQTT 3.1.1. Every broker supports it, and it provides the persistent sessions and QoS 1 that
+the delivery guarantee needs. With it, paho needs only about half as much CPU time to read and acknowledge a message as
+with MQTT 5 (36 us instead of 69 us).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Message(NamedTuple):
 class MqttSession:
     """The connector's session with the MQTT broker.
 
-    A new instance is disconnected. Call `connect` first, and again each time the connection has been lost.
+    A new instance is disconnected. Call `connect` first, and again each time the connection is lost.
     """
 
     def __init__(self, mqtt: MqttSettings, connector: ConnectorSettings) -> None:
@@ -93,7 +93,7 @@ class MqttSession:
 
     @property
     def address(self) -> str:
-        """The address of the broker, for messages."""
+        """The address of the broker, for log and error messages."""
         return f"{self._mqtt.host}:{self._mqtt.port}"
 
     @property
@@ -128,8 +128,8 @@ class MqttSession:
     def wait(self, timeout_s: float, *, reading: bool) -> bool:
         """Wait up to ``timeout_s`` until packets can be received or sent; return whether to call `receive`.
 
-        This is also true if the connection has been lost; `receive` then raises the error. Unless ``reading``, incoming
-        packets are not waited for.
+        This is also true if the connection has been lost; `receive` then raises the error. If ``reading`` is
+        false, does not wait for incoming packets.
         """
         connection: Any = self._client.socket() if self._client is not None else None
         if self._client is None or connection is None:
@@ -166,7 +166,7 @@ class MqttSession:
     def maintain(self, *, reading: bool) -> None:
         """Send pending packets. If ``reading``, also send keep-alives and detect a broker that has gone silent.
 
-        Keep-alives are sent only while reading, because their replies would not be seen otherwise. The broker closes a
+        Keep-alives are sent only while reading, because otherwise their replies would go unread. The broker closes a
         connection on which it has received nothing for one and a half keep-alive intervals. Raises `SessionLostError`.
         """
         if self._client is not None and reading:
@@ -184,9 +184,9 @@ class MqttSession:
         if client is None or connection is None:
             return
         deadline_s = time.monotonic() + wait_s
-        # paho closes its socket right after it has sent DISCONNECT. If the socket has unread data, closing it resets
-        # the connection, and the last acknowledgements are lost. So duplicate the socket, and read from the duplicate
-        # until the broker closes the connection.
+        # paho closes its socket right after sending DISCONNECT. If the socket has unread data, closing it resets the
+        # connection, and the last acknowledgements are lost. Therefore, duplicate the socket, and read from the
+        # duplicate until the broker closes the connection.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as kept:
             client.disconnect()
             while client.want_write() and time.monotonic() < deadline_s:
@@ -199,7 +199,7 @@ class MqttSession:
 
     def _await_connack(self, client: Client, deadline_s: float) -> tuple[bool, ReasonCode]:
         while True:
-            # Checked before the last look: an answer may have come while this process had no time to read it.
+            # Check the deadline before the last read: an answer may have arrived while this process was not running.
             is_last = time.monotonic() >= deadline_s
             if self.wait(_POLL_S, reading=True):
                 self._read(client)

@@ -7,7 +7,7 @@ watermark is written, never its time.
 
 A watermark is written only if T is above the last watermark and above every event time of the quantity itself. While
 Kafka has yet to confirm a record, the caller must not write the watermarks that `SilenceWatch.due` returns. No other
-process may write watermarks for the same quantities. The state is only in memory: after a restart, a quantity that
+process may write watermarks for the same quantities. The state is kept only in memory: after a restart, a quantity that
 stays silent is unknown and gets no watermark until it sends again.
 """
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SCOPES_MAX: Final = 100_000
-"""Maximum number of quantities to watch; a quantity of two things counts twice. Watching this many takes about 30 MB of
-memory. A limit is needed because senders choose the names."""
+"""Maximum number of quantities to watch; a quantity that two things share counts twice. Watching this many takes about
+30 MB of memory. A limit is needed because senders choose the names."""
 
 
 class DueWatermark(NamedTuple):
@@ -69,7 +69,7 @@ class SilenceWatch:
         return self._room <= 0
 
     def observe(self, thing: str, quantity: str, time_ns: int, *, now_ns: int, wall_ns: int) -> None:
-        """Note that a record of a quantity has arrived, with the event time ``time_ns``.
+        """Register the arrival of a quantity's record with the event time ``time_ns``.
 
         ``now_ns`` is from a clock that runs only while the service is reading, because only then does silence count.
         ``wall_ns`` is the time since the epoch.
@@ -111,5 +111,5 @@ class SilenceWatch:
         return found
 
     def written(self, watermark: DueWatermark) -> None:
-        """Note that the watermark was sent, so that `due` returns only later watermarks for its quantity."""
+        """Register that the watermark was sent, so that `due` returns only later watermarks for its quantity."""
         self._things[watermark.thing].quantities[watermark.quantity].watermark_ns = watermark.time_ns

@@ -43,7 +43,7 @@ examples:
   LSB_INFLUXDB__URL=http://127.0.0.1:8087 db_connector   with one setting from the environment
   db_connector --journal acknowledged.tsv                also log when each record was acknowledged
 
-Ctrl-C or SIGTERM stops it within 5 s; the next start reads again what the database has not acknowledged.
+Ctrl-C or SIGTERM stops it within 5 s; the next start rereads whatever the database has not acknowledged.
 Several processes in the same consumer group share the partitions. Settings: docs/configuration.md.
 exit status: 0 stopped by a signal, 1 failed, 2 invalid arguments or settings
 """

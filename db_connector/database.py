@@ -1,8 +1,8 @@
 """Writes to InfluxDB through its client library, and interprets the responses.
 
-A failed write raises one of the four errors below; the writer decides how to react. A 400 or 422 response counts as a
-rejection of points only if it carries an InfluxDB header. A gateway, or an unrelated server on that port, may also
-return 400, possibly with a JSON body, although no point is at fault.
+A failed write raises one of the four errors below; the writer decides how to react. A 400 or 422 response means
+rejected points only if it carries an InfluxDB header. A gateway, or an unrelated server on that port, may also return
+400, possibly with a JSON body, even though no point is at fault.
 
     WriteError
       RefusedError         some points in the request will never be accepted; the rest may or may not have been written
@@ -34,7 +34,7 @@ _TOO_LARGE: Final = 413
 _TRANSIENT: Final = frozenset({0, 408, 429})
 """Statuses after which a write is retried: no response (such as a failed TLS handshake), timeout, too many requests."""
 _SERVER_ERRORS: Final = 500
-"""A write is also retried after any status from this one up."""
+"""Writes are also retried after any status at or above this one."""
 _OWN_HEADERS: Final = ("X-Influxdb-Version", "X-Platform-Error-Code")
 """Headers that only InfluxDB sends. Both 1.8 and 2.x send the first; 2.x adds the second to every error response."""
 
@@ -75,7 +75,7 @@ class TooLargeError(WriteError):
 
 
 class UnavailableError(WriteError):
-    """The database cannot accept writes at the moment. ``retry_after_s``: the wait that it requested, if any."""
+    """The database cannot accept writes at the moment. ``retry_after_s``: the wait it requested, if any."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -87,7 +87,7 @@ class MisconfiguredError(WriteError):
 
 
 class Database(Protocol):
-    """Where points are written."""
+    """A database that accepts points."""
 
     def write(self, body: bytes) -> None:
         """Write lines of line protocol, with times in ns. Returns once all are acknowledged. Raises `WriteError`."""

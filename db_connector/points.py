@@ -79,7 +79,7 @@ def point_line(pair: Pair, measurement: str, time_unit: str) -> bytes:
     down. Raises `UnrepresentableError`.
     """
     time = pair.phenomenonTime
-    # bytes(n) of an int would be n zeros.
+    # bytes(n) of an int n would be n zero bytes.
     time_ns, half = _time(b"%d" % time if isinstance(time, int) else bytes(time), time_unit)
     line = (
         f"{measurement}{',half=1' if half else ''},join={tag_text(join_of(pair.id), 'join')}"
@@ -159,7 +159,7 @@ def _columns(values: dict[str, float | None] | None) -> str:
     if values is None:
         return ""
     if wrong := _OTHER_FIELDS & values.keys():
-        message = f"a column has the name {min(wrong)!r}, which means something else in a point"
+        message = f"a column is named {min(wrong)!r}, which has a different meaning in a point"
         raise UnrepresentableError(message)
     # A field's key is escaped like a tag's value.
     return "".join(

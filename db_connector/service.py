@@ -8,9 +8,9 @@ Each batch goes through these steps, in order:
 4. deliver the dead letters;
 5. commit the offsets.
 
-If the process is killed between two steps, the results are read again, and points that are written again overwrite
-themselves. The next batch is read while the current one is being written. While `IN_FLIGHT_MAX` batches are with the
-writer, the partitions are paused; Kafka is still polled, so that this member stays in its group.
+If the process is killed between two steps, the results are read again, and rewritten points overwrite themselves. The
+next batch is read while the current one is being written. While `IN_FLIGHT_MAX` batches are with the writer, the
+partitions are paused; Kafka is still polled, so that this member stays in its group.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ class ConnectorSettings(Section):
     process's session times out. A process that stops cleanly releases its partitions immediately."""
 
     session_timeout: Annotated[Duration, duration_between("6s", "30min")] = parse_duration("10s")
-    """How long Kafka waits for a heartbeat before it reassigns the partitions of a process, 6 s to 30 min (Kafka's own
+    """How long Kafka waits for a heartbeat before it reassigns a process's partitions, 6 s to 30 min (Kafka's own
     bounds). If a named process is down for longer, other processes take over its partitions until it is back."""
 
     measurement: str = Field(default="joined", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$")
-    """The measurement of all points: at most 100 letters, digits and ``_.-``, of which the first is a letter or a
-    digit. Queries never have to escape such a name."""
+    """The measurement of all points: at most 100 letters, digits and ``_.-``, starting with a letter or digit. Such
+    a name never needs escaping in queries."""
 
     batch_records: int = Field(default=5_000, ge=1, le=100_000)
     """Maximum number of records in one write. InfluxDB recommends about 5,000 points. Larger batches gain little, and

@@ -4,8 +4,8 @@ This module uses neither Kafka nor HTTP. The clock and the wait are injected, so
 dropped only if the database rejects that particular point.
 
 If the database rejects some of the points in a request, it reports one reason for the whole request, and may or may not
-have written the other points. So a rejected request is split in half and each half is written again, until the rejected
-points are isolated. A point that is written twice overwrites itself.
+have written the other points. Therefore, a rejected request is split in half and each half is written again, until the
+rejected points are isolated. A point that is written twice overwrites itself.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Writer:
         return refusals
 
     def probe(self) -> float | None:
-        """Send an empty write, to check whether the database accepts points. Failures are logged like other failures.
+        """Send an empty write, to check whether the database accepts points. Failures are logged as usual.
 
         Returns None if the database accepts requests, otherwise the number of seconds until the next probe.
         """
@@ -160,7 +160,7 @@ class Writer:
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Split ``lines`` into ranges of at most `REQUEST_BYTES_MAX` bytes. A longer line gets a range of its own."""
+    """Split ``lines`` into ranges of at most `REQUEST_BYTES_MAX` bytes. A longer line gets its own range."""
     low = size = 0
     for index, line in enumerate(lines):
         if index > low and size + len(line) > REQUEST_BYTES_MAX:

@@ -22,15 +22,15 @@ from joiner.check.found.evidence import EvidenceError
 
 _EXAMPLES = """\
 examples:
-  make demo                                       generated events, 10 s of them; the join moves to Spark midway
+  make demo                                       10 s of generated events; the join moves to Spark midway
   make demo RUNNER=process                        the join stays in a process
   make demo RUNNER=spark                          the join stays in Spark
   make demo EVENTS=events.json                    your own recording, in event-time order
-  make demo EVENTS=events.json AS_RECORDED=1      in the order of the file, with its disorder
-  make demo UI=1                                  with a page that shows it; everything runs until Ctrl-C
+  make demo EVENTS=events.json AS_RECORDED=1      in file order, keeping its disorder
+  make demo UI=1                                  with a web page; everything runs until Ctrl-C
   python -m demo --events-count 100000 --rate max
 
-Exit status: 0 every expected result is there, once; 1 otherwise, or if something failed; 2 invalid arguments or
+Exit status: 0 every expected result is there exactly once; 1 it is not, or something failed; 2 invalid arguments or
 settings (nothing was started); 130 stopped by Ctrl-C or SIGTERM.
 """
 
@@ -71,9 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         "--events-count", type=int, default=20_000, help="events to generate if no events file is given (20000)"
     )
     parser.add_argument("--rate", default="2000", help="events per second, or max (2000)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the generated events (1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed for generated events (1)")
     # Without this flag, the simulator still reads AS_RECORDED from the environment.
-    parser.add_argument("--as-recorded", action="store_true", help="replay in the order of the file (AS_RECORDED=1)")
+    parser.add_argument("--as-recorded", action="store_true", help="replay in file order (AS_RECORDED=1)")
     parser.add_argument(
         "--runner",
         default=os.environ.get("RUNNER") or None,

@@ -1,4 +1,4 @@
-"""Shows an aligned row as it is in Kafka, and its point in InfluxDB."""
+"""Shows an aligned row as stored in Kafka, and its point in InfluxDB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT_S: Final = 30.0
 
 
 def row_and_point(pipeline: Pipeline) -> list[str]:
-    """Return the first row in which every column has a value, and its point, as a line each.
+    """Return the first row in which every column has a value, and its point, one line each.
 
     The list is empty if there is no such row. Raises KafkaException if the results cannot be read, and
     `joiner.check.found.evidence.EvidenceError` if InfluxDB cannot be read.

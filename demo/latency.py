@@ -1,9 +1,9 @@
 """Measures the latency of pairs, from MQTT publish to the database's acknowledgement.
 
-It is computed from two journals. The simulator records each event's id and the time when it was published. The database
-connector records each acknowledgement: its time, and the partition and the first and last offset of the results. A
-pair's latency is measured from the moment its later event was published. It includes the wait for the record that makes
-the pair certain, which no pipeline can avoid.
+It is computed from two journals. The simulator logs each event's id and publish time. The database connector logs the
+time of each acknowledgement, and the partition and the first and last offset of the acknowledged results. A pair's
+latency is measured from the moment its later event was published. It includes the wait for the record that makes the
+pair certain, which no pipeline can avoid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Latency(NamedTuple):
-    """The number of pairs that were measured, and percentiles of their latency in ms."""
+    """The number of pairs measured, and percentiles of their latency in ms."""
 
     pairs: int
     p50_ms: float

@@ -61,7 +61,7 @@ def show(spark: SparkSession, folder: Path) -> None:
 
 
 def read(spark: SparkSession, folder: Path, value: str) -> DataFrame:
-    """Read a folder of files as a stream whose rows may be ten seconds late."""
+    """Read a folder of files as a stream whose rows may be up to ten seconds late."""
     rows = spark.readStream.schema(f"machine string, time string, {value}").json(str(folder))
     at = rows.selectExpr("machine", "to_timestamp('2024-06-01 ' || time) as at", value.split(maxsplit=1)[0])
     return at.withWatermark("at", "10 seconds")

@@ -1,4 +1,4 @@
-"""Starts the control service of the demo, and keeps the pipeline running for those who look at it."""
+"""Starts the demo's control service, and keeps the pipeline running while users look at the page."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def open_page(services: Services) -> None:
     logged = services.logged(_NAME)
     address = re.search(rf"{_READY}(\S+)", logged)
     if address is None:
-        raise ServiceFailed(f"the control service did not say where it is:\n{logged}")
+        raise ServiceFailed(f"the control service did not report its address:\n{logged}")
     file = re.search(r"with the token in (\S+),", logged)
     token = "" if file is None else Path(file[1]).read_text(encoding="ascii").strip()
     who = f"name: admin  password: {token}" if token else "log in as a user of control.users_file"
     print(f"the page: {address[1]}  {who}", flush=True)
-    # Without a display, a browser in text mode would take over the terminal.
+    # Without a display, a text-mode browser would take over the terminal.
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(address[1])
 

@@ -12,7 +12,7 @@ from joiner.runtime.settings import JoinerSettings
 
 
 class Result(NamedTuple):
-    """The value of a message in the result topic, and where it is."""
+    """The value of a message in the result topic, and its position."""
 
     unit: int
     offset: int
@@ -20,7 +20,7 @@ class Result(NamedTuple):
 
 
 def read_results(settings: JoinerSettings) -> Generator[Result, None, None]:
-    """Yield every committed message of the result topic, up to the topic's end. Raises `KafkaException`."""
+    """Yield every committed message in the result topic, up to the topic's end. Raises `KafkaException`."""
     topic, units = settings.topics.out, range(settings.topics.partitions)
     consumer = make_consumer(settings.kafka, "demo", enable_partition_eof=True)
     try:

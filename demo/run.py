@@ -33,7 +33,7 @@ from simulator.generate import write
 from simulator.settings import NO_EVENTS
 
 _COMMANDS: Final = {PROCESS: "run", SPARK: "spark"}
-"""The joiner's command by site."""
+"""The joiner's command for each site."""
 
 _TARGET: Final = "joiner-target"
 
@@ -77,7 +77,7 @@ class Demo:
         print(f"\nlogs and data: {self._folder}   took {time.monotonic() - began_s:.0f} s")
         good = right and not killed
         print(
-            "\nPASSED: every expected result is there, once, in Kafka and in InfluxDB."
+            "\nPASSED: every expected result is in Kafka and in InfluxDB exactly once."
             if good
             else "\nFAILED: see above."
         )
@@ -109,7 +109,7 @@ class Demo:
         finally:
             flow.close()
         took_s = time.monotonic() - began_s
-        print(f"everything has arrived after {took_s:.1f} s")
+        print(f"everything arrived after {took_s:.1f} s")
         _say("Verify: recompute every result independently, and compare with Kafka and InfluxDB")
         right = self._verify()
         if right and (lines_of_row := row_and_point(pipeline)):
@@ -158,7 +158,7 @@ class Demo:
 
         Raises `ServiceFailed` if the join did not move.
         """
-        _say(f"Move of the running join: {self._task.runner} to {site}")
+        _say(f"Moving the running join from {self._task.runner} to {site}")
         command = [sys.executable, "-m", "joiner", "move", "--to", site]
         verdict = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as moving:

@@ -14,13 +14,13 @@ STOP_S: Final = 6.0
 """Deadline for shutdown; every service exits within 5 s of SIGTERM."""
 
 READY_S: Final = 120.0
-"""Deadline for start-up. Spark takes 15 s on two idle cores, and a minute on busy ones."""
+"""Startup deadline. Spark takes 15 s on two idle cores, and a minute on busy ones."""
 
 
 class ServiceFailed(Exception):
     """Raised if a service does not start or exits unexpectedly, or if the simulator or ``joiner move`` fails.
 
-    The message about a service includes the end of its log.
+    If a service failed, the message includes the end of its log.
     """
 
 
@@ -35,7 +35,7 @@ class Services:
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, *arguments: str, **environment: str) -> None:
-        """Start ``python -m <arguments>`` as the service called ``name``, with further environment variables."""
+        """Start ``python -m <arguments>`` as the service called ``name``, with additional environment variables."""
         child = Child(self._folder / f"{name}.pid", self._folder / f"{name}.log")
         # The service may still be running if an earlier demo was killed.
         child.stop(STOP_S)
@@ -52,7 +52,7 @@ class Services:
             raise ServiceFailed(f"{name} {why}:\n{_end(child.log)}")
 
     def logged(self, name: str) -> str:
-        """Return what a service has logged so far."""
+        """Return a service's log so far."""
         return _text(self._children[name].log)
 
     def check(self) -> None:

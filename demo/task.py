@@ -20,7 +20,7 @@ from simulator import settings as simulator_settings
 from simulator.generate import Plan
 
 _OTHER: Final = {PROCESS: SPARK, SPARK: PROCESS}
-"""The runner to which the join moves, by the runner on which it starts."""
+"""Maps the runner on which the join starts to the runner that it moves to."""
 
 
 class Pipeline(NamedTuple):
@@ -32,7 +32,7 @@ class Pipeline(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The options that the user has given.
+    """The options given by the user.
 
     If ``events`` is None, events are generated. If ``runner`` is None, the join moves from a process to Spark.
     """
@@ -52,19 +52,19 @@ class Wishes(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What a demo has to do. All of its settings have been checked."""
+    """The work of one demo. All of its settings have been checked."""
 
     folder: Path
     events: Path
     plan: Plan | None
-    """The plan of the events to generate; None if ``events`` is a recording."""
+    """The plan for the events to generate; None if ``events`` is a recording."""
     rate: str
     replay: tuple[str, ...]
     """The simulator's command-line arguments, except for ``--journal``."""
     runner: str
     """The site where the join starts."""
     moves_to: str | None
-    """The site to which the join moves midway through the replay; None if it stays."""
+    """The site that the join moves to midway through the replay; None if it stays."""
     ui: bool = False
     """Whether to start the control service, and to keep everything running at the end."""
 
@@ -72,7 +72,7 @@ class Task:
 def read_task(wishes: Wishes) -> Task:
     """Check all options and settings, and create the folder.
 
-    Raises a `SettingsError` that lists every mistake in the services' settings or, if there is none, in the options.
+    Raises a `SettingsError` that lists every mistake in the services' settings or, if there are none, in the options.
     """
     pipeline = load_pipeline()
     mistakes: list[str] = []

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from simulator.settings import LinkSettings
 
 KEEPALIVE_S = 20
-"""MQTT keep-alive interval. If the broker hangs without closing the connection, this is noticed within twice the
-interval."""
+"""MQTT keep-alive interval. If the broker hangs without closing the connection, the simulator notices within
+twice the interval."""
 SESSION_EXPIRY_S = 3600
 """How long the broker keeps the session of a simulator that lost its connection. A clean disconnect ends it at once."""
 SOCKET_TIMEOUT_S = 3.0
 """Timeout for opening a connection. Opening blocks the process, which must stop within 5 s of a signal."""
 CONNACK_TIMEOUT_NS = 5_000_000_000
-"""How long to wait for the broker's CONNACK before trying to connect again."""
+"""How long to wait for the broker's CONNACK before reconnecting."""
 RETRY_MIN_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000
 PAYLOAD_BYTES_MAX = 268_435_455 - 65_600
 """Maximum payload size in bytes: the largest packet that MQTT allows, minus space for the topic and the properties."""
 MISC_EVERY_NS = 500_000_000
-"""Interval of keep-alive checks."""
+"""Interval between keep-alive checks."""
 DISCONNECT_TIMEOUT_NS = 500_000_000
 NOTICE_EVERY_NS = 5_000_000_000
 HEADER_BYTES = 16
@@ -60,7 +60,7 @@ class Connection:
     """The simulator's connection to its broker.
 
     `turn` calls ``on_acknowledged(mid, reason)`` for each message that the broker has acknowledged or refused, and
-    ``on_reconnected`` when the connection has been restored. ``notice`` is called with each line to show to the user.
+    ``on_reconnected`` when the connection is restored. ``notice`` is called with each line to show to the user.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Connection:
         self._notice = notice
         self._clock_ns = clock_ns
         self.connected = False
-        """Whether there is a connection that the broker has accepted."""
+        """Whether a connection is open and the broker has accepted it."""
         self.window = link.in_flight_max
         """Maximum number of unacknowledged messages: `link.in_flight_max` or the broker's limit, whichever is lower."""
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
@@ -188,8 +188,8 @@ class Connection:
             protocol=MQTTProtocolVersion.MQTTv5 if link.version == "5" else MQTTProtocolVersion.MQTTv311,
         )
         client.connect_timeout = SOCKET_TIMEOUT_S
-        # 0 disables paho's own limit, for which it would search all its messages at each acknowledgement. `publishing`
-        # limits the number instead.
+        # 0 disables paho's own limit. To enforce it, paho would search all its messages at each acknowledgement.
+        # `publishing` limits the number instead.
         client.max_inflight_messages_set(0)
         if link.username is not None:
             client.username_pw_set(link.username, link.password)
@@ -243,7 +243,7 @@ class Connection:
         self._retry_at_ns = self._clock_ns() + self._retry_after_ns
         self._retry_after_ns = min(RETRY_MAX_NS, 2 * self._retry_after_ns)
 
-    # ---- callbacks of paho
+    # ---- paho callbacks
 
     def _on_connect(
         self,
@@ -296,6 +296,6 @@ class Connection:
 
 
 def _session_properties(packet_type: int, expiry_s: int) -> Properties:
-    properties = Properties(packet_type)  # type: ignore[no-untyped-call] # paho leaves this one without types
+    properties = Properties(packet_type)  # type: ignore[no-untyped-call] # paho does not annotate this one
     properties.SessionExpiryInterval = expiry_s
     return properties

@@ -2,8 +2,8 @@
 
 The machines are spindles that run, change speed and pause. Quantities are sampled by different clocks, so speed and
 torque are usually in different events, and sometimes in the same one. There are also late events, repeated events,
-events with equal timestamps, and gaps in which a quantity is not sampled; the share of each can be set, down to 0.
-There are no invalid lines. Power is computed from speed and torque, and load and current are proportional to torque;
+events with equal timestamps, and gaps in which a quantity is not sampled; the share of each is configurable, down to
+0. There are no invalid lines. Power is computed from speed and torque, and load and current are proportional to torque;
 there is no other physics.
 
 The same arguments, including the seed, produce the same bytes on every machine. The only random functions used are
@@ -49,11 +49,11 @@ _CLOCKS_MS = (
     (1_300, ("cmdSpeed_C11",)),
     (1_700, ("vaPower_C11",)),
 )
-"""For each sampling clock, its period in ms and the quantities that it samples."""
+"""For each sampling clock, its period in ms and the quantities it samples."""
 _SAMPLED = 0.9
 """Probability that a sample includes a given quantity. Otherwise the quantity is left out, as if it had not changed."""
 QUANTITIES = tuple(name for _, names in _CLOCKS_MS for name in names)
-"""The quantities that every machine has, with the names they have in the recording."""
+"""The quantities that every machine has, named as in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Plan:
         default=0.001, metadata={"help": "share of events with the same time as the previous event, but a new id"}
     )
     gaps: float = field(default=0.0005, metadata={"help": "probability that a gap follows a sample"})
-    gap_ms: int = field(default=60_000, metadata={"help": "longest gap of a quantity"})
+    gap_ms: int = field(default=60_000, metadata={"help": "longest gap in a quantity"})
     start_ms: int = field(default=FIRST_TIMESTAMP_MS, metadata={"help": "first time, ms since 1970"})
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Plan:
 
 
 def generate(plan: Plan) -> Iterator[bytes]:
-    """Yield the lines of the data set, without newlines, in the order in which they are sent.
+    """Yield the lines of the data set, without newlines, in the order they are sent.
 
     A late event is held back until at least one event with a later time has been sent.
     """
@@ -253,7 +253,7 @@ class _Machine:
 
 
 def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
-    """Yield the events of all machines in time order, endlessly. Some of them have equal times."""
+    """Yield the events of all machines in time order, endlessly. Some events have equal times."""
     width = max(4, len(str(815 + plan.machines)))
     machines = [_Machine(f"R{815 + n:0{width}d}", plan, random) for n in range(plan.machines)]
     queue = [(machine.next_ms, n) for n, machine in enumerate(machines)]
@@ -270,8 +270,8 @@ def _in_time_order(plan: Plan, random: Random) -> Iterator[tuple[int, bytes]]:
 
 
 def _disordered(plan: Plan) -> Iterator[bytes]:
-    """Yield lines endlessly, in the order in which they are sent: some events are held back, some are repeated."""
-    # These decisions have a random sequence of their own, so that disorder and repeats do not affect the machines.
+    """Yield lines endlessly, in the order they are sent: some events are held back, some are repeated."""
+    # These decisions use their own random sequence, so that disorder and repeats do not affect the machines.
     random = Random(f"delivery {plan.seed}")
     draw = random.random
     held: list[tuple[int, int, bytes]] = []

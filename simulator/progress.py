@@ -17,7 +17,7 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Shows how many messages were sent and acknowledged. `total`: their final number, or None if endless."""
+    """Shows how many messages were sent and acknowledged. `total`: the final count, or None if endless."""
 
     def __init__(self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._stream = stream

@@ -11,8 +11,9 @@ Unacknowledged messages are kept both here and in paho, for two cases:
    alone would complete an exchange that the broker has no record of, and that message would be lost.
 
 At QoS 0, "acknowledged" only means that the message was passed to the operating system. The protocol offers no more:
-data that is still in the socket is lost if the connection breaks. At QoS 2, paho does not report that the broker has
-refused a message (for instance, without permission to publish to the topic), so such a message counts as acknowledged.
+data still in the socket is lost if the connection breaks. At QoS 2, paho does not report that the broker has
+refused a message (for instance, for lack of permission to publish to the topic), so the message is counted as
+acknowledged.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Publisher:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection that the broker has accepted."""
+        """Whether a connection is open and the broker has accepted it."""
         return self._connection.connected
 
     @property
@@ -142,7 +143,7 @@ class Publisher:
         self._in_flight[self._connection.publish(payload)] = payload
 
     def _requeue(self) -> None:
-        """Queue all unacknowledged messages for resending, in their order and before any new messages."""
+        """Queue all unacknowledged messages for resending, in order and ahead of any new messages."""
         self._resend.extendleft(reversed(self._in_flight.values()))
         self.tally.resent += len(self._in_flight)
         if self._in_flight and self._link.qos:
@@ -164,7 +165,7 @@ class Publisher:
     def _count_reconnection(self) -> None:
         if self.tally.sent:
             self.tally.reconnections += 1
-            self._notice("connected again")
+            self._notice("reconnected")
 
     def _unavailable(self) -> BrokerUnavailableError:
         link = self._link

@@ -1,9 +1,9 @@
-"""Reads a recorded events file, in the order of the file or of event time, and shifts the times of its events.
+"""Reads a recorded events file, in file order or event-time order, and shifts the times of its events.
 
 An event is a line with a JSON object that has a `Timestamp` in any format the pipeline accepts (broker/times.py, which
-the connector uses as well). Every other line is an *invalid line*. It is replayed unchanged, in its place, and the
-connector must reject it. The first invalid line is reported with the reason, so that the user notices if the file is of
-the wrong kind.
+the connector also uses). Every other line is an *invalid line*. It is replayed unchanged and in place, and the
+connector must reject it. The first invalid line is reported with the reason, so that users notice when they pass the
+wrong kind of file.
 
 An event that needs no change is sent byte for byte. If its time or its id changes, only these two values are replaced.
 All other values keep their exact bytes (`msgspec.Raw`), so no number is rounded.
@@ -55,7 +55,7 @@ class Selection:
 class Survey:
     """A summary of the selected lines: how many there are, how many are invalid, and the range of event times in ns.
 
-    `first_invalid` describes the first invalid line: its number among the selected lines, from 1, and the reason.
+    `first_invalid` describes the first invalid line: its number among the selected lines (from 1) and the reason.
     """
 
     lines: int = 0
@@ -100,7 +100,7 @@ class Survey:
 
 
 class Head(NamedTuple):
-    """The parts of an event that the simulator reads. The id may be of any type, or be missing."""
+    """The parts of an event that the simulator reads. The id may have any type, or be missing."""
 
     time_ns: int
     is_text: bool
@@ -202,7 +202,7 @@ class SortedRecording:
                 yield file.readline().removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines with their newlines, and record the byte offset at which each of them starts."""
+        """Yield the lines with their newlines, and record the byte offset where each one starts."""
         start = 0
         for line in file:
             self._starts.append(start)
@@ -227,7 +227,7 @@ def replay_messages(
 ) -> Iterator[Message]:
     """Yield all messages of a replay.
 
-    `rounds`: how often the recording is replayed; None means endlessly. All times are shifted by `shift_ns`, and by a
+    `rounds`: how often the recording is replayed; None means forever. All times are shifted by `shift_ns`, and by a
     further `round_ns` in each round after the first. From the second round on, the round number is appended to each id
     (`…-2`), so that ids stay unique. The replay ends if a round has no lines.
     """

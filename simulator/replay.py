@@ -44,7 +44,7 @@ FAREWELL_NS = 2_000_000_000
 
 
 class Stop:
-    """A flag that is set by SIGINT or SIGTERM. A second signal stops the process immediately."""
+    """A flag set by SIGINT or SIGTERM. A second signal stops the process immediately."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -61,7 +61,7 @@ class Stop:
 
 
 class Journal:
-    """Writes a line `id<TAB>ns` for each message: the event's id, and the wall-clock time at which it was sent."""
+    """Writes a line `id<TAB>ns` for each message: the event's id, and the wall-clock time when it was sent."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
@@ -199,7 +199,7 @@ def _replay(settings: Settings, stop: Stop) -> int:
 
 
 def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) -> int:
-    """Return how far all times are to be shifted, in ns.
+    """Return how far to shift all times, in ns.
 
     `rebase` says which event is moved to `now_ns`: the first (`now`), the last (`end`), or none (None). The shift is
     rounded down to whole `time_unit`s, so that integer times stay integers.

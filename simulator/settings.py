@@ -1,7 +1,7 @@
 """Reads the settings of a replay from flags, environment variables and defaults, and validates them together.
 
-A flag takes precedence over its environment variable, and a variable over the default. An empty variable counts as
-unset. All errors are reported at once, before anything is sent. The password has no flag, because other users of the
+A flag takes precedence over its environment variable, and a variable over the default. An empty variable is treated
+as unset. All errors are reported at once, before anything is sent. The password has no flag, because other users of the
 machine can read command lines.
 """
 
@@ -28,7 +28,7 @@ examples:
   BROKER_HOST=broker MQTT_USERNAME=line4 MQTT_PASSWORD_FILE=secret python -m simulator --ca-file ca.pem
 
 Every flag has an environment variable (named above); a flag overrides it. Exit status: 0 everything was sent and
-acknowledged, 1 something was not, 2 invalid settings, 3 as 0, but some lines are not events (they are sent unchanged,
+acknowledged, 1 something was not, 2 invalid settings, 3 like 0, but some lines are not events (they are sent unchanged,
 and the first is reported with the reason). Ctrl-C or SIGTERM stops within 5 s and reports what was sent."""
 
 NO_EVENTS = 3
@@ -316,7 +316,7 @@ _OPTIONS = (
     _Option("--topic", "TOPIC_NAME", "machine/states", _topic, "the MQTT topic"),
     _Option("--qos", "QOS", "2", _whole(0, 2), "quality of service", "0|1|2"),
     _Option("--rate", "SAMPLE_RATE", "1000", _rate, "messages per second, or max", "RATE"),
-    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "replay only N lines, after those skipped", "N"),
+    _Option("--read-first", "READ_FIRST_N", None, _whole(1), "replay only N lines, after any skipped lines", "N"),
     _Option("--skip-first", "SKIP_FIRST_N", "0", _whole(0), "skip the first N lines", "N"),
     _Option(
         "--loop",
@@ -341,7 +341,7 @@ _OPTIONS = (
         "TIME_UNIT",
         "ms",
         _choice("s", "ms", "us", "ns"),
-        "unit of times given as plain numbers, like the setting events.time_unit",
+        "unit of numeric times, like the setting events.time_unit",
         "s|ms|us|ns",
     ),
     _Option(
@@ -357,7 +357,7 @@ _OPTIONS = (
         "JOURNAL_FILE",
         None,
         _new_file,
-        "append a line for each event: its id, a tab, and the time of publishing in ns",
+        "append a line for each event: its id, a tab, and the publish time in ns",
         "FILE",
     ),
     _Option(
@@ -368,9 +368,9 @@ _OPTIONS = (
         "maximum number of unacknowledged messages",
         "N",
     ),
-    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at start-up", "S"),
+    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker on startup", "S"),
     _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "client id, by default unique for each process", "ID"),
-    _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "version of the protocol", "5|3.1.1"),
+    _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "MQTT protocol version", "5|3.1.1"),
     _Option(
         "--username", "MQTT_USERNAME", None, _text, "user name; set the password with MQTT_PASSWORD or --password-file"
     ),

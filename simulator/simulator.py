@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from simulator.replay import main  # noqa: E402 - only after the path is right
+from simulator.replay import main  # noqa: E402 - after fixing the path
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,8 @@
 """Generates the passwords and tokens for docker-compose.yml (``make env``).
 
 Each password is random and written to its own file, which is mounted into the containers that need it. Passwords never
-appear on a command line, in the environment or in an image; ``.env`` contains only the path of the folder with these
-files. Passwords that already exist are kept, and so are users that were added to the control service.
+appear on a command line, in the environment or in an image; ``.env`` contains only the path of the folder that holds
+these files. Existing passwords are kept, as are users added to the control service.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SECRETS: Final = (
     *("control_password", "control_token"),
 )
 _BYTES: Final = 32
-"""The control service requires that many, because it hashes them only once."""
+"""The control service requires this many random bytes in a secret, because it hashes secrets only once."""
 
 _CONTROL_USERS: Final = {"control_password": "admin:admin", "control_token": "prometheus:viewer"}
-"""The users of the control service that each of these secrets belongs to, with their roles."""
+"""The control service user that each of these secrets belongs to, with the user's role."""
 
 ROLES: Final = ("viewer", "operator", "admin")
-"""The roles of users of the control service."""
+"""The roles that a user of the control service can have."""
 
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
 
@@ -51,8 +51,8 @@ def main(root: Path | None = None, arguments: Sequence[str] = ()) -> int:
         if given.add is not None:
             print(add_control_user(folder, given.add, given.role))
             return 0
-        # Only the owner may enter the folder. The files are world-readable, because containers read them as another
-        # user.
+        # Only the owner may enter the folder. The files are world-readable, because containers read them as a
+        # different user.
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         generated = [name for name in _SECRETS if _generate(folder / name)]
@@ -73,18 +73,18 @@ def main(root: Path | None = None, arguments: Sequence[str] = ()) -> int:
 
 
 def add_control_user(folder: Path, name: str, role: str) -> str:
-    """Add a user of the control service, and return the new token. A running service knows it at once.
+    """Add a user to the control service and return the new token. A running service accepts it at once.
 
-    Raises ValueError if the name cannot be used or is taken, and OSError if ``make env`` has not written the file.
+    Raises ValueError if the name is invalid or taken, and OSError if ``make env`` has not written the users file yet.
     """
     if not re.fullmatch(_NAME, name):
         raise ValueError(f"the name {name!r} must be 1 to 64 letters, digits, '.', '_', '-' or '@'")
-    # The file is not replaced, because a container keeps the one that it was started with.
+    # Append instead of replacing the file: a container keeps seeing the file it was started with.
     with (folder / "control_users").open("r+") as file:
         text = file.read()
         if any(line.partition(":")[0] == name for line in text.splitlines()):
             raise ValueError(
-                f"there is already a user {name!r}: remove that line from {folder / 'control_users'} first"
+                f"there is already a user {name!r}: remove the user's line from {folder / 'control_users'} first"
             )
         token = secrets.token_urlsafe(_BYTES)
         end = "" if text.endswith("\n") else "\n"
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="make env", description="Generates the missing passwords and tokens for docker-compose.yml."
     )
-    parser.add_argument("--add", metavar="NAME", help="add a user of the control service instead, and print the token")
+    parser.add_argument("--add", metavar="NAME", help="add a user to the control service instead, and print the token")
     parser.add_argument("--role", choices=ROLES, default=ROLES[0], help="the user's role (default: %(default)s)")
     return parser
 
@@ -109,7 +109,7 @@ def mosquitto_hash(password: str, salt: bytes) -> str:
 
 
 def _write_control_users(folder: Path, generated: Sequence[str]) -> None:
-    """Write the users file of the control service, if it is missing or if a secret of its users is new."""
+    """Write the control service's users file if it is missing or if one of its users has a new secret."""
     file = folder / "control_users"
     lines = file.read_text().splitlines() if file.exists() else []
     renewed = [name for name in _CONTROL_USERS if name in generated or not lines]
@@ -118,12 +118,12 @@ def _write_control_users(folder: Path, generated: Sequence[str]) -> None:
     users = {_CONTROL_USERS[name].partition(":")[0] for name in renewed}
     kept = [line for line in lines if line.partition(":")[0] not in users]
     made = [f"{_CONTROL_USERS[name]}:{_token_hash((folder / name).read_text().strip())}" for name in renewed]
-    # The owner may add users.
+    # Writable by the owner, so that users can be added.
     _write(file, "".join(f"{line}\n" for line in [*made, *kept]), mode=0o644)
 
 
 def _token_hash(token: str) -> str:
-    """Return the hash of a token in the format of the control service."""
+    """Return a token's hash in the control service's format."""
     return f"sha256${hashlib.sha256(token.encode()).hexdigest()}"
 
 

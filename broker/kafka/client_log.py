@@ -2,8 +2,8 @@
 
 While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs at most
 two lines per outage: one when it begins, with the reason given by the client, and one when a client hears from Kafka
-again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Lines of every other
-kind (librdkafka's log facility, such as FATAL or CONFWARN) are logged at most once every ten seconds for each kind.
+again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Every
+other kind of line (by librdkafka's log facility, such as FATAL or CONFWARN) is logged at most once every ten seconds.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ _TRANSIENT: Final = frozenset({"FAIL", "ERROR", "REQTMOUT", "METADATA", "METADAT
 
 _RETRIED: Final = frozenset({"GETPID", "COORDQUERY"})
 """Kinds of log lines about failed requests that the client always retries. They do not indicate an outage: they also
-occur while Kafka is available but still loading, and in an outage the client logs other lines as well."""
+occur while Kafka is available but still loading, and during an outage the client logs other lines too."""
 
 _CONSEQUENCES: Final = frozenset({"SESSTMOUT"})
-"""Kinds of log lines that are a consequence of an outage. If there is no outage, such a line means that this process
-has been stalled."""
+"""Kinds of log lines that an outage causes. If there is no outage, such a line means that this process was stalled."""
 
 _THREAD: Final = re.compile(r"^\[thrd:[^\]]*\]: ")
 
@@ -48,7 +47,7 @@ def answered(log: logging.Logger) -> None:
 
 
 class _OutageFilter(logging.Filter):
-    """Lets through the first line about an outage, and lines of every other kind at most once every ten seconds."""
+    """Lets through the first line about an outage, and at most one line of any other kind every ten seconds."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()

@@ -29,8 +29,8 @@ PATIENCE_S: Final = 30.0
 
 _QUEUE_MESSAGES_MAX: Final = 2_000_000
 _QUEUE_KIB_MAX: Final = 1024 * 1024
-"""Size limit of librdkafka's queue. It is larger than what callers ever have in flight, although one event may become
-thousands of records, each with its own overhead."""
+"""Size limit of librdkafka's queue. Callers never have this much in flight, even though one event can become thousands
+of records, each with its own overhead."""
 
 _QUEUE_FULL_WAIT_S: Final = 0.05
 _LAST_FLUSH_S: Final = 0.5
@@ -62,7 +62,7 @@ class LastingProducer(Generic[T]):
     ) -> None:
         """Connect to Kafka. ``log`` is the logger for the Kafka client.
 
-        ``more``: further librdkafka settings, whose names are written with ``_`` in place of ``.``.
+        ``more``: further librdkafka settings, named with ``_`` in place of ``.``.
         """
         self._log = log
         self._confirm = confirm
@@ -109,7 +109,7 @@ class LastingProducer(Generic[T]):
             self._replace_producer()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` until Kafka has acknowledged all records. Return whether it has.
+        """Wait up to ``timeout_s`` for Kafka to acknowledge all records. Return whether it has.
 
         Raises `DeliveryError`.
         """
@@ -160,7 +160,7 @@ class LastingProducer(Generic[T]):
             batch = [message for message in batch if "_error" in message]
             for message in batch:
                 error = message.pop("_error")
-                if error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes are named so
+                if error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001 - librdkafka's own codes have such names
                     reason = f"Kafka does not accept a record for {topic}: {error.str()}"
                     raise DeliveryError(reason)
             self._producer.poll(_QUEUE_FULL_WAIT_S)
@@ -182,5 +182,5 @@ class LastingProducer(Generic[T]):
 
 
 _PURGED: Final = frozenset(
-    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - librdkafka's own codes are named so
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - librdkafka's own codes have such names
 )

@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.1
 _REPORT_S: Final = (2.0, 10.0)
-"""How long to wait for the topics before logging this for the first time, and the interval between later log lines."""
+"""How long to wait for the topics before the first warning is logged, and the interval between later warnings."""
 
 
 class TopicError(Exception):
@@ -58,7 +58,7 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What Kafka reports about a topic. The id changes when the topic is deleted and recreated."""
+    """Facts that Kafka reports about a topic. The id changes when the topic is deleted and recreated."""
 
     topic_id: str
     partitions: int
@@ -99,8 +99,8 @@ def state_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
 def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
     """Return the configuration of the control topic, through which runners share and move an application's units.
 
-    It has a single partition, so that all readers see the records in the same order. The records are needed only for
-    seconds, but kept for up to a day so that an operator can investigate a move, unless they take too much space. Their
+    It has a single partition, so that all readers see the records in the same order. The records are needed for only
+    seconds, but are kept for up to a day, space permitting, so that an operator can investigate a move. Their
     timestamps are the broker's append times, so the length of a pause is measured by a single clock.
     """
     return TopicSpec(
@@ -108,7 +108,7 @@ def control_topic_spec(application: str, settings: TopicSettings) -> TopicSpec:
         1,
         settings.replication_factor,
         {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"},
-        # Two segments at least remain, which hold the heartbeats of a hundred instances for half an hour.
+        # At least two segments remain, enough for half an hour of heartbeats from a hundred instances.
         {"retention.ms": "86400000", "retention.bytes": "67108864", "segment.bytes": "33554432"},
         is_disposable=True,
     )
@@ -122,7 +122,7 @@ def ensure_topics(admin: AdminClient, specs: Sequence[TopicSpec]) -> dict[str, T
     names = [spec.name for spec in specs]
     facts = topic_facts(admin, names)
     _create(admin, [spec for spec in specs if spec.name not in facts])
-    # It takes a while until every broker knows about a new topic, whether this service or another one has created it.
+    # Brokers take a while to learn about a new topic, whether this service or another one created it.
     deadline_s = time.monotonic() + _TIMEOUT_S
     while len(facts) < len(set(names)) and time.monotonic() < deadline_s:
         facts = topic_facts(admin, names)
@@ -162,7 +162,7 @@ def wait_for_topics(
         request.poll()
         if time.monotonic() >= report_s:
             log.warning(
-                "Kafka at %s does not answer yet, or is still creating the topics; waiting for it",
+                "Kafka at %s has not answered yet, or is still creating the topics; waiting for it",
                 kafka.bootstrap_servers,
             )
             report_s += _REPORT_S[1]
@@ -272,7 +272,7 @@ def _create(admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
         except KafkaException as error:
             if is_passing(error):
                 raise
-            # Another service that is starting at the same time may have created the topic in the meantime.
+            # Another service that is starting at the same time may have created the topic first.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 message = f"topic {name} cannot be created: {error.args[0].str()}"
                 raise TopicError(message) from error

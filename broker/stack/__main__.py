@@ -123,7 +123,7 @@ _COMMANDS: Final[dict[str, Callable[[LocalStack, Sequence[Server], argparse.Name
 
 
 def _keep(folder: Path) -> int:
-    """Wait until standard input ends, which means that the stack's owner has exited. Stop and remove the stack."""
+    """Wait for standard input to end, which means that the stack's owner has exited. Then stop and remove the stack."""
     sys.stdin.buffer.read()
     if folder.is_dir():
         LocalStack(folder).down()
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--fresh", action="store_true", help="first stop all servers and remove their data")
     commands.add_parser("down", parents=[common, chosen], help="stop the servers; their data is kept")
     commands.add_parser("status", parents=[common, chosen], help="show which servers are running, and where")
-    env = commands.add_parser("env", parents=[common], help="print the settings for the running servers, for a shell")
+    env = commands.add_parser("env", parents=[common], help="print the running servers' addresses as shell commands")
     env.set_defaults(servers=[])
     logs = commands.add_parser("logs", parents=[common, chosen], help="show the end of each log")
     logs.add_argument("-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})")
@@ -166,9 +166,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cancel_on_signals(stack: LocalStack) -> None:
-    """On Ctrl-C, SIGTERM or SIGHUP, cancel `LocalStack.up`. If the same signal comes again, exit at once.
+    """On Ctrl-C, SIGTERM or SIGHUP, cancel `LocalStack.up`. If the same signal arrives again, exit at once.
 
-    The signal handler only sets a flag. An exception that it raised while Python was running a callback would be lost.
+    The signal handler only sets a flag: if it raised an exception while Python was running a callback, the exception
+    would be lost.
     """
 
     def cancel(number: int, frame: FrameType | None) -> None:

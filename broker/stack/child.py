@@ -1,10 +1,10 @@
-"""Starts and stops a single long-running child process, which is identified by its pid file.
+"""Starts and stops a single long-running child process, identified by its pid file.
 
-The pid file contains both the process id and the start time of the process. A later process with the same id is
-therefore never mistaken for the child and killed. The child runs in its own session, so Ctrl-C in the terminal reaches
+The pid file contains both the id and the start time of the process, so a later process with the same id is never
+mistaken for the child and killed. The child runs in its own session, so Ctrl-C in the terminal reaches
 only the launcher, which then stops its children in order.
 
-The commands and readiness checks of the servers are in ``servers``.
+``servers`` defines the servers' commands and readiness checks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ POLL_S: Final = 0.02
 """How often `wait_until` checks its condition: often enough to add no noticeable delay, but cheap even on two cores."""
 
 _LOG_BYTES_MAX: Final = 20 * 1024 * 1024
-"""A log file larger than this is rotated at the next start of the process. One old log file is kept."""
+"""A log file larger than this is rotated the next time the process starts. One old log file is kept."""
 
 _KILL_DEADLINE_S: Final = 10.0
 
 
 class _PidRecord(NamedTuple):
-    """A process as identified by the pid file."""
+    """The identity of a process, as stored in the pid file."""
 
     pid: int
     started: str
@@ -38,7 +38,7 @@ class _PidRecord(NamedTuple):
 def wait_until(condition: Callable[[], bool], deadline_s: float, poll_s: float = POLL_S) -> bool:
     """Wait up to ``deadline_s`` seconds for ``condition()`` to become true. Return whether it did.
 
-    ``poll_s``: the time between two checks.
+    ``poll_s``: the time between checks.
     """
     end = time.monotonic() + deadline_s
     while not condition():
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, poll_s: float =
 
 
 class Child:
-    """A process of which at most one instance runs at a time, identified by ``pid_file``."""
+    """A process identified by ``pid_file``. At most one instance runs at a time."""
 
     def __init__(self, pid_file: Path, log: Path) -> None:
         self._pid_file = pid_file
@@ -113,7 +113,7 @@ class Child:
         return ended
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process has ended. Raises TimeoutError if it does not end."""
+        """Send SIGKILL and wait for the process to end. Raises TimeoutError if it does not."""
         self._signal(signal.SIGKILL)
         if not wait_until(lambda: self.pid is None, _KILL_DEADLINE_S):
             raise TimeoutError(f"process {self.pid} of {self._pid_file} survived SIGKILL")
@@ -137,7 +137,7 @@ class Child:
 
     def _is_running(self, record: _PidRecord) -> bool:
         if self._popen is not None and self._popen.pid == record.pid:
-            # After a child of this process has ended, it remains a zombie until it is polled.
+            # A child of this process that has ended remains a zombie until it is polled.
             return self._popen.poll() is None
         return _state(record.pid) not in ("", "Z", "X") and _start_moment(record.pid) == record.started
 
@@ -183,8 +183,8 @@ def _state(pid: int) -> str:
 def _start_moment(pid: int) -> str:
     """Return a string that identifies when a process started, or an empty string if there is no such process.
 
-    The string consists of the boot id and the clock ticks since the boot or, without /proc, of the time that ``ps``
-    prints.
+    The string combines the boot id with the clock ticks since boot. Without /proc, it is the start time printed by
+    ``ps``.
     """
     fields = _stat_fields(pid)
     if not fields:
@@ -194,9 +194,9 @@ def _start_moment(pid: int) -> str:
 
 
 def _ask_ps(pid: int, column: str) -> str:
-    """Return a column of the output of ``ps`` for a process, or an empty string if there is no such process."""
+    """Return one column of ``ps`` output for a process, or an empty string if there is no such process."""
     answer = subprocess.run(
-        ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - the path of ps differs
+        ["ps", "-o", f"{column}=", "-p", str(pid)],  # noqa: S607 - the path of ps varies
         capture_output=True,
         text=True,
         check=False,

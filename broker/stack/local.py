@@ -59,7 +59,7 @@ class LocalStack:
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        """All servers, in the order of the data flow."""
+        """All servers, in data-flow order."""
         return (self.mqtt, self.kafka, self.influxdb)
 
     @property
@@ -70,9 +70,9 @@ class LocalStack:
     def up(self, servers: Sequence[Server] = ()) -> None:
         """Start the given servers (default: all) in parallel, and wait until they are ready.
 
-        Raises ``MissingPartsError`` with the full list, before it starts anything, if required programs are missing. If
-        a server fails to start, or on `cancel` or KeyboardInterrupt, the servers that this call has started are stopped
-        again, and the error propagates.
+        If required programs are missing, raises ``MissingPartsError`` with the full list before starting anything. If a
+        server fails to start, or on `cancel` or KeyboardInterrupt, the servers started by this call are stopped again,
+        and the error propagates.
         """
         chosen = tuple(servers) or self.servers
         to_start = [server for server in chosen if server.pid is None]
@@ -94,7 +94,7 @@ class LocalStack:
         self.write_environment()
 
     def cancel(self) -> None:
-        """Make the current call of `up`, or the next one, raise `CancelledError`.
+        """Make the current or next call to `up` raise `CancelledError`.
 
         This may be called from another thread or a signal handler.
         """
@@ -180,7 +180,7 @@ def ephemeral_stack(*, parts: Path | None = None, say: Say = _say_nothing) -> It
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)
-        # Close the keeper's standard input. It then exits, and finds no servers left to stop.
+        # Close the keeper's standard input. The keeper finds no servers left to stop, and exits.
         keeper.communicate()
 
 
@@ -193,7 +193,7 @@ def _wait_for_all(works: Sequence[Future[None]]) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as text to show to the user. A path inside the current folder is shown relative to that folder."""
+    """Format a path for display to the user. Paths inside the current folder are shown relative to it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

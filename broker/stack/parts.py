@@ -1,12 +1,13 @@
 """Provides the programs of the local stack. Each is either found on this machine, or downloaded once and kept.
 
-Downloads are kept in one folder (``$LSB_CACHE``, or ``.lsb/parts`` by default). A download is never incomplete: it is
-created next to its destination and moved into place atomically. Once everything is downloaded, no network is needed.
+Downloads are kept in one folder (``$LSB_CACHE``, or ``.lsb/parts`` by default). A download is never left half-written:
+it is created next to its destination and moved into place atomically. Once everything is downloaded, no network is
+needed.
 
 - Kafka and HiveMQ (the MQTT broker) are jars. They are downloaded with the Ivy that ships with pyspark, so Maven is not
-  needed. Because jars from a registry are code that runs on this machine, they are verified against the hashes in
+  needed. Jars from a registry are code that runs on this machine, so they are verified against the hashes in
   templates/.
-- InfluxDB 1.8 is built with Go, which verifies the checksums of what it downloads.
+- InfluxDB 1.8 is built with Go, which verifies the checksums of its downloads.
 
 ``servers`` starts the programs. This module does not configure any package source: each tool uses its own settings.
 """
@@ -48,7 +49,7 @@ _HIVEMQ_DEPENDENCIES: Final = (
     ("org.codehaus.janino", "janino", "3.1.12"),
 )
 _SPARK_KAFKA_DEPENDENCIES: Final = (
-    # The newest version of each jar that mirrors of Maven Central serve; they work with the installed Spark. All
+    # The newest version of each jar on Maven Central's mirrors; these versions work with the installed Spark. All
     # dependencies are listed explicitly, because the connector itself asks for a token provider of its own version.
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
     ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
@@ -58,10 +59,10 @@ _SPARK_KAFKA_DEPENDENCIES: Final = (
 INFLUXDB_VERSION: Final = "1.8.10"
 
 _JAVA_MIN: Final = 17
-"""Kafka 4 requires it; HiveMQ requires 11."""
+"""Kafka 4 requires Java 17; HiveMQ requires Java 11."""
 
 _COMMAND_DEADLINE_S: Final = 900.0
-"""Deadline for a command, such as a download, which can take minutes. One that takes longer is assumed to hang."""
+"""Deadline for a command. Some, such as downloads, take minutes. A command that takes longer is assumed to hang."""
 
 Say = Callable[[str], None]
 
@@ -128,7 +129,7 @@ class Parts:
     def influxd(self) -> Path:
         """Return the path of the InfluxDB server program.
 
-        That is ``$LSB_INFLUXD``, else an influxd 1.8 on the path, else one that is built with Go.
+        That is ``$LSB_INFLUXD``, else an influxd 1.8 on the path, else one built with Go.
         """
         named = os.environ.get("LSB_INFLUXD")
         if named:
@@ -173,7 +174,7 @@ class Parts:
         return place / "jars"
 
     def _fetch_jars(self, part: str, draft: Path, dependencies: Sequence[Sequence[str]], *options: str) -> None:
-        """Download the jars of ``dependencies`` with Ivy into the folder ``jars`` in ``draft``."""
+        """Use Ivy to download the jars of ``dependencies`` to the ``jars`` folder in ``draft``."""
         ivy, java = _find_ivy(), self.java()
         if ivy is None or java is None:
             raise StackError(f"{part}: {'java is missing' if java is None else describe_missing('pyspark', 'spark')}")
@@ -181,7 +182,7 @@ class Parts:
             command = [
                 *(java, "-jar", str(ivy), "-cache", str(draft / "ivy"), *options, "-dependency", *dependency),
                 *("-retrieve", f"{draft / 'jars'}/[artifact]-[revision](-[classifier]).[ext]"),
-                # zstd-jni and others are of type bundle.
+                # Some jars, such as zstd-jni, have the type bundle.
                 *("-confs", "default", "-types", "jar", "bundle"),
             ]
             self.run(part, command)
@@ -221,7 +222,7 @@ class Parts:
 
     @contextlib.contextmanager
     def _once(self, place: Path) -> Iterator[Path | None]:
-        """Yield a draft folder, which the caller fills and which is then renamed to ``place``.
+        """Yield a draft folder for the caller to fill, then rename it to ``place``.
 
         If ``place`` already exists, yield None instead. If several processes need the same part at the same time, one
         of them creates it while the others wait.
@@ -325,7 +326,7 @@ def _sums(name: str) -> Path:
 def _find_influxd() -> Path | None:
     """Return the influxd on the path if it is version 1.8, else None.
 
-    Older versions lack the v2 write API, and newer ones cannot be used before they have been set up.
+    Older versions lack the v2 write API, and newer ones must be set up before use.
     """
     found = shutil.which("influxd")
     if found is None:
@@ -348,7 +349,7 @@ def _java_version(java: str) -> int | None:
 
 
 def check_hashes(folder: Path, sums: Path) -> None:
-    """Verify the hashes of all files in ``folder`` against the file ``sums``, which is in sha256sum's format.
+    """Verify the hashes of all files in ``folder`` against ``sums``, a file in sha256sum format.
 
     Raises `StackError` if a file differs, is missing or is not listed.
     """

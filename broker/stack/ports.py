@@ -1,6 +1,6 @@
 """Chooses free TCP ports on the loopback interface.
 
-A server's port is chosen once and saved, so that the server has the same port after a kill and restart. Ports assigned
+A server's port is chosen once and saved, so that the server keeps it across a kill and restart. Ports assigned
 by the operating system are not suitable, because they come from the ephemeral range: while a server is down, an
 outgoing connection could take its port, and a client that keeps trying to connect could even connect to itself. This
 module therefore chooses ports below that range.
@@ -18,17 +18,17 @@ LOOPBACK: Final = "127.0.0.1"
 
 _FIRST: Final = 20_000
 _LAST: Final = 32_000
-"""The ports of the servers are below the ranges for outgoing connections: 32768-60999 on Linux, 49152 and up on other
+"""The servers' ports are below the ranges for outgoing connections: 32768-60999 on Linux, 49152 and up on other
 systems."""
 
 _STRIDE: Final = 97
-"""If two processes have adjacent ids, the ports at which they begin to search are this far apart."""
+"""Processes with adjacent ids begin their searches this many ports apart."""
 
 
 def is_free(port: int) -> bool:
     """Return whether ``port`` is free on the loopback interface."""
     with socket.socket() as probe:
-        # With this option, which the servers also use, a port counts as free even if it has connections in TIME_WAIT.
+        # With this option, which the servers also use, a port is free even if it has connections in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

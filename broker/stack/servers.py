@@ -1,8 +1,8 @@
 """The servers of the local stack: Kafka, an MQTT broker and InfluxDB.
 
-This module defines each server's configuration, which is generated from a template, its command and its readiness
-check. A server has its own folder for configuration, data, log, pid file and ports. It keeps its ports and data when it
-is stopped, killed, paused or restarted. All servers listen on the loopback interface only.
+This module defines each server's configuration (generated from a template), its command and its readiness check. Each
+server has its own folder for configuration, data, log, pid file and ports, and keeps its ports and data when stopped,
+killed, paused or restarted. All servers listen on the loopback interface only.
 
 ``parts`` downloads the programs, ``child`` manages the process of one server, and ``local`` manages all servers.
 """
@@ -32,10 +32,10 @@ from broker.stack.parts import Parts
 from broker.stack.ports import LOOPBACK, choose_port, is_free
 
 READY_DEADLINE_S: Final = 90.0
-"""Deadline for a server's start. The slowest start observed took 15 s: Kafka's first start on two busy cores."""
+"""Deadline for starting a server. The slowest start observed took 15 s: Kafka's first start on two busy cores."""
 
 STOP_DEADLINE_S: Final = 30.0
-"""Deadline for a clean shutdown of a server. Kafka, which flushes its logs, takes 1-3 s."""
+"""Deadline for cleanly shutting down a server. Kafka, which flushes its logs, takes 1-3 s."""
 
 _PROBE_TIMEOUT_S: Final = 2.0
 _LOG_LINES_SHOWN: Final = 15
@@ -180,7 +180,7 @@ class Server(ABC):
             raise StackError(f"{self.folder / _PORTS} is damaged; start {self.name} to rewrite it") from None
 
     def _choose_ports(self) -> dict[str, int]:
-        """Return the ports of the previous start if they are still free. Otherwise choose new ports and save them."""
+        """Return the ports from the previous start if they are still free. Otherwise choose new ports and save them."""
         with contextlib.suppress(StackError):
             ports = self._ports()
             if all(is_free(port) for port in ports.values()):
@@ -214,8 +214,8 @@ class Kafka(Server):
     ``${controller_port}`` are replaced by the port numbers."""
 
     java_options: Sequence[str] = ("-Xms256m", "-Xmx768m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-    """JVM options. The heap is smaller than Kafka's default of 1 GB, because Kafka's log is in the page cache, not in
-    the heap."""
+    """JVM options. The heap is smaller than Kafka's default of 1 GB, because Kafka keeps its log in the page cache, not
+    on the heap."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -271,8 +271,8 @@ class Mqtt(Server):
     _CONNACK: Final = b"\x20\x02\x00\x00"
 
     _JAVA_OPTIONS: Final = (
-        # These options make the JVM start fast. The broker has few threads and little data, so that matters more than
-        # peak throughput.
+        # These options speed up JVM startup, which matters more than peak throughput because the broker has few threads
+        # and little data.
         *("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         # HiveMQ's own start script opens the same packages, which HiveMQ needs for its buffers and statistics.
         *("--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/java.nio=ALL-UNNAMED"),

@@ -3,8 +3,8 @@
 **Reading** handles only *plain* records. A plain record contains each of the five fields exactly once and no others, in
 any order and with optional white space. Its strings are printable ASCII without escapes, opening brackets or opening
 braces, its event time is an integer, and it has at most 4,096 bytes. The connector and most other producers write such
-records. Other records are not necessarily invalid: they are read by `records`, which alone decides what is valid. For
-plain records, both modules return the same values.
+records. Other records are not necessarily invalid: `records` reads them, and it alone decides what is valid. For plain
+records, both modules return the same values.
 
 **Writing** produces the same bytes as `broker.wire.records.encode`.
 """
@@ -64,8 +64,8 @@ class Fields(NamedTuple):
 class PlainRecords(NamedTuple):
     """n plain records, as columns.
 
-    ``time`` contains the event times in the configured unit, and ``time_digits`` the digits from which they were
-    parsed.
+    ``time`` contains the event times in the configured unit, and ``time_digits`` the digits they were parsed
+    from.
     """
 
     thing: StringColumn
@@ -77,7 +77,7 @@ class PlainRecords(NamedTuple):
 
 
 def read_plain(values: StringColumn) -> PlainRecords | None:
-    """Parse message values as plain records. Return None if any of them is not a plain record."""
+    """Parse message values as plain records. Return None if any value is not a plain record."""
     fields = find_fields(values)
     times = None if fields is None else fields.time.integers()
     if fields is None or times is None:
@@ -122,9 +122,9 @@ Pieces = list["StringColumn | bytes | Ints"]
 class JoinedColumns(NamedTuple):
     """The fields of n results (see `records.Joined`) as JSON.
 
-    ``time``, ``left_position`` and ``right_position`` are columns that remain to be concatenated (see `glue`).
-    ``sides`` contains the left and the right records, or is None for compact results. The ordinals (int64) are the
-    source of the ties in the results.
+    ``time``, ``left_position`` and ``right_position`` are columns still to be concatenated (see `glue`).
+    ``sides`` contains the left and the right records, or is None for compact results. The ties in the
+    results are derived from the ordinals (int64).
     """
 
     thing: StringColumn

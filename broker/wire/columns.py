@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _TABLE_MIN: Final = 64
-"""Slots of the smallest hash table."""
+"""The number of slots in the smallest hash table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class StringColumn:
         return self.data[self.start[at] : self.end[at]].tobytes()
 
     def lengths(self) -> Ints:
-        """Return the number of bytes of each string."""
+        """Return the length of each string in bytes."""
         return self.end - self.start
 
     def take(self, which: Ints) -> StringColumn:
@@ -58,7 +58,7 @@ class StringColumn:
         return StringColumn(self.data, self.start, np.where(chosen, self.end, self.start))
 
     def packed(self) -> StringColumn:
-        """Return a column with the same strings, whose ``data`` contains nothing else. It may be the column itself."""
+        """Return a column with the same strings, whose ``data`` contains nothing else. May return the column itself."""
         is_packed = (
             len(self) > 0
             and self.start[0] == 0
@@ -79,7 +79,7 @@ class StringColumn:
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> Self:
-        """Return a column of the strings of a list."""
+        """Return a column that contains the given strings."""
         return cls.of_lengths(b"".join(texts), np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
 
     @classmethod
@@ -110,7 +110,7 @@ class StringColumn:
 
     @classmethod
     def concat(cls, parts: Sequence[StringColumn]) -> Self:
-        """Return a column of the strings of all parts, in order. There must be at least one part."""
+        """Return a column with the strings of all parts, in order. Requires at least one part."""
         packed = [part.packed() for part in parts]
         sizes = np.array([0, *(len(part.data) for part in packed)]).cumsum()
         return cls(
@@ -132,10 +132,10 @@ class StringColumn:
         return found
 
     def distinct(self) -> tuple[Ints, Ints]:
-        """Number the distinct strings from 0, in the order of their first occurrence.
+        """Number the distinct strings from 0, in order of first occurrence.
 
-        Return the number of the string in each row (int64, shape (n,)), and for each number the row of its first
-        occurrence.
+        Return the number of the string in each row (int64, shape (n,)), and for each number the row where it first
+        occurs.
         """
         number = np.empty(len(self), dtype=np.int64)
         table = np.zeros(max(_TABLE_MIN, 1 << (2 * len(self)).bit_length()), dtype=np.int64)
@@ -144,7 +144,7 @@ class StringColumn:
         return number, first[:count]
 
     def integers(self) -> Ints | None:
-        """Parse the strings as integers. Return None if any of them is not an integer.
+        """Parse the strings as integers. Return None if any string is not an integer.
 
         An integer can have at most 18 digits, without leading zeros, and may begin with a minus sign.
         """
@@ -170,7 +170,7 @@ def glue(*columns: StringColumn | bytes | Ints) -> StringColumn:
         raise ValueError(message)
     (count,) = counts
     pieces = np.empty((len(columns), 4), dtype=np.int64)
-    # These own the memory at the addresses in `pieces`, so they must outlive the call of `_glue`.
+    # These own the memory at the addresses in `pieces`, so they must outlive the call to `_glue`.
     owners = [_constant(column) if isinstance(column, bytes) else _contiguous(column) for column in columns]
     size = 0
     for place, column in enumerate(owners):
@@ -192,7 +192,7 @@ _CONSTANT, _STRINGS, _INTEGERS = range(3)
 """The kinds of pieces."""
 
 _DIGITS_MAX: Final = 20
-"""The maximum number of characters of an int64 in decimal."""
+"""The maximum number of characters in a decimal int64."""
 
 _WORD: Final = 8
 
@@ -227,7 +227,7 @@ def decimals(values: Ints) -> StringColumn:
 
 @compiled()
 def _write_integer(value: int, digits: Bytes) -> int:
-    """Write ``value`` in decimal digits at the end of the array ``digits``. Return the position where it begins."""
+    """Write ``value`` in decimal digits at the end of the array ``digits``. Return its start position."""
     # Compute with negative numbers, because the smallest int64 has no positive counterpart.
     left = value if value < 0 else -value
     place = _DIGITS_MAX
@@ -248,7 +248,7 @@ def _write_integer(value: int, digits: Bytes) -> int:
 
 @compiled(types.int64, BYTES, INTS, INTS, COLUMNS_OUT, types.int64)
 def _describe_strings(data: Bytes, start: Ints, end: Ints, pieces: Ints, place: int) -> int:
-    """Write the row of a column of strings to the table of pieces. Return the number of bytes of all its strings."""
+    """Write a string column's row to the table of pieces. Return the total size of its strings in bytes."""
     pieces[place, 0], pieces[place, 1] = _STRINGS, data.ctypes.data
     pieces[place, 2], pieces[place, 3] = start.ctypes.data, end.ctypes.data
     size = 0
@@ -259,7 +259,7 @@ def _describe_strings(data: Bytes, start: Ints, end: Ints, pieces: Ints, place: 
 
 @compiled(types.void, INTS, COLUMNS_OUT, types.int64)
 def _describe_integers(values: Ints, pieces: Ints, place: int) -> None:
-    """Write the row of a column of integers to the table of pieces."""
+    """Write an integer column's row to the table of pieces."""
     pieces[place, 0], pieces[place, 1] = _INTEGERS, values.ctypes.data
 
 
@@ -315,7 +315,7 @@ def _read_integers(data: Bytes, start: Ints, end: Ints, found: Ints) -> bool:
 
 @compiled(types.void, BYTES, INTS, INTS, INTS_OUT)
 def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
-    """Compute a hash of each string from its length and its bytes, taken as little-endian words of eight bytes."""
+    """Hash each string, using its length and its bytes, which are read as little-endian eight-byte words."""
     mix, finish = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
     for row in range(len(start)):
         state = np.uint64(end[row] - start[row]) * mix
@@ -334,7 +334,7 @@ def _hash_all(data: Bytes, start: Ints, end: Ints, found: Ints) -> None:
 def _number(data: Bytes, start: Ints, end: Ints, hashes: Ints, table: Ints, number: Ints, first: Ints) -> int:
     """Number the distinct strings (see `StringColumn.distinct`). Return how many there are.
 
-    ``table`` is an open-addressing hash table, which is at most half full. A slot contains a string's number plus 1, or
+    ``table`` is an open-addressing hash table, at most half full. A slot contains a string's number plus 1, or
     0 if it is empty.
     """
     count = 0

@@ -1,8 +1,8 @@
 """Compiles loops over the bytes of strings with numba, for operations that numpy cannot express.
 
 Compiled loops are cached next to their module, or in ``NUMBA_CACHE_DIR``. Only the first process on a machine, normally
-`make setup`, has to wait a few seconds for the compiler. If the cache folder is not writable, every process compiles
-the loops again.
+`make setup`, has to wait a few seconds for the compiler. If the cache folder is not writable, every process
+recompiles the loops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ compare_bytes: Any = types.ExternalFunction("memcmp", types.int32(types.intp, ty
 
 
 def _reading(bits: int, number: Any) -> Any:
-    """Create a function for compiled loops that reads an integer of the given number of bits at a memory address."""
+    """Create a function for compiled loops that reads an integer of the given bit width from a memory address."""
 
     def read(_context: Any, _address: Any) -> Any:
         def generate(_codegen: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -52,7 +52,7 @@ half_word_at: Any = _reading(32, types.int32)
 
 
 # numba recompiles a loop if the loop's own file has changed, but not if it calls a loop in another file that has
-# changed. This hash of all files becomes part of each loop's name, so that every change leads to a recompilation. The
+# changed. This hash of all files becomes part of each loop's name, so that any change triggers recompilation. The
 # same code is in joiner/core/compiled.py, which must work without this package.
 _STAMP: Final = hashlib.sha256(
     b"".join(

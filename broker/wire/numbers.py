@@ -26,14 +26,14 @@ _DIGITS_MAX: Final = 15
 
 _DECIMALS_MAX: Final = 18
 _POWERS: Final = np.array([10.0**power for power in range(_DECIMALS_MAX + 1)])
-"""Powers of ten, all of which a double represents exactly; this is true up to 10^22."""
+"""Powers of ten. Doubles represent powers of ten exactly up to 10^22."""
 
 _ENCODED_WITHOUT_EXPONENT_MIN: Final = 1e-3
 """Doubles from this value up to, but not including, 10^15 are encoded without an exponent."""
 
 _UNREAD, _ENCODED, _INTEGER, _REWRITTEN = range(4)
-"""The classes that `_read_numbers` assigns to numbers. A number of the first class was not parsed and needs a complete
-parser. For the other classes, the number's double is encoded as the same text, as the same text followed by ``.0`` (the
+"""The classes that `_read_numbers` assigns to numbers. A number in the first class was not parsed and needs a full
+parser. In the other classes, the number's double is encoded as the same text, as the same text followed by ``.0`` (the
 number is an integer), or as a different text."""
 
 _numbers = msgspec.json.Decoder(list[float])
@@ -98,8 +98,8 @@ def _read_numbers(data: Bytes, start: Ints, end: Ints, values: Floats, found: By
         ):
             found[row] = _UNREAD
             continue
-        # Doubles represent the mantissa and the power of ten exactly, so their quotient is the double that is closest
-        # to the number.
+        # Doubles represent the mantissa and the power of ten exactly, so their quotient is the double closest to the
+        # number.
         value = mantissa / _POWERS[decimals]
         values[row] = -value if negative else value
         if point < 0:

@@ -1,4 +1,4 @@
-"""Defines the JSON formats of the messages in the Kafka topics. Encodes them, and decodes them or says what is wrong.
+"""Defines, encodes and decodes the JSON formats of the messages in the Kafka topics. Decoding errors say what is wrong.
 
 Only this module and `broker.wire.bulk` encode and decode these formats. `bulk` does so for many regular records at
 once, with the same results. The format of the joiner's state topic, which no other service reads, is in
@@ -23,7 +23,7 @@ import msgspec
 from broker.times import parse_time
 
 NAME_LENGTH_MAX: Final = 256
-"""The maximum length in characters of a thing, quantity or id, which become Kafka keys and database tags."""
+"""The maximum length of a thing, quantity or id, in characters. They become Kafka keys and database tags."""
 
 QUANTITIES_MAX: Final = 10_000
 """The maximum number of quantities in an event. Each becomes a record, which takes 1 KB of memory while in flight."""
@@ -47,7 +47,8 @@ REASON_LENGTH_MAX: Final = 1000
 """The maximum length in characters of the reason in a dead letter. It is limited because it may quote the input."""
 
 REJECTED_BYTES_MAX: Final = 64 * 1024
-"""The number of bytes of a rejected input that a dead letter contains. Its length and hash describe the whole input."""
+"""The maximum number of bytes of a rejected input to copy into its dead letter. The dead letter's length and hash
+describe the whole input."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 
@@ -69,8 +70,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 class Watermark(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Declares that no record older than ``time`` follows at a later offset.
 
-    This applies to the records of one thing, of one quantity, of one quantity of one thing, or to all records. In JSON,
-    the field ``time`` is called ``mark``.
+    This applies to the records of one thing, one quantity or one quantity of one thing, or to all records. In JSON, the
+    field ``time`` is called ``mark``.
     """
 
     time: int | str = msgspec.field(name="mark")
@@ -109,11 +110,11 @@ class Joined(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One row of an align: a record of its driver or a tick of its grid, with the value of each column at its time.
 
-    ``quantity`` is the name of the align, ``phenomenonTime`` the time of the row as a number in the configured unit.
-    ``values``: by column, None where it is missing.
+    ``quantity`` is the name of the align, and ``phenomenonTime`` the row's time as a number in the configured unit.
+    ``values`` maps each column to its value, or to None if it is missing.
 
     With a driver, ``result`` is the value of its record, and ``id`` is ``align:unit:offset``. ``tie`` is the ordinal
-    among the driver's records with equal thing and time, and is omitted if it is 0. With a grid, ``result`` is the
+    among the driver's records of the same thing and time, omitted if it is 0. With a grid, ``result`` is the
     number of columns that have a value, or the value of one of them, and ``id`` is ``align:unit:thing:tick``.
     """
 
@@ -127,11 +128,11 @@ class AlignedRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
-    """Base class of messages about a single input record of one stream of a join or an align.
+    """Base class for messages about a single input record of one stream of a join or align.
 
     ``join``: the name of the join or the align. ``side``: ``left`` or ``right`` or, for an align, ``driver`` or the
-    name of a column. The record comes from ``topic``, ``partition`` and ``offset`` and, if its message holds many
-    records, from row ``row`` of that message.
+    name of a column. ``topic``, ``partition`` and ``offset`` locate the record's message; ``row`` is the record's row
+    if the message holds many records.
     """
 
     id: str
@@ -146,7 +147,7 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Late(OutputRecord, frozen=True, gc=False):
-    """A record that was below the frontier of its stream on arrival. It is not joined, but written to the late topic.
+    """A record that was below the frontier of its stream on arrival. It goes to the late topic instead of being joined.
 
     ``id`` is ``join:unit:side:offset``.
     """
@@ -166,10 +167,10 @@ class Rejected(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ``id`` depends on what was rejected:
 
     - a message from Kafka: ``topic:partition:offset``, or ``topic:partition:offset.row`` for a single row of it;
-    - a pair or an aligned row, because its function failed or the database refused the point: the result's id;
+    - a pair or an aligned row whose function failed or whose point the database refused: the result's id;
     - a payload from MQTT: ``mqtt:<hash>``, or ``mqtt:<hash>:<quantity>`` for a single quantity of it.
 
-    ``value`` has the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and ``sha256``
+    ``value`` holds the first `REJECTED_BYTES_MAX` bytes in ``encoding`` (utf-8 or base64); ``length`` and ``sha256``
     describe the whole input.
     """
 
@@ -230,7 +231,7 @@ _joined = msgspec.json.Decoder(_JoinedIn)
 
 
 def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark, int]:
-    """Decode a message of the data topic. Return the record with its event time in ns, or the watermark with its time.
+    """Decode a message from the data topic. Return the record and its event time in ns, or the watermark and its time.
 
     Raises `Unreadable` with the reason if the message is neither a record nor a watermark.
     """
@@ -250,7 +251,7 @@ def decode_data(value: bytes | None, time_unit: str) -> tuple[Record | Watermark
 
 
 def decode_records(values: Sequence[bytes | None]) -> list[Record] | None:
-    """Decode many messages of the data topic at once, which is several times faster than decoding each separately.
+    """Decode many messages from the data topic at once, which is several times faster than decoding each separately.
 
     Return None if the messages have to be decoded separately with `decode_data`, for example because some are
     watermarks or invalid. Event times are not checked.
@@ -327,7 +328,7 @@ def decode_sides(lines: bytes) -> list[Side]:
 
 
 def decode_joined(value: bytes) -> _JoinedIn:
-    """Decode a message of the out topic. ``phenomenonTime`` is kept as the text of a number.
+    """Decode a message from the out topic. ``phenomenonTime`` is kept as the text of a number.
 
     Only aligned rows have ``values``. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if the message
     is not a result.
@@ -336,7 +337,7 @@ def decode_joined(value: bytes) -> _JoinedIn:
 
 
 def is_watermark(value: bytes | None) -> bool:
-    """Return whether a message of the out topic is a watermark, and not a result."""
+    """Return whether a message from the out topic is a watermark rather than a result."""
     if value is None or b'"mark"' not in value:
         return False
     try:
@@ -347,7 +348,7 @@ def is_watermark(value: bytes | None) -> bool:
 
 
 def decode_rejected(value: bytes) -> Rejected:
-    """Decode a message of the dead-letter topic.
+    """Decode a message from the dead-letter topic.
 
     Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if the message is not a dead letter.
     """
@@ -375,7 +376,7 @@ def row_id(align: str, unit: int, position: int | str) -> str:
 
 
 def join_of(identity: str) -> str:
-    """Return the name of the join or align from a result's id. The name is unique in a topic, across applications."""
+    """Return the name of the join or align from a result's id. Names are unique in a topic, across applications."""
     return identity.partition(":")[0]
 
 
@@ -390,10 +391,10 @@ def reject(
     row: int = -1,
     identity: str | None = None,
 ) -> Rejected:
-    """Create the dead letter for ``value``, with the reason and with the position where the input comes from.
+    """Create the dead letter for ``value``, with the reason and the position of the input.
 
     The reason may quote any input, so invalid UTF-8 in it is escaped. It is truncated to `REASON_LENGTH_MAX`.
-    ``identity`` is the id; by default, it is made from the position, or from the hash of ``value`` if there is no
+    ``identity`` is the id; by default, it is built from the position, or from the hash of ``value`` if there is no
     partition (see `Rejected`).
     """
     reason = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:REASON_LENGTH_MAX]

@@ -1,7 +1,7 @@
 """Writes dead letters: results that the database cannot represent or has rejected, each with the reason.
 
 A dead letter is delivered before its record's offset is committed. If the process is killed in between, the dead letter
-is written again after the restart. So each rejected result has one or more dead letters, which are identical.
+is written again after the restart. Each rejected result therefore has one or more identical dead letters.
 """
 
 from __future__ import annotations

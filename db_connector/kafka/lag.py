@@ -2,8 +2,8 @@
 
 Until a write is acknowledged, the lag is counted from the offset at which reading started.
 
-The client learns where a partition ends when it fetches from it, so the end is unknown before the first fetch and
-outdated while the partition is paused. In these cases Kafka is queried instead. The queries are rare and have a short
+The client learns where a partition ends by fetching from it, so the end is unknown before the first fetch and stale
+while the partition is paused. In these cases, Kafka is queried instead. The queries are rare and have a short
 timeout, because they block the loop that keeps this member in its group.
 """
 
@@ -37,7 +37,7 @@ class Lag:
         self._asks = RateLimit(ASK_EVERY_S, clock)
 
     def begin(self, places: Iterable[TopicPartition]) -> None:
-        """Start counting at the offsets of these partitions. A negative offset means the beginning of the log."""
+        """Start counting from these partitions' offsets. A negative offset means the beginning of the log."""
         for place in places:
             self._begins[place.partition] = place.offset
             self._ends.pop(place.partition, None)
@@ -50,7 +50,7 @@ class Lag:
     def of(self, consumer: Consumer, acknowledged: Mapping[int, int], *, paused: bool) -> dict[int, int]:
         """Return the lag of each partition whose start and end are known.
 
-        It is counted from the offset in ``acknowledged`` if there is one. ``paused``: whether reading is paused.
+        It is counted from the partition's offset in ``acknowledged``, if any. ``paused``: whether reading is paused.
         """
         may_ask: bool | None = None
         lags: dict[int, int] = {}

@@ -2,7 +2,7 @@
 
 Each offset carries the name of the target database as metadata.
 
-Offsets whose commit failed are committed again with the next ones. `reader` tracks which partitions this member owns.
+Failed offset commits are retried with the next commit. `reader` tracks which partitions this member owns.
 """
 
 from __future__ import annotations

@@ -89,12 +89,12 @@ class ResultReader:
         """Messages that arrived while paused, or would have made a batch too large."""
         self._paused = False
         self._results_per_message = 1
-        """Results per message in the last batch, so that the next one has about ``batch_records`` results."""
+        """Results per message in the last batch, used to size the next one to about ``batch_records`` results."""
         self._consumer = self._make_consumer()
 
     def subscribe(self) -> None:
         """Join the group."""
-        lost = partial(self._revoked, how="were lost, as the group has removed this member")
+        lost = partial(self._revoked, how="were lost because the group removed this member")
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=lost)
 
     def read(self) -> Results:
@@ -159,7 +159,7 @@ class ResultReader:
         results = Results()
         for at, message in enumerate(messages):
             if results.records >= self._own.batch_records:
-                # The messages in this batch hold more results each than those in the previous batch.
+                # Each message in this batch holds more results than those in the previous batch did.
                 self._read_ahead = messages[at:]
                 break
             error = message.error()
@@ -189,8 +189,9 @@ class ResultReader:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
                 f" in the log ({error.str()}): results were deleted before they were written, or the topic was"
-                " recreated. To continue with what is there, stop the whole group, delete its offsets and start it"
-                f" again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
+                " recreated. To continue with the results that are left, stop the whole group, delete its offsets and"
+                " start it again:"
+                f" kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
         # Errors that arrive as consumer events can be recognised as fatal only by their code; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:
@@ -228,11 +229,11 @@ class ResultReader:
         now_s, before_s = time.monotonic(), self._fenced_s
         if now_s - before_s < _FENCED_AGAIN_SESSIONS * self._own.session_timeout / 1e9:
             raise KafkaFailureError(
-                f"another process of group {self._own.group} runs as instance {self._own.instance!r} ({error.str()}):"
-                " give each process a db_connector.instance of its own"
+                f"another process in group {self._own.group} is running as instance {self._own.instance!r}"
+                f" ({error.str()}): give each process its own db_connector.instance"
             )
         self._fenced_s = now_s
-        log.warning("the group has fenced instance %r; joining again", self._own.instance)
+        log.warning("the group has fenced instance %r; rejoining", self._own.instance)
         self.close()
         # Batches in flight are still written, but not acknowledged, so they are read again.
         self._lag.drop(tuple(self._assignments))
@@ -247,7 +248,7 @@ class ResultReader:
         """Start reading each partition at its committed offset, or at the beginning if it has none.
 
         ``auto.offset.reset`` is not used for this, because it would also start at the beginning if the committed offset
-        were no longer in the log, and so hide that results have been lost.
+        were no longer in the log, which would hide the loss of results.
         """
         known: list[TopicPartition] | None = None
         while known is None:
@@ -275,7 +276,7 @@ class ResultReader:
     def _start(self, committed: TopicPartition) -> int:
         """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
 
-        Starting at the beginning is always safe, because points that are written again overwrite themselves.
+        Starting at the beginning is always safe, because rewritten points overwrite themselves.
         """
         if committed.offset >= 0 and committed.metadata == self._target:
             return int(committed.offset)

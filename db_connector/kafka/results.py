@@ -1,7 +1,7 @@
 """Collects a consumed batch: the lines to write, the results that cannot be written, and the offsets consumed.
 
-This module uses neither a Kafka client nor a database: it turns messages into lines, and into reasons for results that
-cannot be written.
+This module uses neither a Kafka client nor a database: it turns messages into lines, and gives a reason for each result
+that cannot be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Span:
-    """The range of offsets that a batch contains from one partition.
+    """A batch's range of offsets in one partition.
 
     ``first`` and ``last`` are -1 if the batch reached the end of the partition without reading a record from it.
     """
@@ -79,7 +79,7 @@ class Results:
 
     lines: list[bytes] = field(default_factory=list)
     messages: list[Message | ResultRow] = field(default_factory=list)
-    """The message from which each line was made, or a `ResultRow` if the message holds many results."""
+    """The message that each line comes from, or a `ResultRow` if the message holds many results."""
     ids: list[str] = field(default_factory=list)
     """The id of each line's result."""
     unrepresentable: list[tuple[Message | ResultRow, str, str | None]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Results:
 
     @property
     def records(self) -> int:
-        """The number of results in the batch. A message may hold many; one that cannot be read counts as one."""
+        """The number of results in the batch. A message may hold many; an unreadable message counts as one."""
         return len(self.lines) + len(self.unrepresentable)
 
     def add(self, message: Message, measurement: str, time_unit: str) -> None:

@@ -1,4 +1,4 @@
-"""Names the database to which results are written. The name is committed as metadata with each offset."""
+"""Names the database that results are written to. The name is committed as metadata with each offset."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def target_of(settings: DbConnectorSettings) -> str:
     """Return the name that identifies the target database in the metadata of committed offsets.
 
     The name excludes the address, because the same database may be reachable at several. It includes the version of the
-    point format, because points written by a release with a different format are not overwritten by the points of this
-    release.
+    point format, because this release's points do not overwrite points that a release with a different format
+    wrote.
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
 
 
 def origin_of(metadata: str | None) -> str:
-    """Describe, for a log line, where a start offset comes from."""
+    """Describe, for a log line, where a start offset came from."""
     if metadata and metadata.startswith(f"{SOURCE}: "):
-        return f"was committed by {metadata} (if that process is still writing, give one of the two another group)"
+        return f"was committed by {metadata} (if that process is still writing, give one of the two a different group)"
     return "was set by hand, by another tool or by an earlier release"

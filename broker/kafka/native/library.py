@@ -1,8 +1,8 @@
-"""Access to the librdkafka that ships with confluent_kafka: its public functions, and the handles of clients.
+"""Access to the librdkafka that ships with confluent_kafka: its public functions and client handles.
 
 The functions and structures are declared in librdkafka's public header (rdkafka.h), and their ABI is stable within a
 major version. A client's handle (``rd_kafka_t``), in contrast, is private to confluent_kafka, which stores it as the
-first member of the client object. Before a handle is used, it is verified: confluent_kafka sets the handle's opaque
+first member of the client object. Each handle is verified before use: confluent_kafka sets the handle's opaque
 pointer to the address of the client object, so librdkafka must return that address.
 """
 
@@ -59,7 +59,7 @@ _HANDLE_AT: Final = object.__basicsize__
 
 _MAPS: Final = Path("/proc/self/maps")
 _PATH: Final = 5
-"""The column with the path of a mapped file."""
+"""The column that holds the path of a mapped file."""
 
 
 class Unavailable(Exception):

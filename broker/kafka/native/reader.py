@@ -3,7 +3,7 @@
 librdkafka delivers the messages and errors of each partition to this reader's queue instead of the consumer's queue.
 The consumer's queue still receives everything else: logs, statistics and broker errors.
 
-**Memory.** The messages are in librdkafka's memory. `read` returns copies, and destroys the messages before it returns.
+**Memory.** Messages live in librdkafka's memory. `read` returns copies, and destroys the messages before returning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_ERROR = 0
 class Fetched(NamedTuple):
     """n messages of one partition, in offset order.
 
-    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if none of them is.
+    ``append_ms``: the timestamps of the messages. ``is_null``: which values are null, or None if none are.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What librdkafka delivers for a partition other than a message: an error, or the end of the log at ``offset``."""
+    """Anything but a message that librdkafka delivers for a partition: an error, or the log's end at ``offset``."""
 
     error: KafkaError
     topic: str
@@ -55,8 +55,8 @@ class Event(NamedTuple):
 class NativeReader:
     """Reads messages from partitions of one consumer. Not thread-safe.
 
-    Methods of the consumer, such as ``poll``, no longer return messages of these partitions, not even after the reader
-    is closed. Close the reader before the consumer: closing the consumer blocks until the reader is closed. A reader
+    The consumer's methods, such as ``poll``, no longer return messages from these partitions, even after the reader is
+    closed. Close the reader before the consumer: closing the consumer blocks until the reader is closed. A reader
     that is not closed explicitly is closed when it is garbage-collected or the interpreter exits.
     """
 
@@ -83,11 +83,11 @@ class NativeReader:
     def add(self, topic: str, partition: int) -> None:
         """Start reading a partition. Raises KafkaException if librdkafka does not know the partition.
 
-        Call this each time before the partition is assigned to the consumer.
+        Call this before every assignment of the partition to the consumer.
         """
         self._added.add((topic, partition))
-        # `read` redirects the partition to this queue again until something arrives. If the partition was assigned
-        # before, librdkafka ends that assignment asynchronously, and then stops delivering to this queue.
+        # `read` keeps redirecting the partition to this queue until something arrives. If the partition was assigned
+        # before, librdkafka ends the old assignment asynchronously, and stops delivering to this queue when it does.
         self._fresh.add((topic, partition))
         _forward(self._handle, topic, partition, self._queue)
 

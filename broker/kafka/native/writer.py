@@ -72,7 +72,7 @@ class NativeWriter:
             raise KafkaException(KafkaError(KafkaError._DESTROY, "the producer is closed"))  # noqa: SLF001 - public name
 
     def _convert_error(self, error: int) -> KafkaError:
-        """Convert an ``rd_kafka_error_t`` at an address, and free it."""
+        """Convert the ``rd_kafka_error_t`` at this address, and free it."""
         loaded = self._library
         try:
             return KafkaError(

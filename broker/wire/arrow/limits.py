@@ -1,7 +1,7 @@
 """Checks the limits of an Arrow IPC stream before any part of the stream is decoded.
 
 A small compressed message could expand to gigabytes. Its expanded size can be computed without decoding it: the
-metadata contain the number of rows and the size of each buffer, and each compressed buffer begins with its uncompressed
+metadata contains the number of rows and the size of each buffer, and a compressed buffer begins with its uncompressed
 size. This module reads only the few metadata fields (flatbuffers) that it needs. pyarrow verifies the rest when it
 decodes the stream.
 """
@@ -27,7 +27,7 @@ _BUFFERS_MAX: Final = 4_096
 """The maximum number of buffers in one dictionary or record batch."""
 
 _EXTENSION, _NO_EXTENSION = b"ARROW:extension:name", b"ARROW_extension_name"
-"""The metadata key that gives a field's extension type, and a key of the same length that has no meaning in Arrow."""
+"""The metadata key that gives a field's extension type, and a key of the same length with no meaning in Arrow."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _DICTIONARY, _BATCH = 2, 3
@@ -35,7 +35,7 @@ _VERSION_5: Final = 4
 """The current metadata version, V5. In earlier versions, a message's custom metadata could also declare compression."""
 
 _IS_PLAIN: Final = -1
-"""The uncompressed size that is stored with a buffer if the buffer is not compressed although its batch is."""
+"""Stored as the uncompressed size of a buffer that is not compressed although its batch is."""
 
 _HEADER_BYTES: Final = 8
 _PAIR_BYTES: Final = 16
@@ -49,7 +49,7 @@ class _Metadata:
         self.root = self.number("<I", 0)
 
     def number(self, form: str, at: int) -> int:
-        """Return the number at a position in the flatbuffer. ``form`` is the number's format as defined by `struct`."""
+        """Return the number at a position in the flatbuffer. ``form`` is its `struct` format."""
         if not 0 <= at <= len(self._data) - struct.calcsize(form):
             raise Unreadable(_BROKEN)
         (found,) = struct.unpack_from(form, self._data, at)
@@ -82,20 +82,20 @@ class _Metadata:
         return at + self.number("<I", at) if at else 0
 
 
-_BROKEN: Final = "not an Arrow IPC stream: its metadata are corrupt"
+_BROKEN: Final = "not an Arrow IPC stream: its metadata is corrupt"
 
 
 def check_limits(value: bytes | memoryview) -> int:
     """Return the number of rows in an Arrow IPC stream.
 
-    Raises `Unreadable` if ``value`` is not an Arrow IPC stream or exceeds one of the limits of this module.
+    Raises `Unreadable` if ``value`` is not an Arrow IPC stream or exceeds any of this module's limits.
     """
     whole, at, rows, size = memoryview(value), 0, 0, 0
     for _ in range(_MESSAGES_MAX + 1):
         if len(whole) - at < _HEADER_BYTES:
             # The end-of-stream marker is optional.
             if at == 0 or at != len(whole):
-                raise Unreadable("not an Arrow IPC stream: it is cut off")
+                raise Unreadable("not an Arrow IPC stream: it is truncated")
             return rows
         mark, length = struct.unpack_from("<Ii", whole, at)
         if mark != _CONTINUATION:
@@ -104,12 +104,12 @@ def check_limits(value: bytes | memoryview) -> int:
         if length == 0:
             return rows
         if not 0 < length <= len(whole) - at:
-            raise Unreadable("not an Arrow IPC stream: it is cut off or corrupt")
+            raise Unreadable("not an Arrow IPC stream: it is truncated or corrupt")
         metadata = _Metadata(whole[at : at + length])
         at += length
         body_length = metadata.long(metadata.root, 3)
         if not 0 <= body_length <= len(whole) - at:
-            raise Unreadable("not an Arrow IPC stream: it is cut off or corrupt")
+            raise Unreadable("not an Arrow IPC stream: it is truncated or corrupt")
         more_rows, more_size = _described(metadata, whole[at : at + body_length])
         at, rows, size = at + body_length, rows + more_rows, size + more_size
         if rows > ROWS_MAX:
@@ -123,11 +123,11 @@ def check_limits(value: bytes | memoryview) -> int:
 
 
 def with_plain_types(value: bytes) -> bytes:
-    """Replace each extension type in an Arrow IPC stream by its storage type. Return the resulting stream.
+    """Replace each extension type in an Arrow IPC stream with its storage type. Return the resulting stream.
 
     The stream must have passed `check_limits`. Which extension types exist depends on the version of pyarrow and on
-    what else the process has imported. Without the replacement, the code of an extension type would run even for a
-    column that nobody needs, and could raise any exception.
+    what else the process has imported. Without the replacement, an extension type's code would run even for
+    a column that nobody needs, and could raise any exception.
     """
     (length,) = struct.unpack_from("<i", value, 4)
     schema = value[: _HEADER_BYTES + length]
@@ -145,7 +145,7 @@ def _described(metadata: _Metadata, body: memoryview) -> tuple[int, int]:
         raise Unreadable("the message may use a form of compression that Arrow no longer writes")
     if kind == _DICTIONARY:
         if (at := metadata.member(batch, 2)) and metadata.number("<B", at):
-            raise Unreadable("the message contains a delta dictionary; write each dictionary as a whole")
+            raise Unreadable("the message contains a delta dictionary; write each dictionary in full")
         batch = metadata.target(batch, 1)
     rows = metadata.long(batch, 0)
     if rows < 0:

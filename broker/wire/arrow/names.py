@@ -1,7 +1,7 @@
 """Limits the total size of a message's strings when each row has its own copy.
 
 A dictionary holds each string only once, no matter how many rows and batches of a message refer to it. Code that
-processes the rows, however, copies the string for each row, into dead letters, points and ids.
+processes the rows, however, copies it for each row, into dead letters, points and ids.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def bytes_of(texts: Any) -> int:
 
 
 def _size_of(dictionary: Any, number: Ints) -> int:
-    # A null takes the 0 at the end.
+    # Nulls (-1) take the 0 at the end.
     return int(np.append(_lengths(dictionary), 0).take(number).sum())
 
 

@@ -13,7 +13,7 @@
     left_tie          int32: the left record's ordinal among records of its stream and key with the same time
     right_tie         the same for the right record; both are absent if they are 0 in all results of the message
 
-The schema's metadata contain the unit, whose number is also the message's partition.
+The schema's metadata contains the unit, whose number is also the message's partition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 MESSAGE_BYTES_MAX: Final = 512 * 1024
-"""The approximate maximum size of a message with results: half of the message size that Kafka accepts by default."""
+"""The approximate maximum size of a results message: half the message size that Kafka accepts by default."""
 
 _ROW_BYTES: Final = 40
 """The approximate size of a row in bytes, not counting its names, which are in dictionaries."""
@@ -251,21 +251,21 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         table = table.slice(0, count)
         names = table.schema.names
         is_both = "result" not in names
-        # Compare with the schema of an arbitrary unit: `equals` ignores the metadata, which contain the unit. `_schema`
+        # Compare with the schema of an arbitrary unit: `equals` ignores the metadata, which holds the unit. `_schema`
         # caches its results, and using the message's unit would let messages fill the cache with any number of units.
         wanted = _schema(0, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
         if not table.schema.equals(wanted):
-            raise Unreadable("the message's columns are not those of results")
+            raise Unreadable("the message does not have a result's columns")
         metadata = table.schema.metadata or {}
         if _UNIT not in metadata:
-            raise Unreadable("the metadata of the message's schema do not contain the unit")
+            raise Unreadable("the metadata of the message's schema does not contain the unit")
         unit = int(metadata[_UNIT])
         columns = {name: table.column(name) for name in table.schema.names}
         columns["phenomenonTime"] = columns["phenomenonTime"].cast(pa.int64())
         lists = {name: column.to_pylist() for name, column in columns.items()}
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
-        message = reason if isinstance(error, Unreadable) else f"not a message of results: {reason}"
+        message = reason if isinstance(error, Unreadable) else f"not a results message: {reason}"
         raise Unreadable(message) from error
     if any(None in column for column in lists.values()):
         raise Unreadable("a field of a result is null")

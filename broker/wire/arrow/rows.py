@@ -93,7 +93,7 @@ class ArrowRows(NamedTuple):
         return msgspec.json.encode({name: shown[name] for name in _COLUMNS if name in shown})
 
     def reason(self, row: int) -> str:
-        """Return why an invalid row is not a valid record, as text for a dead letter."""
+        """Explain why an invalid row is not a valid record, as text for a dead letter."""
         shown = self.fields(row)
         for name in _REQUIRED:
             if shown[name] is None:
@@ -113,7 +113,7 @@ def read_rows(value: bytes, time_unit: str) -> Iterator[ArrowRows]:
     """Yield the rows of a message, one `ArrowRows` per record batch.
 
     Raises `Unreadable` with the reason if the message as a whole cannot be read. ``time_unit`` is the unit of times
-    that are plain integers.
+    given as plain integers.
     """
     check_limits(value)
     found: list[ArrowRows] = []
@@ -198,7 +198,7 @@ def _labels(column: Any, sizes: NameSizes) -> Labels:
 
 
 def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
-    """Return the values of a numeric column, with 0 for nulls, and which are not null (None if no value is null)."""
+    """Return the values of a numeric column, with 0 for nulls, and a mask of the non-null ones (None if all are)."""
     _, data = column.buffers()
     if data is None or not len(column):
         values = np.zeros(len(column), dtype=kind)
@@ -211,7 +211,7 @@ def _numbers(column: Any, kind: Any) -> tuple[Any, Bools | None]:
 
 
 def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
-    """Convert a column of times to nanoseconds, with 0 for invalid times. Return the times, and which are valid."""
+    """Convert a column of times to nanoseconds. Return the times, with 0 if invalid, and a mask of the valid ones."""
     values, valid = _numbers(column, np.dtype(np.int64))
     unit_ns = UNIT_NS[column.type.unit if pa.types.is_timestamp(column.type) else time_unit]
     low, high = -(-TIME_MIN_NS // unit_ns), TIME_MAX_NS // unit_ns
@@ -224,7 +224,7 @@ def _times(column: Any, time_unit: str) -> tuple[Ints, Bools]:
 
 
 def _texts(column: Any, sizes: NameSizes) -> tuple[StringColumn, Bools]:
-    """Return the strings of the id column, with empty strings for nulls, and which rows are valid.
+    """Return the strings of the id column, with empty strings for nulls, and a mask of the valid rows.
 
     A null is valid, because a record need not have an id. Raises `Unreadable` if the strings, with a separate copy for
     each row, would take too much memory.
