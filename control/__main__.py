@@ -21,7 +21,7 @@ with imports_of("lsb-control", "control"):
 _EXAMPLES = """\
 examples:
   lsb-control run                                      show the application in ./lsb.toml, on 127.0.0.1:8090
-  lsb-control run --config a.toml --config b.toml      show two applications; [control] is that of the first file
+  lsb-control run --config a.toml --config b.toml      show two applications; [control] is read from the first file
   lsb-control add ada --role operator                  add a user; asks for the password
   lsb-control add prometheus --role viewer --token     add a program; prints its token
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _add(applications[0], given)
         check_applications(applications)
         check_access(applications[0].control)
-        # Requests that are still inside calls to Kafka must not delay the end.
+        # Requests still waiting for Kafka must not delay the exit.
         leave(serve(applications))
     except SettingsError as error:
         print(f"lsb-control: invalid settings\n{error}", file=sys.stderr)
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lsb-control",
-        description="Shows what applications do, over HTTP.",
+        description="Shows what applications are doing, over HTTP.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add(settings: Settings, given: argparse.Namespace) -> int:
     file = settings.control.users_file
     if file is None:
-        raise SettingsError("control.users_file is missing: name the file to which the user is to be added")
+        raise SettingsError("control.users_file is missing: name the file to add the user to")
     token = access.add_user(file, given.name, Role[given.role.upper()], None if given.token else _password())
     if token is not None:
         print(token)
@@ -87,7 +87,7 @@ def _add(settings: Settings, given: argparse.Namespace) -> int:
 
 
 def _password() -> str:
-    """Ask for a password twice, or read it from standard input if that is no terminal."""
+    """Ask for a password twice, or read it from standard input if that is not a terminal."""
     try:
         if not sys.stdin.isatty():
             return sys.stdin.readline().rstrip("\r\n")

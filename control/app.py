@@ -1,4 +1,4 @@
-"""Puts the service together: its routes, and how their errors are answered."""
+"""Assembles the service from its routes and error handlers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: Login) -> FastAPI:
     """Return the service, without the `Guard` that must be in front of it. ``watchers``, ``desks``: by application."""
-    # The pages that FastAPI has for its description load scripts from other sites.
+    # FastAPI's documentation pages load scripts from other sites.
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -81,7 +81,7 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
         problem = Problem(status, f"{error.detail}; the interface is described in /api/v1/openapi.json")
         problem.headers |= dict(error.headers or {})
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            # The error names only the methods of the first route with this path (RFC 9110, section 15.5.6, wants all).
+            # The error names only the methods of the first route with this path. RFC 9110, section 15.5.6, wants all.
             problem.headers["Allow"] = ", ".join(_methods(app, request))
         return problem.response()
 
@@ -99,7 +99,7 @@ def make_app(watchers: Mapping[str, Watcher], desks: Mapping[str, Desk], login: 
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Return the methods that the path of a request supports."""
+    """Return the methods supported by a request's path."""
     scopes = {
         method: {**request.scope, "method": method} for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
     }

@@ -20,10 +20,10 @@ class ProblemDetails(msgspec.Struct):
 
 
 class Problem(Exception):
-    """A request that is refused. ``detail``: the cause and what to do."""
+    """A refused request. ``detail``: the cause and what to do."""
 
     def __init__(self, status: HTTPStatus, detail: str, **headers: str) -> None:
-        """``headers``: further headers of the response, with ``_`` in place of ``-``."""
+        """``headers``: additional headers of the response, with ``_`` in place of ``-``."""
         super().__init__(detail)
         self.status = status
         self.detail = detail

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from joiner.runtime.clock import Clock
 
 _DRAIN_S: Final = 2
-"""How long to wait for the answers to open requests when the service stops."""
+"""How long to wait for open requests to be answered when the service stops."""
 
 _CLOSE_S: Final = 2.0
 
@@ -48,7 +48,7 @@ def serve(applications: Sequence[Settings]) -> int:
     Raises `SettingsError` if the users file, the certificate or the address cannot be used.
     """
     clock, settings = SystemClock(), applications[0].control
-    # It logs each refused WebSocket with its address, which identifies a page.
+    # Uvicorn logs each refused WebSocket with its address, which identifies a page.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     directory = TokenOfRun() if settings.users_file is None else Users(settings.users_file)
     is_over_tls = settings.tls_certificate_file is not None or bool(settings.proxies)
@@ -75,7 +75,7 @@ def serve(applications: Sequence[Settings]) -> int:
 
 
 def _close(following: Iterable[Watcher | Desk], clock: Clock) -> None:
-    """Stop all watchers and desks, and wait for all of them until the same time."""
+    """Stop all watchers and desks, and wait for them until a common deadline."""
     until_s = clock.monotonic_s() + _CLOSE_S
     for one in following:
         one.stop()
@@ -84,22 +84,22 @@ def _close(following: Iterable[Watcher | Desk], clock: Clock) -> None:
 
 
 def _hand_over(token: str, at_the_end: ExitStack) -> None:
-    """Print the token on a terminal. Otherwise write it to a file, because the output may be collected as a log."""
+    """Print the token to a terminal. Otherwise write it to a file, because the output may be collected as a log."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"no control.users_file: log in as admin with this token, valid until the stop: {token}\n")
+        sys.stderr.write(f"no control.users_file: log in as admin with this token, valid until exit: {token}\n")
         return
     number, name = tempfile.mkstemp(prefix="lsb-control-", suffix=".token")
     at_the_end.callback(Path(name).unlink, missing_ok=True)
     with os.fdopen(number, "w", encoding="ascii") as file:
         file.write(f"{token}\n")
-    _log.info("no control.users_file: log in as admin with the token in %s, valid until the stop", name)
+    _log.info("no control.users_file: log in as admin with the token in %s, valid until exit", name)
 
 
 class _Server(uvicorn.Server):
     def stop_on_signals(self, desks: Iterable[Desk]) -> None:
         """Stop cleanly on SIGTERM or SIGINT; if the same signal arrives again, exit immediately.
 
-        ``desks``: are asked to stop at once, because open requests may wait for them.
+        ``desks``: stopped at once, because open requests may be waiting for them.
         """
 
         def handle(number: int, _frame: FrameType | None) -> None:
@@ -113,7 +113,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: uvicorn would raise them again at the end, so that the exit status is not 0."""
+        """Leave the signals alone. Uvicorn would raise them again on exit, so the exit status would not be 0."""
         yield
 
 

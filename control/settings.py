@@ -57,17 +57,17 @@ class ControlSettings(Section):
 
     published_on_loopback: bool = False
     """Whether the service runs in a container whose port is published on the loopback interface of its host and
-    nowhere else: default false. Then the service may listen on any interface of the container without ``hosts`` and
-    without TLS. It cannot check this, and if it is not so, passwords are sent unencrypted."""
+    nowhere else: default false. In that case, it may listen on any interface of the container without ``hosts`` and
+    without TLS. The service cannot verify this: if it is not true, passwords are sent unencrypted."""
 
     hosts: list[_HostName] = Field(default_factory=list, max_length=100)
-    """The names and addresses under which the service is reached, without ports, besides those of the loopback
-    interface: default none. Requests for other names are refused, so that no page of another site can reach it under a
-    name of its own."""
+    """The host names and addresses at which clients reach the service, without ports, in addition to those of the
+    loopback interface: default none. Requests for other names are refused, so that no page of another site can reach
+    the service under a name of its own."""
 
     users_file: Path | None = None
-    """The file with the users, which `lsb-control add` writes: default none. Then the service makes a token when it
-    starts, which is valid as long as it runs."""
+    """The file with the users, which `lsb-control add` writes: default none. Without it, the service creates a token on
+    startup that is valid for as long as it runs."""
 
     tls_certificate_file: CertificateFile = None
     """A PEM file with the certificate of the service and those of its issuers: default none (no TLS)."""
@@ -77,9 +77,9 @@ class ControlSettings(Section):
     certificate's file contains it."""
 
     proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list, max_length=100)
-    """The addresses or networks of proxies that end TLS in front of the service: default none. Their headers
-    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed, and requests without TLS are refused. They need
-    ``hosts``, on any interface."""
+    """The addresses or networks of proxies that terminate TLS in front of the service: default none. Their headers
+    ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are trusted, and requests without TLS are refused. Requires ``hosts``,
+    on any interface."""
 
     session_life: Annotated[Duration, duration_between("1min", "7d")] = parse_duration("12h")
     """After this time, users must log in again: 1 min to 7 d, default 12 h."""
@@ -88,8 +88,8 @@ class ControlSettings(Section):
 class Settings(JoinerSettings):
     """All settings of the control service: those of the application, and its own.
 
-    The sections of the connectors are None if neither the file nor the environment has them. They are only shown, so
-    the files with secrets that they name are not read.
+    The connectors' sections are None if neither the file nor the environment has them. They are only displayed, so the
+    secret files that they name are not read.
     """
 
     control: ControlSettings = ControlSettings()
@@ -99,7 +99,7 @@ class Settings(JoinerSettings):
     db_connector: DbConnectorSettings | None = None
 
     def endpoints(self) -> Endpoints:
-        """Return what may be shown of the connectors. Either of a connector's two sections is enough."""
+        """Return what may be shown about the connectors. Either of a connector's two sections is enough."""
         mqtt, connector = self.mqtt or MqttSettings(), self.connector or ConnectorSettings()
         influxdb, db_connector = self.influxdb or InfluxdbSettings(), self.db_connector or DbConnectorSettings()
         source = Source(f"{_bracketed(mqtt.host)}:{mqtt.port}", mqtt.topic, connector.client_id)
@@ -134,9 +134,9 @@ def check_access(settings: ControlSettings) -> None:
         has_tls = settings.tls_certificate_file is not None or bool(settings.proxies)
         if not has_tls and not settings.published_on_loopback:
             faults.append(
-                f"{where} passwords would be sent in clear: set control.tls_certificate_file or, if a proxy ends TLS, "
-                "control.proxies; for a container whose port is published on the loopback interface only, set "
-                "control.published_on_loopback"
+                f"{where} passwords would be sent in clear text: set control.tls_certificate_file or, if a proxy "
+                "terminates TLS, control.proxies; for a container whose port is published on the loopback interface "
+                "only, set control.published_on_loopback"
             )
         if not settings.hosts and not settings.published_on_loopback:
             faults.append(f"{where} control.hosts is empty: list the names under which browsers reach the service")
@@ -161,10 +161,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_applications(applications: Sequence[Settings]) -> None:
-    """Raise `SettingsError` if two settings files have applications of the same name."""
+    """Raise `SettingsError` if two settings files have applications with the same name."""
     names = [settings.application.name for settings in applications]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SettingsError(
-            f"several settings files have the application {', '.join(twice)}: give each a name of its own"
-        )
+        raise SettingsError(f"several settings files have the application {', '.join(twice)}: give each its own name")

@@ -152,7 +152,7 @@ def _aligned_panel() -> timeseries.Panel:
 def _variable(name: str, label: str, tag: str, where: str = "") -> dashboard.QueryVariable:
     """Return a dashboard variable that lists the values of ``tag`` in the selected time range.
 
-    ``where``: a further Flux condition. The query does the same as InfluxDB's function `tagValues`.
+    ``where``: an additional Flux condition. The query does the same as InfluxDB's `tagValues` function.
     """
     query = (
         f'from(bucket: "{BUCKET}")\n'

@@ -1,1 +1,1 @@
-"""Who may ask: users, roles, sessions, and the checks that every request must pass."""
+"""Access control: users, roles, sessions, and the checks that every request must pass."""

@@ -58,7 +58,7 @@ _FORM: Final = """\
 
 
 def form_routes(login: Login) -> APIRouter:
-    """Return the routes of the form. A user who has logged in is sent to the page."""
+    """Return the form's routes. Users who log in are redirected to the page."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")

@@ -1,7 +1,7 @@
-"""The checks that every request passes before anything else sees it, whether it is HTTP or opens a WebSocket.
+"""The checks that every request, HTTP or WebSocket, must pass before anything else sees it.
 
-They refuse names of the service that are not its own (DNS rebinding), requests from pages of other sites (cross-site
-request forgery), bodies that are too large, callers that ask too often, and callers who have not logged in.
+They refuse requests for unknown host names (DNS rebinding) or from other sites' pages (cross-site request forgery),
+oversized bodies, callers that send too many requests, and callers who have not logged in.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from control.access.login import Login
 
 BODY_BYTES_MAX: Final = 512 * 1024
-"""Enough for a record of the greatest size as a JSON string, in which a character takes up to six bytes."""
+"""Enough for a record of the maximum size as a JSON string, where a character takes up to six bytes."""
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH: Final = "/health"
 _PUBLIC: Final = frozenset({("POST", "/api/v1/session"), ("GET", "/login"), ("POST", "/login"), ("GET", "/login.css")})
-"""The requests that need no login, besides those for the health of the service."""
+"""The requests that need no login, apart from health checks."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -54,10 +54,10 @@ _PAGE_POLICY: Final = (
 
 
 class Guard:
-    """An ASGI application in front of another one. It puts the user into ``request.state.user``."""
+    """ASGI middleware that checks every request. It puts the user into ``request.state.user``."""
 
     def __init__(self, app: ASGIApp, login: Login, hosts: frozenset[str]) -> None:
-        """``hosts``: the names of the service, without ports, besides those of the loopback interface."""
+        """``hosts``: the service's host names, without ports, in addition to those of the loopback interface."""
         self.app = app
         self._login = login
         self._hosts = _LOOPBACK | {f"[{host}]" if ":" in host else host for host in map(str.lower, hosts)}
@@ -82,25 +82,25 @@ class Guard:
         await self.app(scope, receive, self._with_headers(scope, send))
 
     def _check(self, scope: Scope) -> None:
-        """Raise `Problem` if the request is to be refused."""
+        """Raise `Problem` if the request must be refused."""
         headers = Headers(scope=scope)
         self._check_place(scope, headers)
         _check_body(headers)
         user, is_by_cookie = self._login.user_of(HTTPConnection(scope))
-        # A page consists of many files.
+        # A page loads many assets, so they are not rate-limited for logged-in users.
         if user is None or not scope["path"].startswith(_ASSETS):
             self._login.check_rate(network_of(scope["client"][0] if scope.get("client") else "unknown"))
         is_public = scope["type"] == "http" and (scope["method"], scope["path"]) in _PUBLIC
         if user is None and not is_public:
             raise Problem(HTTPStatus.UNAUTHORIZED, "log in, or send a token", WWW_Authenticate="Bearer")
-        # A browser sends cookies by itself, so a change must prove that it comes from a page of this service.
+        # A browser sends cookies on its own, so a change must prove that it comes from a page of this service.
         says_where = "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
         if _changes(scope) and is_by_cookie and not says_where:
-            raise Problem(HTTPStatus.FORBIDDEN, "the request does not say from which site it comes; send a token")
+            raise Problem(HTTPStatus.FORBIDDEN, "the request does not say which site it comes from; send a token")
         scope.setdefault("state", {})["user"] = user
 
     def _check_place(self, scope: Scope, headers: Headers) -> None:
-        """Check the name under which the service was asked, and the page that asks."""
+        """Check the host name and the scheme of the request, and the page it comes from."""
         host = headers.get("host", "").lower()
         name = _HOST.fullmatch(host)
         if name is None or name[1] not in self._hosts:
@@ -108,12 +108,12 @@ class Guard:
         is_over_tls = scope["scheme"] in {"https", "wss"}
         if self._login.is_over_tls and not is_over_tls:
             raise Problem(
-                HTTPStatus.FORBIDDEN, "only TLS is accepted; if a proxy ends it, add its address to control.proxies"
+                HTTPStatus.FORBIDDEN, "TLS is required; if a proxy terminates it, add its address to control.proxies"
             )
         origin = headers.get("origin", "").lower()
         if origin and origin != f"{'https' if is_over_tls else 'http'}://{host}":
-            # A proxy that does not pass the name on has the same effect.
-            raise Problem(HTTPStatus.FORBIDDEN, f"the request comes from a page of another site than {host}")
+            # A proxy that does not pass on the host name has the same effect.
+            raise Problem(HTTPStatus.FORBIDDEN, f"the request comes from a page of a site other than {host}")
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         more = dict(_HEADERS)
@@ -131,7 +131,7 @@ class Guard:
 
 
 def network_of(address: str) -> str:
-    """Return the address by which a caller is counted: of IPv6, the network, because a caller has all of it."""
+    """Return the address that identifies a caller. For IPv6, it is the network, because a caller owns all of it."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -153,11 +153,11 @@ def _check_body(headers: Headers) -> None:
 
 
 def _is_probe(scope: Scope) -> bool:
-    """Return whether a request asks for the health of the service, under whatever name and however often."""
+    """Return whether a request is a health check, which is accepted under any host name and at any rate."""
     return scope["type"] == "http" and scope["path"] == _HEALTH and scope["method"] in {"GET", "HEAD"}
 
 
 def _is_for_people(scope: Scope) -> bool:
-    """Return whether a browser asks for a page."""
+    """Return whether a browser is requesting a page."""
     accepts = Headers(scope=scope).get("accept", "")
     return scope["method"] == "GET" and "text/html" in accepts and not scope["path"].startswith("/api/")

@@ -1,4 +1,4 @@
-"""Logs users in and out, and finds the user of a request."""
+"""Logs users in and out, and finds out which user sent a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Directory(Protocol):
-    """Knows the users."""
+    """Looks up users."""
 
     def with_password(self, name: str, password: str) -> User | None:
         """Return the user with this name and password, or None."""
@@ -39,12 +39,12 @@ class Directory(Protocol):
         ...
 
     def current(self, user: User) -> User | None:
-        """Return the user with the present role, or None if there is no such user any more."""
+        """Return the user with their current role, or None if they no longer exist."""
         ...
 
 
 class TokenOfRun:
-    """The only user of a service without a users file: an admin with a token that is valid as long as it runs."""
+    """The only user of a service without a users file: an admin whose token is valid while the service runs."""
 
     def __init__(self) -> None:
         self.token: Final = secrets.token_urlsafe(32)
@@ -64,10 +64,10 @@ class TokenOfRun:
 
 
 class Login:
-    """Who may use the service. Thread-safe."""
+    """Decides who may use the service. Thread-safe."""
 
     def __init__(self, directory: Directory, life_s: float, cookie: str, clock: Clock, *, is_over_tls: bool) -> None:
-        """``life_s``: of a session. ``cookie``: its name, which no other service on this host may use."""
+        """``life_s``: how long a session lasts. ``cookie``: its name, which no other service on this host may use."""
         # The prefix makes browsers refuse the cookie if it was set for other hosts, or without TLS.
         self.cookie: Final = f"__Host-{cookie}" if is_over_tls else cookie
         self.is_over_tls = is_over_tls
@@ -75,31 +75,31 @@ class Login:
         self._sessions = Sessions(life_s, clock)
         self._requests = RateLimit(burst=200, per_s=50, clock=clock)
         self._attempts = RateLimit(burst=5, per_s=0.1, clock=clock)
-        # A password takes 64 MB to check.
+        # Checking a password takes 64 MB.
         self._limiter = CapacityLimiter(_LOGINS_MAX)
 
     def check_rate(self, caller: str) -> None:
-        """Raise `Problem` if a caller asks too often."""
+        """Raise `Problem` if a caller sends too many requests."""
         _refuse_for(self._requests.wait_s(caller), "too many requests")
 
     def log_in(self, name: str, password: str, caller: str) -> tuple[User, str]:
-        """Begin a session. Return its user and its id. Takes about a tenth of a second. Raises `Problem`."""
-        # By address and not by name, or anybody could lock out a user.
+        """Start a session and return its user and id. Takes about a tenth of a second. Raises `Problem`."""
+        # Attempts are limited by address. If they were limited by name, anybody could lock out a user.
         _refuse_for(self._attempts.wait_s(caller), "too many attempts to log in")
         user = self._directory.with_password(name, password)
-        # A name that is not known may be a password in the wrong field.
+        # The log must not contain an unknown name: it may be a password typed into the wrong field.
         if user is None:
             _log.warning("a login from %s was refused", caller)
             raise Problem(HTTPStatus.UNAUTHORIZED, "the name or the password is wrong")
-        _log.info("%s has logged in from %s", user.name, caller)
+        _log.info("%s logged in from %s", user.name, caller)
         return user, self._sessions.begin(user)
 
     async def log_in_aside(self, name: str, password: str, caller: str) -> tuple[User, str]:
-        """Do the same in a thread. Logins that wait for others take no thread from the other requests."""
+        """Call `log_in` in a thread. Logins waiting for their turn do not use up the threads of other requests."""
         return await to_thread.run_sync(self.log_in, name, password, caller, limiter=self._limiter)
 
     def set_cookie(self, response: Response, identity: str) -> None:
-        """Let a response set the cookie of a session."""
+        """Set the session cookie on a response."""
         response.set_cookie(
             self.cookie,
             identity,
@@ -110,12 +110,12 @@ class Login:
         )
 
     def log_out(self, connection: HTTPConnection, response: Response) -> None:
-        """End the session of a request, if it has one."""
+        """End the request's session, if it has one."""
         self.end(connection.cookies.get(self.cookie, ""))
         response.delete_cookie(self.cookie, secure=self.is_over_tls, httponly=True, samesite="strict")
 
     def user_of(self, connection: HTTPConnection) -> tuple[User | None, bool]:
-        """Return the user of a request, and whether a cookie says so."""
+        """Return the user who sent a request, and whether the request relies on a session cookie."""
         given = connection.headers.get("authorization", "")
         if given[: len(_BEARER)].lower() == _BEARER:
             return self._directory.with_token(given[len(_BEARER) :].strip()), False
@@ -123,7 +123,7 @@ class Login:
         return self.user_with(identity), bool(identity)
 
     def user_with(self, identity: str) -> User | None:
-        """Return the user of a session, with the present role, or None if it has ended or the user was removed."""
+        """Return a session's user with their current role, or None if it has ended or the user was removed."""
         user = self._sessions.user(identity)
         return None if user is None else self._directory.current(user)
 

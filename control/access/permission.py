@@ -1,4 +1,4 @@
-"""Which role a request needs."""
+"""Checks that a user has the role that a request needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def user_with_role(connection: HTTPConnection, role: Role) -> User:
-    """Return the user of a request that has passed the `Guard`. Raises `Problem` if the role is not enough."""
+    """Return the user of a request that has passed the `Guard`. Raises `Problem` if the user needs a higher role."""
     user: User = connection.state.user
     if refusal := refusal_of(user, role):
         raise Problem(HTTPStatus.FORBIDDEN, refusal)
@@ -22,7 +22,7 @@ def user_with_role(connection: HTTPConnection, role: Role) -> User:
 
 
 def refusal_of(user: User, role: Role) -> str:
-    """Return why a user may not do what needs a role, or an empty string."""
+    """Return why a user may not do something that needs ``role``, or an empty string."""
     if user.role >= role:
         return ""
     return f"this needs the role {role.name.lower()}, and {user.name} is {user.role.name.lower()}"

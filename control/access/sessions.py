@@ -1,6 +1,6 @@
-"""Sessions of users who have logged in, and a limit on attempts. Both are kept in memory.
+"""Sessions of logged-in users, and rate limits. Both are kept in memory.
 
-A service that is started again has no sessions, so its users log in again.
+A restarted service has no sessions, so its users have to log in again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class _Session:
 
 
 class Sessions:
-    """Sessions by their secret id, of which only the hash is kept. Thread-safe."""
+    """Sessions by secret id. Only the hash of the id is kept. Thread-safe."""
 
     def __init__(self, life_s: float, clock: Clock) -> None:
-        """``life_s``: after this time, a user must log in again."""
+        """``life_s``: how long until a user must log in again."""
         self.life_s = life_s
         self._clock = clock
         self._open: OrderedDict[bytes, _Session] = OrderedDict()
         self._lock = threading.Lock()
 
     def begin(self, user: User) -> str:
-        """Begin a session and return its id. If there are very many, the oldest one ends."""
+        """Start a session and return its id. If there are too many, the oldest one ends."""
         identity = secrets.token_urlsafe(32)
         with self._lock:
             self._open[_digest(identity)] = _Session(user, self._clock.monotonic_s() + self.life_s)
@@ -47,7 +47,7 @@ class Sessions:
         return identity
 
     def user(self, identity: str) -> User | None:
-        """Return the user of a session, or None if there is no such session or its time is over."""
+        """Return a session's user, or None if there is no such session or it has expired."""
         key = _digest(identity)
         with self._lock:
             found = self._open.get(key)
@@ -67,7 +67,7 @@ def _digest(identity: str) -> bytes:
 
 
 class RateLimit:
-    """A token bucket for each caller: ``burst`` requests at once, ``per_s`` a second in the long run. Thread-safe."""
+    """A token bucket for each caller: ``burst`` requests at once, ``per_s`` per second in the long run. Thread-safe."""
 
     def __init__(self, burst: int, per_s: float, clock: Clock) -> None:
         self._burst, self._per_s, self._clock = burst, per_s, clock
@@ -75,7 +75,7 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def wait_s(self, caller: str) -> float:
-        """Take a token and return 0, or return in how many seconds there will be one."""
+        """Take a token and return 0. If there is none, return how many seconds to wait for one."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             left, at_s = self._left.pop(caller, (float(self._burst), now_s))

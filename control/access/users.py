@@ -1,12 +1,12 @@
-"""The users of the control service, from a file with a line for each.
+"""The users of the control service, read from a file with one line per user.
 
     # name:role:secret
     ada:operator:$argon2id$v=19$m=65536,t=3,p=4$...
     grafana:viewer:sha256$9f86d081884c7d65...
 
 The secret is the Argon2id hash of a password, or the SHA-256 hash of a token. A token has 256 random bits, so it needs
-no slow hash. It is also accepted as the password of its user. `lsb-control add` writes such lines. The file is read
-again when it changes. If it cannot be used then, it lets nobody in, so that a removed user stays removed.
+no slow hash. It is also accepted as its user's password. `lsb-control add` writes these lines. The file is reread when
+it changes. If it is unusable then, nobody can log in, so that a removed user stays removed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who has logged in, or a program with a token.
+    """A person who has logged in, or a program with a token.
 
-    ``version``: changes with the password or the token, so that sessions that began with the old one end.
+    ``version``: changes with the password or the token, so that sessions started with the old one end.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Users:
     """The users in a file. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
-        """Read the file. Raises `SettingsError` if it cannot be used, or contains no user."""
+        """Read the file. Raises `SettingsError` if it is unusable or contains no users."""
         self._file = file
         self._hasher = argon2.PasswordHasher()
         self._nobody = self._hasher.hash(secrets.token_urlsafe())
@@ -83,7 +83,7 @@ class Users:
         found = self._known().get(name)
         given = password[:PASSWORD_LENGTH_MAX]
         has_password = found is not None and found.secret.startswith("$argon2id$")
-        # An unknown name and a token take as long as a wrong password, so that names cannot be found out.
+        # An unknown name and a token take as long as a wrong password, so that the timing does not give away names.
         secret = found.secret if found is not None and has_password else self._nobody
         try:
             self._hasher.verify(secret, given.encode(errors="surrogatepass"))
@@ -99,12 +99,12 @@ class Users:
         return found[0] if found else None
 
     def current(self, user: User) -> User | None:
-        """Return the user with the present role, or None if the file has none of this name and secret any more."""
+        """Return the user with their current role, or None if the file no longer has this name with this secret."""
         found = self._known().get(user.name)
         return found.user if found is not None and found.user.version == user.version else None
 
     def _known(self) -> dict[str, Account]:
-        """Return the accounts by name, as the file has them now."""
+        """Return the accounts currently in the file, by name."""
         with self._lock:
             try:
                 stamp: tuple[int, ...] | None = _stamp_of(self._file)
@@ -123,7 +123,7 @@ class Users:
 
 
 def read_users(file: Path) -> dict[str, Account]:
-    """Return the accounts in a file by name. Raises OSError, and `SettingsError` with the first invalid lines."""
+    """Return the accounts in a file by name. Raises OSError, and `SettingsError` that names the first invalid lines."""
     about = file.stat()
     if not stat.S_ISREG(about.st_mode):
         raise SettingsError(f"the users file {file} is not a regular file")
@@ -140,10 +140,10 @@ def read_users(file: Path) -> dict[str, Account]:
         role, _, secret = rest.partition(":")
         is_secret = _PASSWORD_HASH.fullmatch(secret) or _TOKEN_HASH.fullmatch(secret)
         if not _NAME.fullmatch(name) or role.upper() not in Role.__members__ or not is_secret:
-            # The line is not shown, because it may contain a password that was written as plain text.
+            # The line is not shown, because it may contain a plain-text password.
             faults.append(f"line {number} is not name:role:secret as `lsb-control add` writes it")
         elif name in found:
-            faults.append(f"line {number} has the same name as a line before")
+            faults.append(f"line {number} has the same name as an earlier line")
         else:
             version = hashlib.sha256(secret.encode()).hexdigest()
             found[name] = Account(User(name, Role[role.upper()], version), secret)
@@ -154,14 +154,14 @@ def read_users(file: Path) -> dict[str, Account]:
 
 
 def hash_token(token: str) -> str:
-    """Return the hash of a token as it is written in the file."""
+    """Return the hash of a token as written in the file."""
     return f"sha256${hashlib.sha256(token.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def add_user(file: Path, name: str, role: Role, password: str | None) -> str | None:
-    """Add a line to the file, which is created for its owner alone. Without a password, return a new token.
+    """Add a line to the file. A new file is accessible only to its owner. Without a password, return a new token.
 
-    Raises `SettingsError` if the name, the password or the file cannot be used, and OSError.
+    Raises OSError, and `SettingsError` if the name, the password or the file is unusable.
     """
     if not _NAME.fullmatch(name):
         raise SettingsError(f"the name {name!r} must be 1 to 64 letters, digits, '.', '_', '-' or '@'")

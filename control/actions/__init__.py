@@ -1,1 +1,1 @@
-"""What users order: who may order what, what it would do, and how it is carried out and recorded."""
+"""Users' orders: who may give them, what they would do, and how they are carried out and recorded."""

@@ -1,7 +1,7 @@
-"""The records of the audit topic ``<application>.audit``: who has ordered what and when, and what came of it.
+"""The records of the audit topic ``<application>.audit``: who ordered what and when, and what came of it.
 
-The topic has one partition, so that all services read the records in the same order. This order decides which of two
-requests with the same idempotency key counts. Readers skip records of an unknown kind.
+The topic has one partition, so all services read the records in the same order. This order decides which of two
+requests with the same idempotency key wins. Readers skip records of an unknown kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 WITHDRAWN: Final = "withdrawn"
 INTERRUPTED: Final = "interrupted"
-"""The service has ended, or was cut off, before the outcome of the action was known."""
+"""The service exited or was cut off before the outcome of the action was known."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):
@@ -31,9 +31,9 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Asked(_Record, frozen=True, kw_only=True):
-    """The user ``by`` has given an order, with an idempotency key. The service ``service`` carries it out.
+    """The user ``by`` gave an order with an idempotency key. The service ``service`` carries it out.
 
-    ``action``: the id of the action.
+    ``action``: the action's id.
     """
 
     action: str
@@ -44,7 +44,7 @@ class Asked(_Record, frozen=True, kw_only=True):
 
 
 class Refused(_Record, frozen=True, kw_only=True):
-    """An order of the user ``by`` was refused, for the reason ``why``. Nothing was done."""
+    """An order from the user ``by`` was refused for the reason ``why``. Nothing was done."""
 
     by: str
     order: Order
@@ -52,14 +52,14 @@ class Refused(_Record, frozen=True, kw_only=True):
 
 
 class Reported(_Record, frozen=True, kw_only=True):
-    """A step of an action. Without ``text``, it only says that the action is still being carried out."""
+    """A step of an action. Without ``text``, it only reports that the action is still in progress."""
 
     action: str
     text: str = ""
 
 
 class Doubted(_Record, frozen=True, kw_only=True):
-    """Nothing has been reported of an action for long. If its service still carries it out, it reports it at once."""
+    """An action has gone unreported for a long time. If its service is still carrying it out, it reports at once."""
 
     action: str
 
@@ -67,7 +67,7 @@ class Doubted(_Record, frozen=True, kw_only=True):
 class Ended(_Record, frozen=True, kw_only=True):
     """An action has ended. ``state``: ``done``, ``failed``, ``withdrawn`` or ``interrupted``.
 
-    ``is_inferred``: another service has recorded the outcome, from what it could see.
+    ``is_inferred``: another service recorded the outcome, judging from what it could see.
     """
 
     action: str
@@ -77,11 +77,11 @@ class Ended(_Record, frozen=True, kw_only=True):
 
 
 class PutBack(_Record, frozen=True, kw_only=True):
-    """A record of a dead letter was put back. Written in the same transaction as the record.
+    """The record of a dead letter was put back. This note is written in the same transaction as the record.
 
-    ``id``: of the dead letter, which names the record: ``topic:partition:offset``. ``partition``, ``offset``: of the
-    dead letter in its topic. ``to_topic``, ``to_partition``: where the record was put. ``by``: who has asked for it.
-    ``at``: when, in ms since the epoch. ``is_corrected``: whether the value was corrected.
+    ``id``: the dead letter's id, which names the record: ``topic:partition:offset``. ``partition``, ``offset``: where
+    the dead letter is in its topic. ``to_topic``, ``to_partition``: where the record was put. ``by``: who asked for
+    it. ``at``: when, in ms since the epoch. ``is_corrected``: whether the value was corrected.
     """
 
     id: str
@@ -119,7 +119,7 @@ def encode(record: Record | PutBack) -> bytes:
 
 
 def decode(value: bytes | None) -> Record | None:
-    """Decode a record about actions. Return None for all others, for newer formats, and for anything unreadable."""
+    """Decode a record that describes an action. Return None for other kinds, newer formats and unreadable values."""
     try:
         if _heads.decode(value or b"").format > FORMAT_VERSION:
             return None
@@ -129,9 +129,9 @@ def decode(value: bytes | None) -> Record | None:
 
 
 def decode_put_back(value: bytes | None) -> PutBack | None:
-    """Decode a note that a record was put back, or return None if it is another record or cannot be read.
+    """Decode a put-back note. Return None for any other kind of record and for unreadable values.
 
-    Raises `LaterFormat`, because what such a note says must not be overlooked.
+    Raises `LaterFormat` for a newer format, because ignoring such a note could put a record back twice.
     """
     try:
         head = _heads.decode(value or b"")
@@ -152,7 +152,7 @@ def audit_topic(settings: JoinerSettings) -> str:
 def audit_topic_spec(settings: JoinerSettings) -> TopicSpec:
     """Return the configuration of the audit topic.
 
-    Records are kept as long as the dead letters, and for 90 days at least, unless they take more than 64 MB.
+    Records are kept for as long as dead letters and at least 90 days, unless they exceed 64 MB.
     """
     retention_ms = max(_RETENTION_MS, settings.topics.retention // 1_000_000)
     return TopicSpec(

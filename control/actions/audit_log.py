@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 APPEND_S: Final = 10.0
-"""How long an append may take. A record that Kafka has not acknowledged by then is not sent any more."""
+"""How long an append may take. A record that Kafka has not acknowledged by then is no longer sent."""
 
 _STOP_S: Final = 1.0
-"""How long an append may take once the service stops."""
+"""How long an append may take once the service is stopping."""
 
 _TIMEOUT_S: Final = 5.0
 _LOOK_S: Final = 5.0
-"""How often to look whether the topic exists and is still the same one."""
+"""How often to check that the topic exists and is still the same one."""
 
 _READ_MAX: Final = 1_000
 
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 class Audited(NamedTuple):
     """A record with its offset and its append time in ms since the epoch.
 
-    ``generation``: grows when the topic is created anew, which makes its offsets begin again.
+    ``generation``: increases when the topic is recreated and its offsets start over.
     """
 
     record: Record
@@ -59,7 +59,7 @@ class AuditLog:
     """The audit topic. Appending is thread-safe; only one thread may read."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock, stop: threading.Event) -> None:
-        """Read from the beginning. The topic is created by the first append. ``stop``: set when the service stops."""
+        """Read from the beginning. The first append creates the topic. ``stop``: set when the service stops."""
         self._settings, self._clock = settings, clock
         self._topic = audit_topic(settings)
         self._stop = stop
@@ -68,15 +68,15 @@ class AuditLog:
         self._producer: Producer | None = None
         self._lock = threading.Lock()
         self._id = ""
-        """The id of the topic that is read, or an empty string if there is none."""
+        """The id of the topic being read, or an empty string if there is none."""
         self._read_id = ""
-        """The id of the topic that was read last."""
+        """The id of the last topic read."""
         self._generation = 0
         self._is_broken = False
         self._is_created = False
         self._look_s = clock.monotonic_s()
         self.trouble = "the audit topic has not been read yet"
-        """Why it is not known what the topic contains, or an empty string once all that was there has been read."""
+        """Why the topic's contents are not known, or an empty string once the topic has been read to its end."""
 
     def read(self, wait_s: float) -> list[Audited]:
         """Return the records that have arrived, in order. Wait up to ``wait_s`` seconds. Raises KafkaException."""
@@ -99,7 +99,7 @@ class AuditLog:
     def append(self, record: Record) -> None:
         """Append a record, and wait until it is written.
 
-        Raises KafkaException if it was not acknowledged within `APPEND_S`; it may have been written all the same.
+        Raises KafkaException if it was not acknowledged within `APPEND_S`. Even then, it may have been written.
         Raises `broker.kafka.topics.TopicError` if the topic is unsuitable.
         """
         producer = self._ready()
@@ -120,7 +120,7 @@ class AuditLog:
             raise KafkaException(outcome[0])
 
     def post(self, record: Record) -> None:
-        """Append a record without waiting. It may be lost. Does nothing before the first `append` of this service."""
+        """Append a record without waiting. It may be lost. Does nothing before the first `append` or `prepare`."""
         with self._lock:
             producer = self._producer
         if producer is not None:
@@ -156,19 +156,19 @@ class AuditLog:
         try:
             producer.produce(self._topic, encode(record), partition=0, on_delivery=note)
         except KafkaException as error:
-            # An idempotent producer is of no use any more after a fatal error.
+            # After a fatal error, an idempotent producer is unusable.
             if error.args[0].fatal():
                 with self._lock:
                     self._producer = None
             raise
 
     def _look(self) -> None:
-        """Look whether the topic exists, and read it from the beginning if it is not the one that was read before."""
+        """Check whether the topic exists. Read it from the beginning if it is not the topic read so far."""
         self._look_s = self._clock.monotonic_s() + _LOOK_S
         facts = topic_facts(self._admin, [self._topic], _TIMEOUT_S).get(self._topic)
         found = "" if facts is None else facts.topic_id
         if found == self._id and not self._is_broken:
-            # A topic that does not exist has been read.
+            # A topic that does not exist has nothing to read.
             self.trouble = self.trouble if found else ""
             return
         self._is_broken = False
@@ -194,6 +194,6 @@ class AuditLog:
         if error.code() == EOF_CODE:
             self.trouble = ""
         elif not is_passing(error, partition):
-            # It is read again from the beginning at the next look. What was applied before is recognised.
+            # The next `_look` reads it again from the beginning. `History` skips the records already applied.
             self.trouble = f"{self._topic} cannot be read: {describe(KafkaException(error))}"
             self._is_broken = True

@@ -1,4 +1,4 @@
-"""Decides which records of dead letters can be put back: those that the joiner would accept now. Pure."""
+"""Decides which dead letters' records can be put back: those that the joiner would accept now. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """A record that can be put back, unless it was before. ``id``: of its dead letter."""
+    """A record that can be put back, unless that was done before. ``id``: its dead letter's id."""
 
     topic: str
     partition: int
@@ -25,30 +25,30 @@ class Candidate(NamedTuple):
 
 
 def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None, at_ms: int) -> Candidate | str:
-    """Return the record to put back for a message of the topic for dead letters, or why it cannot be put back.
+    """Return the record to put back for a message in the dead letter topic, or why it cannot be put back.
 
-    ``value``: the corrected value, or None for the original one. ``at_ms``: the present time, since the epoch.
+    ``value``: the corrected value, or None for the original one. ``at_ms``: the current time, since the epoch.
     """
     letter, content = describe(settings, message.partition() or 0, message.offset() or 0, 0, message.value())
     if content is None or letter.refusal:
         return letter.refusal
     given = whole_value(content) if value is None else value
     if given is None:
-        return f"it has only a part of the {content.length} bytes of its record: give a corrected value"
+        return f"it contains only part of its record's {content.length} bytes: give a corrected value"
     try:
         thing = check_record(settings, content.topic, content.partition, given, at_ms)
     except Unreadable as error:
         if value is not None:
             return f"the corrected value would be rejected: {error}"
-        return f"the record would be rejected again: {error}; correct the cause, or give a corrected value"
-    # The dead letters of the joiner have no key. The key of a record is its thing.
+        return f"the record would be rejected again: {error}; fix the cause, or give a corrected value"
+    # The joiner's dead letters have no key. A record's key is its thing.
     return Candidate(content.topic, content.partition, message.key() or thing.encode(), given, content.id)
 
 
 def check_record(settings: JoinerSettings, topic: str, partition: int, value: bytes, at_ms: int) -> str:
     """Return the thing of a record that the joiner would accept if it arrived at ``at_ms`` (since the epoch).
 
-    Raises `Unreadable` with the reason for which the joiner would reject or ignore it.
+    Raises `Unreadable`, with the reason, if the joiner would reject or ignore it.
     """
     content, _ = decode_data(value, settings.events.time_unit)
     if isinstance(content, Watermark):

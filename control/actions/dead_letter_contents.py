@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 _DEADLINE_S: Final = 5.0
 _READERS_MAX: Final = 4
 _VALUE_MAX: Final = 100_000
-"""More characters are not shown. What the services write is shorter."""
+"""Longer values are cut. Everything the services write is shorter."""
 
 _readers: Final = threading.BoundedSemaphore(_READERS_MAX)
 
 
 class TooManyReaders(Exception):
-    """Others are reading dead letters."""
+    """Too many others are reading dead letters."""
 
 
 class DeadLetterContents(msgspec.Struct, frozen=True):
     """A dead letter with its contents.
 
-    ``value``: the rejected input or, if the message is no dead letter, the message itself, as text in ``encoding``:
-    ``utf-8`` or ``base64``. ``is_whole``: whether that is all of it. ``unchanged``: why the record cannot be put back
-    as it is, and what to do, or an empty string.
+    ``value``: the rejected input or, if the message is not a dead letter, the message itself, as text in ``encoding``:
+    ``utf-8`` or ``base64``. ``is_whole``: whether ``value`` is complete. ``unchanged``: why the record cannot be put
+    back as it is, and what to do, or an empty string.
     """
 
     letter: DeadLetter
@@ -58,7 +58,7 @@ def read_contents(settings: JoinerSettings, clock: Clock, partition: int, offset
     Raises `LetterGone`, `TooManyReaders`, and KafkaException if Kafka does not answer in time.
     """
     if not _readers.acquire(blocking=False):
-        raise TooManyReaders("others are reading dead letters: try again")
+        raise TooManyReaders("too many others are reading dead letters: try again")
     try:
         place, until_s = (settings.topics.rejected, partition, offset), clock.monotonic_s() + _DEADLINE_S
         with closing(make_reader(settings.kafka, settings.application.name)) as consumer:

@@ -1,8 +1,8 @@
-"""Accepts orders for an application, carries them out, and knows what came of those of all services.
+"""Accepts orders for an application, carries them out, and tracks the outcomes of every service's orders.
 
-An order counts once it is read back from the audit topic, so all services agree on what was ordered, and a repeated
-request finds the action that it has caused. If nothing is reported of an action, another service asks, and if there is
-no answer, it records what can be seen of the outcome.
+An order takes effect once it is read back from the audit topic, so all services agree on what was ordered, and a
+repeated request finds the action it caused. If an action goes unreported, another service asks about it. If there is no
+answer, that service records what it can see of the outcome.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _RETRY_S: Final = 1.0
 _BUSY_S: Final = 1.0
 _AGREE_S: Final = 10.0
 _REFUSED_S: Final = 1.0
-"""At most one refusal is recorded in this time, so that nobody can fill the audit topic with them."""
+"""At most one refusal is recorded in this time, so that nobody can flood the audit topic."""
 _WHY_LENGTH_MAX: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
 
 class NotAccepted(Exception):
-    """An order that was not accepted for a reason that will pass. The message says why.
+    """An order was not accepted for a temporary reason, given in the message.
 
-    ``may_count``: it may have been recorded, so it should be repeated with the same idempotency key.
+    ``may_count``: the order may have been recorded, so it should be repeated with the same idempotency key.
     """
 
     def __init__(self, why: str, *, may_count: bool = False) -> None:
@@ -62,7 +62,7 @@ class KeyReused(Exception):
 
 
 class Accepted(NamedTuple):
-    """An action. ``is_new``: whether this request has caused it."""
+    """An action. ``is_new``: whether this request caused it."""
 
     action: Action
     is_new: bool
@@ -88,7 +88,7 @@ class Desk:
         self._thread = threading.Thread(target=self._run, name=f"audit {name}", daemon=True)
 
     def actions(self, limit: int = ACTIONS_MAX) -> list[Action]:
-        """Return the last actions of all services, the oldest first."""
+        """Return the last actions of all services, oldest first."""
         with self._changed:
             return self._history.actions(limit)
 
@@ -99,7 +99,7 @@ class Desk:
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The last orders whose refusal was recorded, the oldest first."""
+        """The last recorded refusals of orders, oldest first."""
         with self._changed:
             return self._history.refusals
 
@@ -113,19 +113,19 @@ class Desk:
         self._thread.start()
 
     def stop(self) -> None:
-        """Withdraw what is being carried out, as far as possible, and stop reading soon. Does not wait."""
+        """Withdraw running actions where possible, and stop reading soon. Does not wait."""
         self._stop.set()
 
     def join(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` seconds until the outcomes are recorded and reading has stopped."""
+        """Wait up to ``wait_s`` seconds for the outcomes to be recorded and for reading to stop."""
         self._thread.join(wait_s)
 
     def plan(self, order: Order) -> list[str]:
-        """Return in sentences what an order would do now. Raises `OrderRefused`."""
+        """Return sentences describing what an order would do now. Raises `OrderRefused`."""
         return plan(order, self._watcher.facts, self._watcher.settings, round(self._clock.wall_s() * 1e9))
 
     def preview(self, order: Order, by: str) -> list[str]:
-        """Return what an order would do now, and also look at the dead letters that it names. Blocks.
+        """Return what an order would do now, after looking at the dead letters that it names. Blocks.
 
         Raises `OrderRefused`.
         """
@@ -144,9 +144,9 @@ class Desk:
         return would
 
     def accept(self, order: Order, key: str, by: str) -> Accepted:
-        """Accept an order of the user ``by``, or return the action that the same request has caused before.
+        """Accept an order from the user ``by``, or return the action that the same request caused earlier.
 
-        Returns once the order is recorded. Raises `OrderRefused`, `NotAccepted` and `KeyReused`.
+        Returns once the order is recorded and read back. Raises `OrderRefused`, `NotAccepted` and `KeyReused`.
         """
         if (action := self._with_key(order, by, key)) is not None:
             return Accepted(action, is_new=False)
@@ -168,21 +168,21 @@ class Desk:
         with self._changed:
             running = [known.action.order for known in self._history.running().values()]
         if len(running) + self._tasks.expected() >= RUNNING_MAX:
-            raise NotAccepted(f"{RUNNING_MAX} actions are running already: wait until one has ended")
+            raise NotAccepted(f"{RUNNING_MAX} actions are running already: wait for one to end")
         try:
             self.plan(order)
             if any(_target(one) == _target(order) for one in running):
-                raise OrderRefused("an action on the same target is running: wait until it has ended")
+                raise OrderRefused("an action on the same target is running: wait for it to end")
         except OrderRefused as refused:
             shown = msgspec.structs.replace(order, value=None) if isinstance(order, PutRecordsBack) else order
-            _log.info("an order of %s is refused: %s: %s", by, refused, shown)
+            _log.info("refused an order from %s: %s: %s", by, refused, shown)
             self._note_refusal(Refused(by=by, order=shown, why=str(refused)[:_WHY_LENGTH_MAX]))
             raise
 
     def _obstacle(self, action: Action) -> str:
-        """Return why an action must not begin, although it was accepted: two orders may be accepted at the same time.
+        """Return why an accepted action must not begin, or an empty string if it may.
 
-        The first in the topic counts. Empty if there is no reason.
+        Two orders may be accepted at the same time. The first one in the topic wins.
         """
         earlier = []
         for name, known in self._history.running().items():
@@ -216,7 +216,7 @@ class Desk:
         return action
 
     def _agreed(self, order: Order, by: str, key: str, name: str) -> Accepted:
-        """Wait until the order has been read back, and return the action that counts."""
+        """Wait until the order has been read back, and return the action that its key belongs to."""
         until_s = self._clock.monotonic_s() + _AGREE_S
         with self._changed:
             while self._history.with_key(by, key) is None:
@@ -225,7 +225,7 @@ class Desk:
                 self._changed.wait(timeout=0.5)
         action = self._with_key(order, by, key)
         if action is None:
-            raise NotAccepted("so many orders were given that this one is not known any more; look at the units")
+            raise NotAccepted("so many orders were given that this one has been forgotten; look at the units")
         return Accepted(action, is_new=action.id == name)
 
     def _note_refusal(self, refused: Refused) -> None:
@@ -241,7 +241,7 @@ class Desk:
                 self.turn()
             except (KafkaException, TopicError, SettingsError) as error:
                 self._fail(describe(error))
-            except Exception:  # noqa: BLE001 - without this thread, no order could be accepted any more
+            except Exception:  # noqa: BLE001 - without this thread, no more orders could be accepted
                 if self._trouble != DEFECT:
                     _log.exception("the audit topic of %s cannot be read", self._watcher.settings.application.name)
                 self._fail(DEFECT)
@@ -254,7 +254,7 @@ class Desk:
         self._clock.sleep(_RETRY_S)
 
     def turn(self) -> None:
-        """Read what is new, begin what was ordered, and report what is running. Raises KafkaException."""
+        """Read new records, begin the actions ordered, and report the running ones. Raises KafkaException."""
         found = self._log.read(_READ_S)
         with self._changed:
             for record, offset, at_ms, generation in found:
@@ -274,7 +274,7 @@ class Desk:
 
 
 def _target(order: Order) -> object:
-    """Return what an order changes, so that two orders that contradict each other do not run at the same time."""
+    """Return what an order changes, so that conflicting orders do not run at the same time."""
     match order:
         case Move():
             return Move

@@ -1,4 +1,4 @@
-"""The actions of an application: a fold over the records of its audit topic, without Kafka and without a clock."""
+"""An application's actions: a fold over the records of its audit topic that needs neither Kafka nor a clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from control.actions.audit import Asked, Doubted, Ended, Record, Refused, Report
 from control.actions.orders import Order, PutRecordsBack
 
 ACTIONS_MAX: Final = 1_000
-"""How many actions and idempotency keys are remembered. Older ones are forgotten, except those that are running."""
+"""How many actions and idempotency keys are remembered. Older ones are forgotten unless they are still running."""
 
 _REPORTS_MAX: Final = 200
 _REFUSALS_MAX: Final = 100
@@ -26,11 +26,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """An order that is or was carried out.
+    """An order that is being carried out, or has been.
 
     ``by``: the user. ``state``: ``running``, ``done``, ``failed``, ``withdrawn``, or ``interrupted`` if the service
-    that carried it out has not reported an outcome. ``text``: the outcome. ``ended_ms``: None while it runs. Times are
-    those at which Kafka appended the records, in ms since the epoch.
+    carrying it out did not report an outcome. ``text``: the outcome. ``ended_ms``: None while it runs. Times are when
+    Kafka appended the records, in ms since the epoch.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 def without_contents(action: Action) -> Action:
-    """Return an action without the contents of records, which not all users may see."""
+    """Return an action without the contents of records, which not every user may see."""
     order = action.order
     if not isinstance(order, PutRecordsBack) or order.value is None:
         return action
@@ -62,11 +62,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct):
-    """An action and what else is known of it.
+    """An action and what else is known about it.
 
-    ``service``: which carries it out. ``key``: the user and the idempotency key. ``offset``: of the last record about
-    it. ``is_doubted``: it was asked whether the service still carries it out, and nothing has been heard since.
-    ``is_inferred``: the outcome was recorded by another service.
+    ``service``: the service carrying it out. ``key``: the user and the idempotency key. ``offset``: the offset of the
+    last record about it. ``is_doubted``: a service has asked if it is still being carried out, and nothing has been
+    heard since. ``is_inferred``: the outcome was recorded by another service.
     """
 
     action: Action
@@ -82,13 +82,13 @@ class History:
 
     def __init__(self) -> None:
         self.refusals: list[Refusal] = []
-        """The last refusals, the oldest first."""
+        """The last refusals, oldest first."""
         self._read = -1
         self._known: dict[str, Known] = {}
         self._keys: dict[tuple[str, str], str] = {}
 
     def actions(self, limit: int = ACTIONS_MAX) -> list[Action]:
-        """Return the last actions, the oldest first."""
+        """Return the last actions, oldest first."""
         return [known.action for known in [*self._known.values()][-limit:]]
 
     def get(self, action: str) -> Action | None:
@@ -97,7 +97,7 @@ class History:
         return None if known is None else known.action
 
     def with_key(self, by: str, key: str) -> Action | None:
-        """Return the action that a user has ordered with this idempotency key."""
+        """Return the action that a user ordered with this idempotency key."""
         action = self._keys.get((by, key))
         return None if action is None else self.get(action)
 
@@ -106,7 +106,7 @@ class History:
         return {name: known for name, known in self._known.items() if known.action.state == RUNNING}
 
     def begin_anew(self) -> None:
-        """Expect the records of a topic that was created anew. What is known stays known."""
+        """Expect the records of a recreated topic. Everything known so far is kept."""
         self._read = -1
 
     def apply(self, record: Record, offset: int, at_ms: int) -> bool:
@@ -116,7 +116,7 @@ class History:
         self._read = offset
         match record:
             case Asked(action=name, key=key, by=by):
-                # The first request with a key counts, whichever service has received it.
+                # The first request with a key wins, whichever service received it.
                 if (by, key) not in self._keys and name not in self._known:
                     self._known[name] = Known(Action(name, by, record.order, at_ms), record.service, (by, key), offset)
                     self._keys[by, key] = name
@@ -144,7 +144,7 @@ def _apply_to(known: Known, record: Reported | Ended | Doubted, at_ms: int) -> N
         if record.text and is_running:
             reports = [*action.reports, Report(at_ms, record.text)][-_REPORTS_MAX:]
             known.action = msgspec.structs.replace(action, reports=reports)
-    # The service that has carried out the action knows the outcome better than one that has given it up.
+    # The service that carried out the action knows the outcome better than one that gave up on it.
     elif is_running or (known.is_inferred and not record.is_inferred):
         known.is_inferred = record.is_inferred
         known.action = msgspec.structs.replace(action, state=record.state, text=record.text, ended_ms=at_ms)

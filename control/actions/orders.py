@@ -1,4 +1,4 @@
-"""What users may order, as it is sent to the service and recorded in the audit topic."""
+"""The orders that users may give, as sent to the service and recorded in the audit topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Epochs = Annotated[
     Meta(
         max_length=64,
         description=(
-            "By site, the number of the assignment that the user has seen. The order is refused if one of them has "
+            "For each site, the number of the assignment that the user saw. The order is refused if one of them has "
             "been replaced since. Sites that are not named may have any assignment."
         ),
     ),
@@ -33,13 +33,13 @@ Epochs = Annotated[
 
 
 class _Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """An order. ``role``: the least role that may give it."""
+    """An order. ``role``: the lowest role that may give it."""
 
     role: ClassVar[Role] = Role.OPERATOR
 
 
 class Move(_Order, frozen=True, kw_only=True):
-    """Move units to another site. ``units``: null means all that are not there yet."""
+    """Move units to another site. ``units``: null means all units not there yet."""
 
     to: Site
     units: Annotated[list[Unit], Meta(min_length=1, max_length=UNITS_MAX)] | None = None
@@ -48,7 +48,7 @@ class Move(_Order, frozen=True, kw_only=True):
 
 
 class Drain(_Order, frozen=True, kw_only=True):
-    """Let an instance have no units any more or, with ``undo``, let it have units again."""
+    """Drain an instance or, with ``undo``, let it have units again."""
 
     site: Site
     instance: Instance
@@ -58,7 +58,7 @@ class Drain(_Order, frozen=True, kw_only=True):
 
 
 class Scale(_Order, frozen=True, kw_only=True):
-    """Let a supervisor run this many worker processes. ``instance``: the supervisor."""
+    """Set how many worker processes a supervisor runs. ``instance``: the supervisor."""
 
     site: Site
     instance: Instance
@@ -68,7 +68,7 @@ class Scale(_Order, frozen=True, kw_only=True):
 
 
 class Pin(_Order, frozen=True, kw_only=True):
-    """Let an instance serve a unit whenever it can. ``instance``: null means any, which ends a pin."""
+    """Pin a unit to an instance, which then serves it whenever it can. ``instance``: null ends a pin."""
 
     site: Site
     unit: Unit
@@ -78,7 +78,7 @@ class Pin(_Order, frozen=True, kw_only=True):
 
 
 class Standbys(_Order, frozen=True, kw_only=True):
-    """Let each unit of a site have this many standbys. ``count``: null means as many as the settings say."""
+    """Set how many standbys each unit of a site has. ``count``: null means as many as the settings say."""
 
     site: Site
     count: Annotated[int, Meta(ge=0, le=STANDBYS_MAX)] | None
@@ -87,7 +87,7 @@ class Standbys(_Order, frozen=True, kw_only=True):
 
 
 class Retry(_Order, frozen=True, kw_only=True):
-    """Let the instances of a site try once more to serve a unit, or to keep it warm."""
+    """Make the instances of a site try again to serve a unit, or to keep it warm."""
 
     site: Site
     unit: Unit
@@ -96,10 +96,10 @@ class Retry(_Order, frozen=True, kw_only=True):
 
 
 class ReleaseSilent(_Order, frozen=True, kw_only=True, tag="watermark"):
-    """Write a watermark into an input topic, so that records that wait for a silent stream are joined.
+    """Write a watermark to an input topic, so that records waiting for a silent stream are joined.
 
-    ``time``: no older record will follow, in the unit of the application's times or as ISO 8601. ``thing`` and
-    ``quantity``: of which records, null means of all. ``topic``: null means ``topics.data``.
+    ``time``: no older record will follow, in the application's time unit or as ISO 8601. ``thing`` and ``quantity``:
+    which records it covers; null means all. ``topic``: null means ``topics.data``.
     """
 
     role: ClassVar[Role] = Role.ADMIN
@@ -111,10 +111,10 @@ class ReleaseSilent(_Order, frozen=True, kw_only=True, tag="watermark"):
 
 
 class PutRecordsBack(_Order, frozen=True, kw_only=True, tag="putback"):
-    """Put the records of dead letters back into the partitions from which they came.
+    """Put the records of dead letters back into the partitions they came from.
 
-    ``dead_letters``: the partition and the offset of each dead letter. ``value``: a corrected value, for exactly one.
-    ``again``: also put back what was put back before.
+    ``dead_letters``: the partition and offset of each dead letter. ``value``: a corrected value, for exactly one.
+    ``again``: include records put back before.
     """
 
     role: ClassVar[Role] = Role.ADMIN
@@ -126,7 +126,7 @@ class PutRecordsBack(_Order, frozen=True, kw_only=True, tag="putback"):
 
 Order = Move | Drain | Scale | Pin | Standbys | Retry | ReleaseSilent | PutRecordsBack
 StandingOrder = Drain | Scale | Pin | Standbys
-"""An order that remains in force, whether or not somebody waits for it."""
+"""An order that remains in force even if nobody waits for its outcome."""
 
 _decoder: Final[msgspec.json.Decoder[Order]] = msgspec.json.Decoder(Order)
 _fields: Final = msgspec.json.Decoder(dict[str, Any])
@@ -135,7 +135,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, Any])
 def decode_order(body: bytes) -> Order:
     """Decode an order. Raises msgspec.DecodeError or UnicodeDecodeError if it is invalid or has unknown fields."""
     order = _decoder.decode(body)
-    # Records of the audit topic may have fields of a later release; a request may not, because they would be ignored.
+    # Audit records may have fields from a later release. Requests may not, because such fields would be ignored.
     if unknown := _fields.decode(body).keys() - {*order.__struct_fields__, "kind"}:
         raise msgspec.ValidationError(f"unknown field {', '.join(map(repr, sorted(unknown)))}")
     return order

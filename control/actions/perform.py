@@ -1,4 +1,4 @@
-"""Carries out orders, each in a thread of its own."""
+"""Carries out orders, each in its own thread."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REASONS_MAX: Final = 10
 
 
 class Outcome(NamedTuple):
-    """How an action has ended: ``done``, ``failed``, ``withdrawn`` or ``interrupted``, and the outcome in words."""
+    """How an action ended: ``done``, ``failed``, ``withdrawn`` or ``interrupted``, and the outcome in words."""
 
     state: str
     text: str
@@ -62,9 +62,9 @@ class Outgoing(NamedTuple):
 
 
 class Means(NamedTuple):
-    """What an action is carried out with.
+    """What is needed to carry out an action.
 
-    ``by``: the user who has given the order. ``stop``: is set when the service stops. ``report``: takes each step.
+    ``by``: the user who gave the order. ``stop``: set when the service stops. ``report``: called with each step.
     """
 
     by: str
@@ -75,7 +75,7 @@ class Means(NamedTuple):
 
 
 def perform(order: Order, means: Means) -> Outcome:
-    """Carry out an order and wait for its outcome. Errors of Kafka and of the application are outcomes as well."""
+    """Carry out an order and wait for its outcome. Errors from Kafka and the application are outcomes too."""
     try:
         match order:
             case Move():
@@ -128,7 +128,7 @@ def _retry(order: Retry, means: Means) -> Outcome:
 
 
 def _record_of(order: StandingOrder) -> control_records.MemberRecord:
-    """Return the record of the control topic that gives an order to the instances of a site."""
+    """Return the control topic record that passes an order on to the instances of a site."""
     site = order.site
     match order:
         case Drain(instance=instance, undo=undo):
@@ -142,7 +142,7 @@ def _record_of(order: StandingOrder) -> control_records.MemberRecord:
 
 
 def _give(order: StandingOrder, means: Means) -> Outcome:
-    """Write an order to the control topic, and wait until it is seen to be carried out."""
+    """Write an order to the control topic, and wait until the facts show that it was carried out."""
     clock, watcher = means.clock, means.watcher
     if means.stop.is_set():
         return Outcome(WITHDRAWN, "the service was stopped: nothing was done")
@@ -158,11 +158,11 @@ def _give(order: StandingOrder, means: Means) -> Outcome:
             return Outcome(DONE, found.text)
         is_late = clock.monotonic_s() - began_s > order.timeout_s
         if was_in_force and in_force is False:
-            why = "the order is not in force any more: another one, or a restart of the instance, has replaced it"
+            why = "the order is no longer in force: another order, or a restart of the instance, has replaced it"
             return Outcome(FAILED, why)
         if found.is_in_vain or is_late:
             late = "" if found.is_in_vain else f"not done within {order.timeout_s:g} s: "
-            remains = "it is not in force any more" if in_force is False else "the order remains in force"
+            remains = "it is no longer in force" if in_force is False else "the order remains in force"
             return Outcome(FAILED, f"{late}{found.text}; {remains}")
         was_in_force = was_in_force or in_force is True
         if found.text != text:
@@ -174,7 +174,7 @@ def _give(order: StandingOrder, means: Means) -> Outcome:
 def _write_watermark(order: ReleaseSilent, means: Means) -> Outcome:
     settings = means.watcher.settings
     topic, partitions, watermark, _ = plan_watermark(order, settings, round(means.clock.wall_s() * 1e9))
-    # A producer would create a topic that is missing, with the broker's defaults.
+    # A producer would create a missing topic with the broker's defaults.
     facts = topic_facts(make_admin(settings.kafka), [topic], _WRITE_S).get(topic)
     if facts is None or facts.partitions != settings.topics.partitions:
         raise OrderRefused(f"{topic} does not have topics.partitions = {settings.topics.partitions} partitions")
@@ -205,7 +205,7 @@ def _put_back(order: PutRecordsBack, means: Means) -> Outcome:
 
 
 def _write(kafka: KafkaSettings, messages: list[Outgoing]) -> tuple[list[str], str]:
-    """Write messages. Return where those are that Kafka has acknowledged, and why others may not have been written."""
+    """Write messages. Return the places of the acknowledged ones, and why the others may not have been written."""
     producer = make_producer(kafka, linger_ms=0, message_timeout_ms=round(1000 * _WRITE_S))
     errors: list[KafkaError] = []
     written: list[str] = []

@@ -1,4 +1,4 @@
-"""What an order would do, whether it can be carried out at present, and how far it is. Depends on facts alone."""
+"""What an order would do, whether it can be carried out now, and how far it has got. Depends only on facts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """How far an action is, in words, and whether it is done. ``is_in_vain``: it is not going to be done by itself."""
+    """How far an action has got, in words, and whether it is done. ``is_in_vain``: waiting longer will not help."""
 
     is_done: bool
     text: str
@@ -40,14 +40,14 @@ class Progress(NamedTuple):
 
 
 class UnitsToMove(NamedTuple):
-    """The units that an order moves, and those that it leaves out because they have no owner."""
+    """The units that an order moves, and those left out because they have no owner."""
 
     units: list[int]
     without_owner: list[int]
 
 
 class WatermarkPlan(NamedTuple):
-    """The watermark that an order would write, and to which partitions of which topic."""
+    """The watermark that an order would write, and the topic and partitions it would go to."""
 
     topic: str
     partitions: list[int]
@@ -56,7 +56,7 @@ class WatermarkPlan(NamedTuple):
 
 
 def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> list[str]:
-    """Return in sentences what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
+    """Return sentences describing what the order would do now. ``now_ns``: since the epoch. Raises `OrderRefused`."""
     status = _status_of(facts)
     if not isinstance(order, ReleaseSilent | PutRecordsBack):
         _check_epochs(order.epochs, status)
@@ -81,7 +81,7 @@ def plan(order: Order, facts: Facts, settings: JoinerSettings, now_ns: int) -> l
 
 
 def progress(order: Move | StandingOrder, facts: Facts) -> Progress:
-    """Return how far an order is that has been given."""
+    """Return how far an order has got since it was given."""
     status = facts.status
     if status is None:
         return Progress(is_done=False, text="the application is not known to have run")
@@ -102,7 +102,7 @@ def progress(order: Move | StandingOrder, facts: Facts) -> Progress:
 
 
 def is_in_force(order: StandingOrder, facts: Facts) -> bool | None:
-    """Return whether an order is in force, and not one that contradicts it; None if that is not known."""
+    """Return whether an order is in force, rather than one that contradicts it, or None if that is not known."""
     status = facts.status
     assignment = None if status is None else status.assignments.get(order.site)
     if isinstance(order, Scale):
@@ -120,7 +120,7 @@ def is_in_force(order: StandingOrder, facts: Facts) -> bool | None:
 
 
 def units_to_move(order: Move, status: Status) -> UnitsToMove:
-    """Return the units that are to be moved. Raises `OrderRefused` if there is none, or if one cannot be moved."""
+    """Return the units to move. Raises `OrderRefused` if there are none, or if one cannot be moved."""
     wanted = sorted(set(order.units)) if order.units is not None else list(range(len(status.units)))
     _check_units(wanted, status)
     if not _members(order.to, status):
@@ -140,14 +140,14 @@ def units_to_move(order: Move, status: Status) -> UnitsToMove:
 
 
 def plan_watermark(order: ReleaseSilent, settings: JoinerSettings, now_ns: int) -> WatermarkPlan:
-    """Return the watermark to write. Raises `OrderRefused` if no join or align would read it, or would reject it."""
+    """Return the watermark to write. Raises `OrderRefused` if it would be rejected, or if nothing would read it."""
     topic = settings.topics.data if order.topic is None else order.topic
     if topic not in settings.input_topics:
-        raise OrderRefused(f"{topic} is not an input topic; these are: {', '.join(settings.input_topics)}")
+        raise OrderRefused(f"{topic} is not an input topic; the input topics are: {', '.join(settings.input_topics)}")
     quantities = quantities_of(settings, topic)
     if order.quantity is not None and not {order.quantity, None} & quantities:
         known = ", ".join(sorted(filter(None, quantities)))
-        raise OrderRefused(f"nothing reads the quantity {order.quantity} of {topic}; known are: {known}")
+        raise OrderRefused(f"nothing reads the quantity {order.quantity} from {topic}; known quantities: {known}")
     try:
         time_ns = parse_time(order.time, settings.events.time_unit)
     except ValueError as error:
@@ -169,7 +169,7 @@ def _watermark_sentences(planned: WatermarkPlan, settings: JoinerSettings) -> li
     where = f"partition {partitions[0]}" if watermark.thing is not None else f"all {len(partitions)} partitions"
     return [
         f"Write to {where} of {topic}: for {quantity} of {thing}, no record older than {iso_text(time_ns)} follows.",
-        f"Records that wait for these are joined. Older records that come later are late: see {settings.topics.late}.",
+        f"Records waiting for these are joined. Older records that arrive later are late: see {settings.topics.late}.",
         "This cannot be undone.",
     ]
 
@@ -181,14 +181,14 @@ def _put_back_sentences(order: PutRecordsBack) -> list[str]:
     value = "with a corrected value" if order.value is not None else "unchanged"
     twice = "even if it was put back before" if order.again else "unless it was put back before"
     return [
-        f"Write the records of the dead letters {letters} to the partitions from which they came, {value}, {twice}.",
+        f"Write the records of the dead letters {letters} to the partitions they came from, {value}, {twice}.",
         "Those that would be rejected again are left out. This cannot be undone.",
     ]
 
 
 def _status_of(facts: Facts) -> Status:
     if facts.trouble:
-        raise OrderRefused(f"what is known of the application is not current: {facts.trouble}")
+        raise OrderRefused(f"what is known about the application is not current: {facts.trouble}")
     if facts.status is None:
         raise OrderRefused("the application has never run: start a joiner first")
     return facts.status
@@ -200,16 +200,16 @@ def _check_epochs(epochs: dict[str, int], status: Status) -> None:
         now = 0 if assignment is None else assignment.epoch
         if now != expected:
             raise OrderRefused(
-                f"assignment {expected} of {site} has been replaced by {now}: look at the units again, and repeat"
+                f"assignment {expected} of {site} has been replaced by {now}: look at the units again, then repeat"
             )
 
 
 def _plan_move(order: Move, status: Status) -> list[str]:
     units, without_owner = units_to_move(order, status)
-    skipped = [f"Not move {_units(without_owner)}, without an owner."] if without_owner else []
+    skipped = [f"Leave out {_units(without_owner)}, without an owner."] if without_owner else []
     return [
         f"Move {_units(units)} to the site {order.to}, each as soon as its state is built there.",
-        f"A unit for which nobody is ready within {order.timeout_s:g} s stays where it is.",
+        f"A unit stays where it is if no instance is ready for it within {order.timeout_s:g} s.",
         *skipped,
     ]
 
@@ -227,7 +227,7 @@ def _plan_drain(order: Drain, status: Status) -> list[str]:
     if not others:
         raise OrderRefused(f"no other instance at site {order.site} could take over: start one first")
     units, heirs = serves[order.instance], ", ".join(sorted(others))
-    hand_over = f"Hand over {_units(units)} of {order.instance} to {heirs}. " if units else ""
+    hand_over = f"Hand over {_units(units)} from {order.instance} to {heirs}. " if units else ""
     return [f"{hand_over}{order.instance} keeps running without units."]
 
 
@@ -238,7 +238,7 @@ def _plan_scale(order: Scale, supervisors: Sequence[Supervisor], status: Status)
         running = f"running there: {', '.join(sorted(known))}" if known else "start one with `joiner run --processes`"
         raise OrderRefused(f"no supervisor {order.instance} runs at site {order.site}; {running}")
     drained = [name for name in _workers(order, status) if name in _drained_at(order.site, status)]
-    more = [f"Drained workers count as well: {', '.join(drained)}."] if drained else []
+    more = [f"This includes drained workers: {', '.join(drained)}."] if drained else []
     return [f"Let {order.instance} run {order.processes} worker processes; now {supervisor.running}.", *more]
 
 
@@ -248,7 +248,7 @@ def _plan_pin(order: Pin, status: Status) -> list[str]:
     if order.instance is None:
         if assignment is None or order.unit not in assignment.pinned:
             raise OrderRefused(f"unit {order.unit} is not pinned at site {order.site}")
-        return [f"Let any instance of {order.site} serve unit {order.unit}. It stays where it is as long as it can."]
+        return [f"Let any instance of {order.site} serve unit {order.unit}. It stays where it is while it can."]
     serves = _members(order.site, status)
     if order.instance not in serves:
         running = ", ".join(sorted(serves)) or "none"
@@ -257,7 +257,7 @@ def _plan_pin(order: Pin, status: Status) -> list[str]:
         raise OrderRefused(f"{order.instance} is drained: let it have units again first")
     servers = [name for name, units in serves.items() if order.unit in units]
     if servers == [order.instance]:
-        return [f"Let {order.instance} keep unit {order.unit}, whenever it can serve it."]
+        return [f"Let {order.instance} keep unit {order.unit} whenever it can serve it."]
     other = f"{servers[0]} hands it over" if servers else "it is handed over"
     return [f"Let {order.instance} serve unit {order.unit} whenever it can: {other} once its state is built there."]
 
@@ -269,7 +269,7 @@ def _plan_standbys(order: Standbys, status: Status) -> list[str]:
     others = len(instances - set(_drained_at(order.site, status)) or instances) - 1
     if order.count is None:
         return [f"Let each unit of {order.site} have as many standbys as `application.standbys` of its instances says."]
-    few = f"Only {others or 'none'} can be had now, because there are too few instances that are not drained."
+    few = f"Possible now: {others or 'none'}, because there are too few instances that are not drained."
     return [
         f"Let each unit of {order.site} have {standbys_text(order.count)}, whatever `application.standbys` says.",
         *([few] if others < order.count else []),
@@ -284,7 +284,7 @@ def _plan_retry(order: Retry, status: Status) -> list[str]:
         raise OrderRefused(f"unit {order.unit} is at the site {site}")
     return [
         f"Let all instances of {order.site} forget why they could not serve unit {order.unit} or keep it warm.",
-        "Its owner tries at once. Nothing happens if the unit is served already.",
+        "Its owner tries at once. Nothing happens if the unit is already being served.",
     ]
 
 
@@ -298,12 +298,12 @@ def _drained(order: Drain, status: Status) -> Progress:
     assignment = status.assignments.get(order.site)
     is_drained = assignment is not None and order.instance in assignment.drained
     if order.undo:
-        return Progress(not is_drained, f"{order.instance} may have units again" if not is_drained else "ordered")
+        return Progress(not is_drained, f"{order.instance} is no longer drained" if not is_drained else "ordered")
     instances = status.processes.get(order.site)
     if instances is None:
         return _not_known(order.site)
     if order.instance not in instances:
-        return Progress(is_drained, f"{order.instance} is not running any more")
+        return Progress(is_drained, f"{order.instance} is no longer running")
     units = instances[order.instance]
     # It may be about to claim a unit that has just been assigned to it.
     has_units = bool(units) or assignment is None or order.instance in assignment.owners
@@ -323,7 +323,7 @@ def _pinned(order: Pin, status: Status) -> Progress:
     unit, instance, assignment = order.unit, order.instance, status.assignments.get(order.site)
     pin = None if assignment is None else assignment.pinned.get(unit)
     if instance is None:
-        return Progress(pin is None, f"unit {unit} is not pinned any more" if pin is None else "ordered")
+        return Progress(pin is None, f"unit {unit} is no longer pinned" if pin is None else "ordered")
     instances = status.processes.get(order.site)
     if instances is None:
         return _not_known(order.site)
@@ -350,7 +350,7 @@ def _kept_warm(order: Standbys, status: Status) -> Progress:
     if instances is None:
         return _not_known(order.site)
     possible = min(count, max(0, len(instances.keys() - set(assignment.drained) or instances) - 1))
-    # An instance to which a unit is pinned is one more standby while it prepares.
+    # An instance that a unit is pinned to is an extra standby while it prepares.
     kept = [[name for name in assignment.standbys[unit] if name != assignment.pinned.get(unit)] for unit in served]
     has_more = any(len(names) > possible for names in kept)
     if has_more or any(len(assignment.warm[unit]) < possible for unit in served):
@@ -393,13 +393,13 @@ def _has_no_owner(status: Status, unit: int) -> bool:
 
 
 def _site_of(status: Status, unit: int) -> str:
-    """Return the site at which a unit has its owner, or an empty string if it has none."""
+    """Return the site of a unit's owner, or an empty string if it has none."""
     found = status.units[unit] if unit < len(status.units) else None
     return "" if found is None or found.state == NOBODY else found.site
 
 
 def quantities_of(settings: JoinerSettings, topic: str | None = None) -> set[str | None]:
-    """Return the quantities that joins and aligns read from a topic, or from all; None among them: any quantity."""
+    """Return the quantities that joins and aligns read from a topic, or from all. None stands for any quantity."""
     streams = [settings.stream(stream) for operator in settings.operators for stream in operator.streams.values()]
     return {stream["quantity"] for stream in streams if topic in {None, stream["topic"]}}
 

@@ -1,16 +1,16 @@
-"""Puts records of dead letters back into the topics from which they came, each exactly once.
+"""Puts the records of dead letters back into the topics they came from, each exactly once.
 
-A record and the `PutBack` that says so are written in one transaction. The transactional id is the same in all control
-services of an application, so whoever initialises it fences all others and ends their transactions. What the audit
-topic says after that is what was put back:
+A record and its `PutBack` note are written in one transaction. All control services of an application use the same
+transactional id, so whichever initialises it fences all others and ends their transactions. From then on, the audit
+topic tells exactly what was put back:
 
 1. read the dead letters and decide which can be put back
 2. initialise the transactional id
 3. read the audit topic, and refuse what was put back before
-4. begin a transaction, and write the records and their `PutBack`
+4. begin a transaction, and write the records and their `PutBack` notes
 5. commit
 
-After a crash at any point, the same request finds out what was written, and writes the rest.
+After a crash at any point, repeating the request finds out what was written, and writes the rest.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ PLACES_MAX: Final = 200
 DEADLINE_S: Final = 30.0
 
 _TRANSACTION_MS: Final = 15_000
-"""A transaction that is open longer is aborted by Kafka: the joiner cannot read past the transaction of a process that
-has died."""
+"""Kafka aborts a transaction that is open longer, because the joiner cannot read past the open transaction of a dead
+process."""
 
 _GRACE_S: Final = 2.0
 _INIT_S: Final = 0.05
 _INIT_MAX_S: Final = 1.0
 _STEP_S: Final = 1.0
-"""The shortest time that is given to a call whose outcome matters."""
+"""The minimum timeout of a call whose outcome matters."""
 
 _LOOK_S: Final = 0.02
 
@@ -81,8 +81,8 @@ class PutBackError(Exception):
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a dead letter.
 
-    ``is_done``: whether its record was put back or, in a dry run, would be. ``reason``: why not, and what to do. A
-    record is put into ``to_topic`` and ``to_partition``, which are empty and None if that is not known.
+    ``is_done``: whether its record was put back or, in a dry run, would be. ``reason``: why not, and what to do.
+    ``to_topic``, ``to_partition``: where the record goes, or empty and None if that is not known.
     """
 
     partition: int
@@ -94,7 +94,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Order(NamedTuple):
-    """Which dead letters to put back: their partitions and offsets; see `put_back` for the rest."""
+    """The dead letters to put back, by partition and offset. `put_back` describes the other fields."""
 
     places: Sequence[tuple[int, int]]
     by: str
@@ -114,15 +114,15 @@ def put_back(
     deadline_s: float = DEADLINE_S,
     clock: Clock | None = None,
 ) -> list[Outcome]:
-    """Put the records of dead letters back. Return an outcome for each, in order. Blocks; do not call in an event loop.
+    """Put the records of dead letters back. Return an outcome for each, in order. Blocks; not for event loops.
 
-    ``places``: the partition and the offset of each dead letter, at most `PLACES_MAX`. ``by``: the name of the user who
-    has asked for it. ``value``: a corrected value, for exactly one dead letter. ``again``: also put back what was put
-    back before; if such a call fails with ``is_open``, a repetition may put a record back twice. ``dry_run``: write
-    nothing, only say what would be done.
+    ``places``: the partition and offset of each dead letter, at most `PLACES_MAX`. ``by``: the name of the user who
+    asked for it. ``value``: a corrected value, for exactly one dead letter. ``again``: include records put back before;
+    if such a call fails with ``is_open``, repeating it may put a record back twice. ``dry_run``: write nothing, only
+    report what would be done.
 
-    All records are put back, except those whose outcome gives a reason, or none is. Raises `PutBackError`, after
-    ``deadline_s`` and a moment at the latest.
+    Either all records are put back, except those whose outcome gives a reason, or none are. Raises `PutBackError`,
+    at the latest a moment after ``deadline_s``.
     """
     if not 1 <= len(places) <= PLACES_MAX:
         raise PutBackError(f"{len(places)} dead letters cannot be put back at once: name 1 to {PLACES_MAX}")
@@ -137,7 +137,7 @@ def put_back(
     try:
         call = _Call(settings, order, clock, until_s)
         try:
-            # A call to the Kafka client may hang in spite of its time limit.
+            # A call to the Kafka client may hang despite its timeout.
             within(max(0.0, until_s - clock.monotonic_s()) + _GRACE_S, call.run)
         except KafkaException as error:
             raise call.failure(error) from error
@@ -149,7 +149,7 @@ def put_back(
 
 
 class _Call:
-    """One call of `put_back`. ``outcomes``: what became of each dead letter, once `run` has returned."""
+    """One call to `put_back`. ``outcomes``: what became of each dead letter, once `run` has returned."""
 
     def __init__(self, settings: JoinerSettings, order: Order, clock: Clock, until_s: float) -> None:
         self._settings, self._order, self._clock, self._until_s = settings, order, clock, until_s
@@ -158,7 +158,7 @@ class _Call:
         self.outcomes: list[Outcome] = []
 
     def run(self) -> None:
-        """Take all steps. Raises `PutBackError` and KafkaException."""
+        """Run all steps. Raises `PutBackError` and KafkaException."""
         settings, order = self._settings, self._order
         admin = make_admin(settings.kafka)
         found = self._read_letters()
@@ -181,16 +181,16 @@ class _Call:
         self.outcomes = outcomes
 
     def failure(self, error: KafkaException) -> PutBackError:
-        """Return the error to raise for an error from Kafka. If `run` still runs, it does not commit any more."""
+        """Return the error to raise for an error from Kafka. A `run` still in progress no longer commits after this."""
         with self._lock:
             self._is_over = True
         fault: Any = error.args[0]
         is_fenced = names_fencing(error) or fault.code() == KafkaError._FATAL  # noqa: SLF001 - the public name
-        cause = "another control service puts records back at the same time" if is_fenced else describe(error)
+        cause = "another control service is putting records back" if is_fenced else describe(error)
         if not self._is_committing or fault.txn_requires_abort():
             return PutBackError(f"nothing was put back: {cause}; try again")
         return PutBackError(
-            f"it is not known whether the records were put back: {cause}; try again: what was put back is refused then",
+            f"it is not known whether the records were put back: {cause}; try again: it refuses those that were",
             is_open=True,
         )
 
@@ -204,7 +204,7 @@ class _Call:
         return round(1000 * self._clock.wall_s())
 
     def _read_letters(self) -> list[Candidate | str]:
-        """Return for each dead letter the record to put back, or why it cannot be put back (step 1)."""
+        """Return, for each dead letter, the record to put back, or why it cannot be put back (step 1)."""
         settings, found = self._settings, list[Candidate | str]()
         with closing(make_reader(settings.kafka, settings.application.name)) as consumer:
             for partition, offset in self._order.places:
@@ -218,11 +218,11 @@ class _Call:
         return found
 
     def _with_topics(self, admin: AdminClient, found: Sequence[Candidate | str]) -> list[Candidate | str]:
-        """Refuse the records whose topic is gone. A producer might create it again."""
+        """Refuse the records whose topic is gone, because a producer might recreate it."""
         topics = sorted({one.topic for one in found if isinstance(one, Candidate)})
         facts = topic_facts(admin, topics, self._left_s()) if topics else {}
         return [
-            f"there is no {one.topic} [{one.partition}] any more"
+            f"{one.topic} [{one.partition}] no longer exists"
             if isinstance(one, Candidate) and (one.topic not in facts or one.partition >= facts[one.topic].partitions)
             else one
             for one in found
@@ -242,7 +242,7 @@ class _Call:
             try:
                 producer.init_transactions(min(wait_s, self._left_s()))
             except KafkaException as error:
-                # Kafka refuses the request while it is ending a transaction of another process.
+                # Kafka refuses the request while it is ending another process's transaction.
                 fault: Any = error.args[0]
                 if not fault.retriable():
                     raise
@@ -257,7 +257,7 @@ class _Call:
             return {}
         first = self._offset(admin, EARLIEST)
         end = self._offset(admin, LATEST, IsolationLevel.READ_UNCOMMITTED)
-        # Whatever our predecessors have committed must be visible. Their transactions have ended by now.
+        # Everything our predecessors committed must be visible. Their transactions have ended by now.
         while (stable := self._offset(admin, LATEST)) < end and not self._order.dry_run:
             if self._left_s() < _STEP_S:
                 raise PutBackError(f"nothing was put back: {topic} has an open transaction; try again")
@@ -282,7 +282,7 @@ class _Call:
         return int(found.result().offset)
 
     def _refuse_repeated(self, found: Sequence[Candidate | str], before: Mapping[str, PutBack]) -> list[Outcome]:
-        """Return the outcome for each dead letter, if nothing fails. ``before``: see `_read_audit`."""
+        """Return each dead letter's outcome, provided that nothing fails. ``before``: see `_read_audit`."""
         outcomes, ids = list[Outcome](), set[str]()
         for (partition, offset), one in zip(self._order.places, found, strict=True):
             if isinstance(one, str):
@@ -290,15 +290,15 @@ class _Call:
                 continue
             reason = ""
             if one.id in ids:
-                reason = "another one of these dead letters is about the same record"
+                reason = "another of these dead letters has the same record"
             elif one.id in before and not self._order.again:
-                reason = f"its record was put back already, {_by_whom(before[one.id])}; use again=true to repeat that"
+                reason = f"its record was put back already, {_by_whom(before[one.id])}; use again=true to repeat it"
             ids.add(one.id)
             outcomes.append(Outcome(partition, offset, not reason, reason, one.topic, one.partition))
         return outcomes
 
     def _write(self, producer: Producer, chosen: Sequence[tuple[Candidate, Outcome]]) -> None:
-        """Write the records and what is to be known of them (step 4)."""
+        """Write the records and their `PutBack` notes (step 4)."""
         topic, at_ms, order = audit_topic(self._settings), self._now_ms(), self._order
         self._left_s()
         producer.begin_transaction()
@@ -331,14 +331,14 @@ class _Call:
                 return
 
     def _begin_commit(self) -> None:
-        """From now on, nobody can say that nothing was put back."""
+        """Note that from now on, a failure no longer means that nothing was put back."""
         with self._lock:
             if self._is_over:
                 raise timed_out("Kafka has not answered in time")
             self._is_committing = True
 
     def _commit(self, producer: Producer) -> None:
-        """Commit (step 5). After a retriable error, such as a lost answer, repeat the request, which is safe."""
+        """Commit (step 5). It is safe to repeat the request after a retriable error, such as a lost response."""
         while True:
             try:
                 producer.commit_transaction(max(_STEP_S, self._until_s - self._clock.monotonic_s()))
@@ -354,12 +354,12 @@ class _Call:
 
 
 def transactional_id(settings: JoinerSettings) -> str:
-    """Return the transactional id with which all control services of an application put records back."""
+    """Return the transactional id that all control services of an application use to put records back."""
     return f"{settings.application.name}-control-put-back"
 
 
 def _abort(producer: Producer) -> None:
-    # If this fails, the next initialisation ends the transaction, or Kafka does so.
+    # If this fails, the next initialisation ends the transaction, or Kafka does.
     with suppress(KafkaException):
         producer.abort_transaction(_STEP_S)
 

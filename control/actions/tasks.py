@@ -1,4 +1,4 @@
-"""Carries out the actions of a service and reports them, and gives up those of others that nobody reports any more."""
+"""Carries out and reports a service's own actions, and gives up on others' actions that are no longer reported."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from joiner.runtime.clock import Clock
 
 SILENT_S: Final = 20.0
-"""An action of which nothing has been heard for this long is doubted."""
+"""An action that has been silent for this long is doubted."""
 ANSWER_S: Final = 15.0
-"""An action that is doubted is given up if nothing is heard of it for this long after the doubt was read."""
+"""A doubted action is given up if nothing is heard of it for this long after the doubt was read."""
 
 _ALIVE_S: Final = 5.0
 """How often a running action is reported."""
 _POST_S: Final = 3.0
 """How often an outcome or a doubt is posted until it is read back."""
 _LATE_S: Final = 30.0
-"""An order that is read back later than that is not carried out."""
+"""An order that is read back later than this is not carried out."""
 _FORGOTTEN_S: Final = 3_600.0
-"""An order that has not been read back by then was not recorded."""
+"""An order that has not been read back by then was never recorded."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Task(msgspec.Struct):
-    """An action that this service carries out. ``posted_s``: when it was reported last.
+    """An action that this service carries out. ``posted_s``: when it was last reported.
 
     ``ended``: the outcome, which is posted until it is read back.
     """
@@ -50,32 +50,32 @@ class _Task(msgspec.Struct):
     ended: Ended | None = None
 
     def end(self, ended: Ended) -> None:
-        """Let the outcome be posted at the next turn."""
+        """Set the outcome, to be posted on the next turn."""
         self.ended, self.posted_s = ended, -math.inf
 
 
 class Tasks:
-    """The actions of this service, and what it must say of those of others. Thread-safe, except as noted."""
+    """The actions of this service, and what it must report about those of others. Thread-safe, except as noted."""
 
     def __init__(self, watcher: Watcher, clock: Clock, log: AuditLog, stop: threading.Event) -> None:
         self._watcher, self._clock, self._log, self._stop = watcher, clock, log, stop
         self._lock = threading.Lock()
         self._asked_s: dict[str, float] = {}
-        """The orders that this service has accepted and not begun, and when."""
+        """The orders that this service has accepted but not begun, and when it accepted them."""
         self._tasks: dict[str, _Task] = {}
         self._heard: dict[str, tuple[int, float]] = {}
-        """The running actions of others: the last record about each, and when it was read."""
+        """Other services' running actions: the offset of the last record about each, and when it was read."""
         self._posted_s: dict[str, float] = {}
-        """When this service has last posted something about an action of another one."""
+        """When this service last posted something about each action of another service."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the outcome of every action that was begun has been recorded."""
+        """Whether the outcomes of all actions begun so far have been recorded."""
         with self._lock:
             return not self._tasks
 
     def expect(self, name: str) -> None:
-        """Expect that the order of this action is read back."""
+        """Expect this action's order to be read back."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             self._asked_s = {one: at_s for one, at_s in self._asked_s.items() if now_s - at_s < _FORGOTTEN_S}
@@ -88,9 +88,10 @@ class Tasks:
             return sum(asked_s > since_s for asked_s in self._asked_s.values())
 
     def begin(self, name: str, action: Action | None, obstacle: Callable[[Action], str]) -> None:
-        """Begin an action whose order was read back, if this service has accepted it. None: another action counts.
+        """Begin an action whose order was read back, if this service accepted it.
 
-        ``obstacle``: returns why it must not begin, or an empty string; it is withdrawn then.
+        ``action``: None if another action owns the key. ``obstacle``: returns why the action must not begin, so that
+        it is withdrawn, or an empty string.
         """
         now_s = self._clock.monotonic_s()
         with self._lock:
@@ -115,7 +116,7 @@ class Tasks:
             task.end(Ended(action=name, state=FAILED, text="the service has no threads left: nothing was done"))
 
     def posts(self, history: History) -> list[Ended | Reported | Doubted]:
-        """Return what is to be posted now. The history must not change meanwhile."""
+        """Return the records to post now. The history must not change meanwhile."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             running = history.running()
@@ -125,7 +126,7 @@ class Tasks:
         def report(text: str) -> None:
             self._log.post(Reported(action=action.id, text=text))
 
-        _log.info("%s has ordered: %s", action.by, without_contents(action).order)
+        _log.info("%s ordered: %s", action.by, without_contents(action).order)
         try:
             outcome = perform(action.order, Means(action.by, self._watcher, self._clock, self._stop, report))
             ended = Ended(action=action.id, state=outcome.state, text=outcome.text)
@@ -136,7 +137,7 @@ class Tasks:
             task.end(ended)
 
     def _of_own(self, history: History, running: Mapping[str, Known], now_s: float) -> list[Ended | Reported | Doubted]:
-        """Return the outcomes of this service's actions, and that the others are running."""
+        """Return outcomes for this service's ended actions, and reports for the running ones."""
         posts: list[Ended | Reported | Doubted] = []
         for name, task in list(self._tasks.items()):
             known, is_doubted = history.get(name), name in running and running[name].is_doubted
@@ -152,7 +153,7 @@ class Tasks:
         return posts
 
     def _of_others(self, running: Mapping[str, Known], now_s: float) -> list[Ended | Reported | Doubted]:
-        """Return what is to be said about actions of which nothing is heard any more."""
+        """Return the doubts and outcomes to record for other services' silent actions."""
         posts: list[Ended | Reported | Doubted] = []
         running = {name: known for name, known in running.items() if name not in self._tasks}
         self._heard = {
@@ -182,7 +183,7 @@ class Tasks:
             text = f"{why}; the records may have been put back, and putting them back again is refused if they were"
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
         if isinstance(action.order, Retry):
-            text = f"{why}; the unit may have been tried again. Look at it, and repeat the order if need be"
+            text = f"{why}; the unit may have been tried again. Check it, and repeat the order if need be"
             return Ended(action=action.id, state=INTERRUPTED, text=text, is_inferred=True)
         found = progress(action.order, self._watcher.facts)
         if found.is_done:

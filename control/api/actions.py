@@ -35,9 +35,9 @@ Key = Annotated[
         min_length=1,
         max_length=200,
         description=(
-            "Chosen by the caller, anew for each order, and needed unless dry_run is given. If the same user sends the "
-            "same order with the same key again, nothing more happens, and the answer is the action that the first "
-            "request has caused."
+            "Chosen by the caller, a new one for each order, and required unless dry_run is given. If the same user "
+            "sends the same order with the same key again, nothing more happens, and the response is the action that "
+            "the first request caused."
         ),
     ),
 ]
@@ -50,7 +50,7 @@ class Plan(msgspec.Struct):
 
 
 class Actions(msgspec.Struct):
-    """The last actions and refused orders of an application, the oldest first.
+    """An application's last actions and refused orders, oldest first.
 
     ``trouble``: why orders cannot be accepted at present, or an empty string.
     """
@@ -61,9 +61,9 @@ class Actions(msgspec.Struct):
 
 
 def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
-    """Return the routes. ``desks``: by the name of the application."""
+    """Return the routes. ``desks``: by application name."""
     routes = APIRouter(prefix="/applications/{name}/actions", tags=["actions"])
-    # Each has its own, so that an application whose Kafka is slow does not keep others waiting.
+    # Each application has its own limiter, so that one with a slow Kafka does not keep the others waiting.
     limiters = {name: CapacityLimiter(_ACCEPTED_AT_ONCE) for name in desks}
 
     @routes.get("", responses=answer("The actions.", Actions), summary="List what was ordered, and what came of it")
@@ -78,7 +78,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
     async def action(name: Name, action: Id) -> Response:
         found = of_application(desks, name).action(action)
         if found is None:
-            raise Problem(HTTPStatus.NOT_FOUND, f"no action of this id among the last {ACTIONS_MAX}")
+            raise Problem(HTTPStatus.NOT_FOUND, f"no action with this id among the last {ACTIONS_MAX}")
         return json_response(without_contents(found))
 
     @routes.post(
@@ -87,7 +87,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         responses={
             **answer("With dry_run: what the order would do now.", Plan),
             **answer(
-                "The order was recorded, now or by an earlier request: the action says what becomes of it.",
+                "The order was recorded, now or by an earlier request. The action shows what becomes of it.",
                 Action,
                 HTTPStatus.ACCEPTED.value,
                 may_wait="The order cannot be recorded now, or may have been: the problem says what to do.",
@@ -101,7 +101,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         key: Key = None,
         dry_run: Annotated[bool, Query(description="Only check the order, and say what it would do.")] = False,  # noqa: FBT002 - a parameter of the query
     ) -> Response:
-        # Everybody who is refused learns whether it is for the role before anything about the application.
+        # The role comes first, so that users without it learn nothing about the application.
         user = user_with_role(request, Role.OPERATOR)
         desk = of_application(desks, name)
         given = await _order_in(request)
@@ -109,7 +109,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
         if dry_run:
             return json_response(Plan(await to_thread.run_sync(_checked, desk, given, user, limiter=limiters[name])))
         if key is None:
-            raise Problem(HTTPStatus.BAD_REQUEST, "send a header Idempotency-Key, with a text that you use only once")
+            raise Problem(HTTPStatus.BAD_REQUEST, "send an Idempotency-Key header with a text that you use only once")
         accepted = await to_thread.run_sync(_accept, desk, given, key, user, limiter=limiters[name])
         return json_response(
             accepted, HTTPStatus.ACCEPTED, Location=f"/api/v1/applications/{name}/actions/{accepted.id}"
@@ -119,7 +119,7 @@ def action_routes(desks: Mapping[str, Desk]) -> APIRouter:
 
 
 async def _order_in(request: Request) -> Order:
-    # Pages of other sites can send forms and texts without asking the browser, but not JSON.
+    # Other sites' pages can send forms and plain text without a CORS preflight, but not JSON.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the order as application/json")

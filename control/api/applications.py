@@ -1,4 +1,4 @@
-"""``/api/v1/applications``: what is known of each application."""
+"""``/api/v1/applications``: what is known about each application."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Name = Annotated[str, Path(max_length=200, description="The name of an applicati
 
 
 class ApplicationStatus(msgspec.Struct):
-    """What `joiner status` shows of an application, and how current it is.
+    """What `joiner status` shows for an application, and how current it is.
 
-    ``status``: None if the application has never run. ``rates``: the records a second that each unit consumes.
+    ``status``: None if the application has never run. ``rates``: the records per second that each unit consumes.
     ``supervisors``: the processes that supervise worker processes. ``read_ms``, ``missing``, ``trouble``: see `Facts`.
     """
 
@@ -43,7 +43,7 @@ class ApplicationStatus(msgspec.Struct):
 
 
 def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
-    """Return the routes. ``watchers``: by the name of the application."""
+    """Return the routes. ``watchers``: by application name."""
     routes = APIRouter(prefix="/applications", tags=["applications"])
 
     @routes.get("", responses=answer("The applications.", list[Overview]), summary="List the applications")
@@ -72,7 +72,7 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
     @routes.get(
         "/{name}/topology",
         responses=answer("The nodes and the edges between them.", Topology),
-        summary="Show what flows from where to where, at which rate, and what waits",
+        summary="Show what flows from where to where, at what rate, and what is waiting",
     )
     async def topology(name: Name) -> Response:
         watcher = of_application(watchers, name)
@@ -80,8 +80,8 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
 
     @routes.get(
         "/{name}/events",
-        responses=answer("The events, the oldest first.", list[Event]),
-        summary="List what has happened: instances that came, left or failed, moves, and changes of owner",
+        responses=answer("The events, oldest first.", list[Event]),
+        summary="List what has happened: instances that joined, left or failed, moves, and changes of owner",
     )
     async def events(
         name: Name,
@@ -95,7 +95,7 @@ def application_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
 
 
 def of_application(known: Mapping[str, _Of], name: str) -> _Of:
-    """Return what belongs to the application of this name. Raises `Problem` if there is none."""
+    """Return the value for the application with this name. Raises `Problem` if there is none."""
     if name not in known:
-        raise Problem(HTTPStatus.NOT_FOUND, f"no application of this name; there is {', '.join(known)}")
+        raise Problem(HTTPStatus.NOT_FOUND, f"no application with this name; known: {', '.join(known)}")
     return known[name]

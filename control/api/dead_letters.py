@@ -1,4 +1,4 @@
-"""``/api/v1/applications/<name>/dead-letters``: the last dead letters, and one of them with its contents."""
+"""``/api/v1/applications/<name>/dead-letters``: the last dead letters, and a single one with its contents."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 def letter_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
-    """Return the routes. ``watchers``: by the name of the application."""
+    """Return the routes. ``watchers``: by application name."""
     routes = APIRouter(prefix="/applications/{name}/dead-letters", tags=["dead letters"])
 
     @routes.get(
         "",
-        responses=answer("The dead letters, the newest first.", DeadLetterPage),
+        responses=answer("The dead letters, newest first.", DeadLetterPage),
         summary="List the last dead letters, without their contents",
     )
     async def letters(
         name: Name,
         before: Annotated[int | None, Query(ge=1, le=2**53, description="Only those with a lower number.")] = None,
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description="At most this many.")] = _LIMIT,
-        source: Annotated[str, Query(max_length=300, description="Only those of this source.")] = "",
+        source: Annotated[str, Query(max_length=300, description="Only those from this source.")] = "",
         reason: Annotated[
             str, Query(max_length=300, description="Only those whose reason, or its kind, contains this text.")
         ] = "",

@@ -1,4 +1,4 @@
-"""``/api/v1/applications/<name>/keys`` and ``.../joins/<join>/records``: what is read when somebody asks."""
+"""``/api/v1/applications/<name>/keys`` and ``.../joins/<join>/records``: what is read only on request."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _Thing = Annotated[str, Query(min_length=1, max_length=NAME_LENGTH_MAX, descript
 
 
 def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
-    """Return the routes. ``watchers``: by the name of the application."""
+    """Return the routes. ``watchers``: by application name."""
     routes = APIRouter(prefix="/applications", tags=["applications"])
 
     @routes.get(
         "/{name}/keys",
-        responses=_answer("The keys, the one that holds most first.", Keys),
-        summary="List the things for which joins and aligns hold most records, and which streams these wait for",
+        responses=_answer("The keys, those with the most held records first.", Keys),
+        summary="List the things for which joins and aligns hold the most records, and the streams they wait for",
     )
     async def keys(
         name: Name,
@@ -48,10 +48,10 @@ def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         watcher = of_application(watchers, name)
         units = watcher.settings.topics.partitions
         if unit is not None and unit >= units:
-            raise Problem(HTTPStatus.NOT_FOUND, f"no unit of this number; there are 0 to {units - 1}")
+            raise Problem(HTTPStatus.NOT_FOUND, f"no unit with this number; the units are 0 to {units - 1}")
         names = [one.name for one in watcher.settings.operators]
         if operator and operator not in names:
-            raise Problem(HTTPStatus.NOT_FOUND, f"no join or align of this name; there is {', '.join(names)}")
+            raise Problem(HTTPStatus.NOT_FOUND, f"no join or align with this name; known: {', '.join(names)}")
         return json_response(await _read(watcher.lookup.keys(Selection(unit, operator, thing), limit)))
 
     @routes.get(
@@ -64,7 +64,7 @@ def lookup_routes(watchers: Mapping[str, Watcher]) -> APIRouter:
         name: Name,
         join: _Join,
         thing: _Thing,
-        limit: Annotated[int, Query(ge=1, le=LIMIT_MAX, description="At most this many of each stream.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=LIMIT_MAX, description="At most this many per stream.")] = 100,
     ) -> Response:
         user_with_role(request, Role.OPERATOR)
         watcher = of_application(watchers, name)
@@ -79,7 +79,7 @@ def _join_of(joins: list[JoinSettings], name: str) -> JoinSettings:
         if join.name == name:
             return join
     names = ", ".join(join.name for join in joins)
-    raise Problem(HTTPStatus.NOT_FOUND, f"no join of this name; there is {names or 'none'}")
+    raise Problem(HTTPStatus.NOT_FOUND, f"no join with this name; known: {names or 'none'}")
 
 
 async def _read(reading: Awaitable[_Result]) -> _Result:

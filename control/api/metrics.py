@@ -1,4 +1,4 @@
-"""The metrics of the service, in Prometheus' format."""
+"""The service's metrics in Prometheus format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """What the service knows of its applications, in numbers."""
+    """What the service knows about its applications, in numbers."""
 
     def __init__(self, watchers: Mapping[str, Watcher]) -> None:
         self._watchers = watchers
@@ -27,7 +27,7 @@ class Metrics:
         readings = Readings(self.registry)
         readings.gauge(
             "lsb_control_read_timestamp_seconds",
-            "When Kafka last answered what was asked about an application, in seconds since the epoch; 0: never.",
+            "When Kafka last answered a query about an application, in seconds since the epoch; 0: never.",
             lambda: self._of_each(lambda overview: (overview.read_ms or 0) / 1e3),
             ("application",),
         )
@@ -39,7 +39,7 @@ class Metrics:
         )
         readings.gauge(
             "lsb_control_lag_records",
-            "The number of records before the last stable offsets that an application has not consumed.",
+            "The number of records up to the last stable offsets that an application has not consumed.",
             lambda: self._of_each(lambda overview: nan if overview.lag is None else overview.lag),
             ("application",),
         )

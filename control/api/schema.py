@@ -18,16 +18,16 @@ _TEMPLATE: Final = "#/components/schemas/{name}"
 
 
 def answer(what: str, kind: Any, status: int = 200, *, may_wait: str = "") -> dict[int | str, dict[str, Any]]:
-    """Return the ``responses`` of a route that answers with a value of this type, or with a problem.
+    """Return the ``responses`` of a route that answers with a value of this type or with a problem.
 
-    ``may_wait``: why the route may answer with 503, if it may.
+    ``may_wait``: why the route may answer with 503, or empty if it never does.
     """
     found, _ = msgspec.json.schema_components([kind, ProblemDetails], ref_template=_TEMPLATE)
     schema, problem = found
     content = {MEDIA_TYPE: {"schema": problem}}
     return {
         status: {"description": what, "content": {"application/json": {"schema": schema}}},
-        "4XX": {"description": "The request is refused.", "content": content},
+        "4XX": {"description": "The request was refused.", "content": content},
         **({503: {"description": may_wait, "content": content}} if may_wait else {}),
     }
 
@@ -39,13 +39,13 @@ def body_of(kind: Any) -> dict[str, Any]:
 
 
 def json_response(value: Any, status: HTTPStatus = HTTPStatus.OK, **headers: str) -> Response:
-    """Return a response with a value as JSON. ``headers``: with ``_`` in place of ``-``."""
+    """Return a response with a value as JSON. ``headers``: their names, with ``_`` in place of ``-``, and values."""
     given = {name.replace("_", "-"): text for name, text in headers.items()}
     return Response(msgspec.json.encode(value), status.value, given, media_type="application/json")
 
 
 def describe_with(app: FastAPI, kinds: Iterable[Any], cookie: str) -> None:
-    """Make the description of the interface include these types, to which `answer` refers, and the ways to log in."""
+    """Extend the OpenAPI description with these types, which `answer` refers to, and with the ways to log in."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -27,7 +27,7 @@ class Credentials(BaseModel):
 
 
 class Identity(msgspec.Struct):
-    """A user, and the role: ``viewer``, ``operator`` or ``admin``."""
+    """A user and their role: ``viewer``, ``operator`` or ``admin``."""
 
     name: str
     role: str

@@ -1,1 +1,1 @@
-"""What is known of an application, read continuously from its topics."""
+"""What is known about an application, read continuously from its topics."""

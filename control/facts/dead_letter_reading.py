@@ -1,4 +1,4 @@
-"""Reads dead letters from their topic: all new ones continuously, and one of them with its contents."""
+"""Reads dead letters from their topic: all new ones continuously, or a single one with its contents."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _ASK_S: Final = 2.0
-"""How often Kafka is asked for the ends of the topic, and for a topic that is missing."""
+"""How often to ask Kafka for the ends of the topic, or whether a missing topic exists by now."""
 
 _TIMEOUT_S: Final = 5.0
-"""The timeout of a request. A partition that is not read any further for longer than this is reported."""
+"""The timeout of a request. A partition whose reading makes no progress for longer than this is reported."""
 
 _READ_MAX: Final = 100
-"""How many messages are in memory at once. Each may have up to the size that Kafka allows."""
+"""How many messages are in memory at once. Each may be as large as Kafka allows."""
 
 _READ_S: Final = 0.25
 _BUFFER_KB: Final = 4_096
-"""How much of the topic the client fetches ahead, so that large dead letters do not fill the memory."""
+"""How much of the topic the client prefetches. The limit keeps large dead letters from filling the memory."""
 
 
 class LetterGone(Exception):
-    """There is no message at a place. The text says why."""
+    """No message exists at this place. The text says why."""
 
 
 class LetterReading:
-    """Follows the topic, from its last messages on. Only one thread may call `read`.
+    """Follows the topic, starting with its last messages. Only one thread may call `read`.
 
-    After an error, reading continues where it was, unless the topic was deleted.
+    After an error, reading continues where it left off, unless the topic was deleted.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock, letters: DeadLetterIndex) -> None:
-        """What is read is added to ``letters``."""
+        """Adds the dead letters that it reads to ``letters``."""
         self._settings, self._clock, self._letters = settings, clock, letters
         self._topic_id = ""
         self._positions: dict[int, int] = {}
-        """How far each partition was read."""
+        """How far each partition has been read."""
         self._unread: dict[int, int] = {}
-        """The partitions that were not read to the end that they had at the start, with that end."""
+        """The partitions not yet read up to the end they had at the start, with that end."""
         self._early: list[DeadLetter] = []
-        """What was read and is not kept yet, for as long as there are such partitions."""
+        """Dead letters that were read but are held back until no such partitions are left."""
         self._behind: dict[int, tuple[int, float]] = {}
-        """The partitions that are not read to their ends: how far they are read, and since when."""
+        """The partitions not read to their ends: each one's position, and since when it has not advanced."""
         self._passing = ""
 
     def read(self, stop: threading.Event, note_success: Callable[[], None]) -> None:
-        """Read until ``stop`` is set. Calls ``note_success`` whenever nothing is missing. Raises KafkaException."""
+        """Read until ``stop`` is set. Call ``note_success`` whenever nothing is missing. Raises KafkaException."""
         settings, topic = self._settings, self._settings.topics.rejected
         admin = make_admin(settings.kafka)
         self._behind.clear()
@@ -95,14 +95,14 @@ class LetterReading:
         return round(1000 * self._clock.wall_s())
 
     def _forget(self) -> None:
-        """Forget the topic, which is not there any more."""
+        """Forget the topic, which no longer exists."""
         self._topic_id = ""
         for memory in (self._positions, self._unread, self._early, self._behind):
             memory.clear()
         self._letters.clear()
 
     def _assign(self, consumer: Consumer, found: TopicFacts) -> None:
-        """Read on where reading has stopped or, if the topic is new, from its last messages on."""
+        """Continue reading where it stopped or, if the topic is new, start with its last messages."""
         topic = self._settings.topics.rejected
         ranges = {
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)
@@ -149,13 +149,13 @@ class LetterReading:
             self._unread.pop(partition, None)
 
     def _add_early(self) -> None:
-        """Keep what was read, unless some of what was there at the start is missing yet."""
+        """Keep the dead letters read so far, unless some that were there at the start are still missing."""
         if self._early and (not self._unread or len(self._early) > 2 * LETTERS_MAX):
             self._letters.add(sorted(self._early, key=lambda one: (one.at_ms, one.partition, one.offset)))
             self._early.clear()
 
     def _check_ends(self, admin: AdminClient) -> bool:
-        """Return whether everything was read up to the last stable offsets of a moment ago. Report what is late."""
+        """Return whether everything was read up to the last stable offsets a moment ago. Report late partitions."""
         topic, now_s = self._settings.topics.rejected, self._clock.monotonic_s()
         wanted = {TopicPartition(topic, partition): LATEST for partition in self._positions}
         found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
@@ -170,7 +170,7 @@ class LetterReading:
             self._passing = ""
         late = [f"{topic} [{one}]" for one, (_, since_s) in sorted(behind.items()) if now_s - since_s > _TIMEOUT_S]
         if late:
-            # What is there is not withheld any longer.
+            # Stop holding back the dead letters that were read.
             self._unread.clear()
             cause = f": {self._passing}" if self._passing else ""
             self._letters.report(f"{', '.join(late)} cannot be read{cause}")
@@ -182,7 +182,7 @@ class LetterReading:
 def read_message(consumer: Consumer, clock: Clock, place: tuple[str, int, int], until_s: float) -> Message:
     """Return the committed message at a place: a topic, a partition and an offset.
 
-    ``consumer`` must come from `make_reader`. ``until_s``: by the clock's monotonic time. Raises `LetterGone`, and
+    ``consumer`` must come from `make_reader`. ``until_s``: on the monotonic clock. Raises `LetterGone`, and
     KafkaException if Kafka does not answer in time.
     """
     topic, partition, offset = place
@@ -194,7 +194,7 @@ def read_message(consumer: Consumer, clock: Clock, place: tuple[str, int, int], 
     asked = TopicPartition(topic, partition, offset)
     low, end = consumer.get_watermark_offsets(asked, timeout=_left_s(clock, until_s))
     if offset < low:
-        raise LetterGone(f"{topic} [{partition}] begins at offset {low} now: retention has removed what was before")
+        raise LetterGone(f"{topic} [{partition}] now begins at offset {low}: retention has removed everything before")
     if offset >= end:
         raise LetterGone(f"{topic} [{partition}] ends at offset {end}")
     consumer.assign([asked])

@@ -1,6 +1,6 @@
-"""The last dead letters of an application, without their contents: their reasons, and whether they can be put back.
+"""An application's last dead letters, without their contents: the reasons, and whether they can be put back.
 
-`DeadLetterIndex` keeps a bounded number of them in memory. It neither reads Kafka nor uses a clock.
+`DeadLetterIndex` keeps a bounded number of them in memory. It neither reads from Kafka nor uses a clock.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ LETTERS_MAX: Final = 10_000
 """How many dead letters are kept. Older ones are forgotten."""
 
 PAGE_MAX: Final = 200
-"""How many dead letters a page has at most."""
+"""The maximum number of dead letters on a page."""
 
 GROUPS_MAX: Final = 50
-"""How many groups of reasons, and how many sources, a page has at most."""
+"""The maximum number of groups of reasons on a page, and of sources."""
 
 _TEXT_MAX: Final = 300
 """Longer texts are cut."""
 
 _READ_MAX: Final = 2_000
-"""So much of a reason is searched for its varying parts."""
+"""How much of a reason is searched for varying parts."""
 
 _CONNECTOR: Final = "connector"
 _DB_CONNECTOR: Final = "db_connector"
-"""The sources that are no applications."""
+"""The sources that are not applications."""
 
 _VARYING: Final = re.compile(r"""(?<!\w)'(?:[^'\\]|\\.)*(?:'|$)|(?<!\w)"(?:[^"\\]|\\.)*(?:"|$)|\d+(?:\.\d+)?""")
 _INT64: Final = range(-1, 2**63)
 
 _AT_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999, the last that Python knows."""
+"""The end of the year 9999, the last one Python supports."""
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The message from which a dead letter comes, and the row in it, or None if it is about the whole message."""
+    """The message that a dead letter comes from, and the row in it, or None if the whole message was rejected."""
 
     partition: int
     offset: int
@@ -55,13 +55,13 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """What is known of a dead letter without its contents. Texts of more than 300 characters are cut, and end in "…".
+    """What is known about a dead letter without its contents. Texts over 300 characters are cut, and end in "…".
 
-    ``number``: grows with each letter that is read, from 1 at the start of the service; 0 if it is not kept.
-    ``partition``, ``offset``: of the letter itself, in the topic for dead letters. ``at_ms``: when Kafka appended it,
-    since the epoch. ``kind``: the reason without its numbers and quotations, which vary from letter to letter.
-    ``topic``, ``origin``: where the rejected input comes from; ``origin`` is None if that is no message in Kafka, or
-    not known. ``length``: of the input in bytes. ``refusal``: why it can never be put back, and what to do instead, or
+    ``number``: counts the letters read since the service started, from 1; 0 if the letter is not kept. ``partition``,
+    ``offset``: where the letter itself is in the dead letter topic. ``at_ms``: when Kafka appended it, since the epoch.
+    ``kind``: the reason without its numbers and quotations, which vary from letter to letter. ``topic``, ``origin``:
+    where the rejected input comes from; ``origin`` is None if that is not a message in Kafka, or not known.
+    ``length``: the length of the input in bytes. ``refusal``: why it can never be put back, and what to do instead, or
     an empty string.
     """
 
@@ -80,7 +80,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class ReasonCount(msgspec.Struct, frozen=True):
-    """How many of the kept dead letters of a source have reasons of a kind."""
+    """How many of a source's kept dead letters have reasons of a kind."""
 
     source: str
     kind: str
@@ -88,11 +88,11 @@ class ReasonCount(msgspec.Struct, frozen=True):
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
-    """Some of the dead letters, the newest first.
+    """A page of dead letters, newest first.
 
-    ``next``: the value of ``before`` for the next page, or None if there are no older ones. ``matching``: how many of
-    the kept ones match the filters, of ``kept`` in all. ``sources``: how many of these each source has. ``reasons``:
-    the most frequent kinds of reasons, of the given source, if any. ``read_ms``: when the topic was last read to its
+    ``next``: the value of ``before`` for the next page, or None if there are no older ones. ``matching``: how many
+    match the filters, of ``kept`` in all. ``sources``: how many of all kept ones come from each source. ``reasons``:
+    the most frequent kinds of reasons, from the given source, if any. ``read_ms``: when the topic was last read to its
     end, in ms since the epoch, or None if it never was. ``trouble``: why it cannot be read now, or an empty string.
     """
 
@@ -107,7 +107,7 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
 
 
 class DeadLetterIndex:
-    """The last dead letters of an application. Thread-safe."""
+    """An application's last dead letters. Thread-safe."""
 
     def __init__(self) -> None:
         self._letters: deque[DeadLetter] = deque(maxlen=LETTERS_MAX)
@@ -117,19 +117,19 @@ class DeadLetterIndex:
         self._lock = threading.Lock()
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
-        """Keep further dead letters, and give them their numbers."""
+        """Keep more dead letters, and number them."""
         with self._lock:
             for letter in letters:
                 self._number += 1
                 self._letters.append(msgspec.structs.replace(letter, number=self._number))
 
     def clear(self) -> None:
-        """Forget all dead letters, because their topic is gone. Numbers are not used again."""
+        """Forget all dead letters, because their topic is gone. Numbers are not reused."""
         with self._lock:
             self._letters.clear()
 
     def renew(self, read_ms: int, trouble: str) -> None:
-        """Note that the topic was read to its end at that time or, if there is a ``trouble``, why it was not."""
+        """Note that the topic was read to its end at ``read_ms``, or why it was not if there is a ``trouble``."""
         with self._lock:
             self._trouble = trouble
             if not trouble:
@@ -143,8 +143,8 @@ class DeadLetterIndex:
     def page(self, before: int | None, limit: int, source: str = "", reason: str = "") -> DeadLetterPage:
         """Return up to ``limit`` dead letters with numbers below ``before`` (None: the newest).
 
-        ``source``: only of this source. ``reason``: only those whose reason, or its kind, contains this text in any
-        case. Empty: all.
+        ``source``: only those from this source. ``reason``: only those whose reason, or its kind, contains this text,
+        ignoring case. If empty, a filter matches all.
         """
         with self._lock:
             letters, read_ms, trouble = list(self._letters), self._read_ms, self._trouble
@@ -171,13 +171,13 @@ class DeadLetterIndex:
 def describe(
     settings: JoinerSettings, partition: int, offset: int, at_ms: int, value: bytes | None
 ) -> tuple[DeadLetter, Rejected | None]:
-    """Return what is known of a message of the topic, and its contents, or None if it is no dead letter."""
-    at_ms = min(max(at_ms, 0), _AT_MS_MAX)  # a topic that was not created by a service may have any times
+    """Return what is known about a message of the topic, and its contents, or None if it is not a dead letter."""
+    at_ms = min(max(at_ms, 0), _AT_MS_MAX)  # a topic that no service created may contain arbitrary times
     try:
         found = _decode(value)
     except ValueError as error:
         reason = f"the message is not a dead letter: {error}"
-        refusal = "it is not a dead letter: find out what writes to the topic for dead letters"
+        refusal = "it is not a dead letter: find out what writes to the dead letter topic"
         length = len(value or b"")
         texts = _cut(reason), _kind(reason)
         return DeadLetter(0, partition, offset, at_ms, "", *texts, "", "", None, length, _cut(refusal)), None
@@ -205,8 +205,8 @@ def refusal_of(settings: JoinerSettings, letter: Rejected) -> str:
         return _refusal_of_own(settings, letter)
     others = {
         _CONNECTOR: "it came over MQTT: publish the corrected event over MQTT again",
-        _DB_CONNECTOR: "the database did not get this result: correct the cause, then let the database connector write "
-        "the results in the log again, in another consumer group",
+        _DB_CONNECTOR: "the database did not get this result: fix the cause, then have the database connector write "
+        "the results in the log again, with another consumer group",
     }
     return others.get(letter.source, f"the application {_cut(letter.source)!r} rejected it, and must put it back")
 
@@ -215,22 +215,22 @@ def _refusal_of_own(settings: JoinerSettings, letter: Rejected) -> str:
     topics, refusal = settings.topics, ""
     if letter.offset < 0:
         refusal = (
-            "a function failed for records that have been joined: correct the function; what is computed again "
-            "(`joiner reset`) then has this result too"
+            "a function failed for records that have been joined: correct the function; a recomputation "
+            "(`joiner reset`) then produces this result too"
         )
     elif letter.row >= 0 or topics.has_rows:
         refusal = "messages in Arrow hold many records: produce the corrected record in a new message"
     elif letter.topic not in settings.input_topics:
-        refusal = f"the application does not read the topic {_cut(letter.topic)!r}: produce the record anew"
+        refusal = f"the application does not read the topic {_cut(letter.topic)!r}: produce the record again"
     elif letter.partition not in range(topics.partitions):
-        refusal = f"the topics of the application have no partition {letter.partition}: produce the record anew"
+        refusal = f"the topics of the application have no partition {letter.partition}: produce the record again"
     elif letter.id != f"{letter.topic}:{letter.partition}:{letter.offset}":
-        refusal = "its id does not name its record, so the joiner has not written it: find out what has"
+        refusal = "its id does not name its record, so the joiner did not write it: find out what did"
     return refusal
 
 
 def whole_value(letter: Rejected) -> bytes | None:
-    """Return the rejected input if the dead letter has all of it, unchanged, or else None."""
+    """Return the rejected input if the dead letter contains all of it unchanged, or else None."""
     try:
         value = letter.value.encode() if letter.encoding == "utf-8" else base64.b64decode(letter.value, validate=True)
     except ValueError:
@@ -240,7 +240,7 @@ def whole_value(letter: Rejected) -> bytes | None:
 
 
 def _decode(value: bytes | None) -> Rejected:
-    """Decode a message of the topic. Raises ValueError if it is no dead letter, or if a number has no meaning."""
+    """Decode a message of the topic. Raises ValueError if it is not a dead letter, or if a number is meaningless."""
     try:
         found = decode_rejected(value or b"")
     except RecursionError:

@@ -1,6 +1,6 @@
-"""Follows the topics of an application: the last checkpoint of each unit, the members of its sites, and its events.
+"""Tracks an application through its topics: the last checkpoint of each unit, the members of its sites, its events.
 
-A fold over the messages of the state topic and of the control topic. It neither reads Kafka nor uses a clock.
+A fold over the messages of the state topic and the control topic. It neither reads from Kafka nor uses a clock.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _NOTICES_MAX: Final = 10_000
 
 
 class Followed:
-    """What the messages so far say about an application. Not thread-safe."""
+    """The state of an application according to the messages so far. Not thread-safe."""
 
     def __init__(self, units: int, timeline: Timeline, rate_s: float) -> None:
-        """``units``: how many the application has. ``rate_s``: the rate of a unit is that of the last so many seconds.
+        """``units``: how many units the application has. ``rate_s``: over how many seconds a unit's rate is measured.
 
         Events are added to ``timeline``.
         """
         self.checkpoints: list[AppendedCheckpoint | None] = [None] * units
         self.unreadable: dict[int, str] = {}
-        """The units whose newest checkpoint cannot be read, with the cause."""
+        """The units whose newest checkpoint is unreadable, with the cause."""
         self.is_live = False
-        """Whether what was there at the start has been read. Until then, nothing is known to have just happened."""
+        """Whether everything that was there at the start has been read. Until then, a message may report old events."""
         self._timeline = timeline
         self._offsets = [-1] * units
         self._sites: dict[str, SiteState] = {}
         self._heard_ms: dict[str, int] = {}
         self._meters = [UnitMeter(rate_s) for _ in range(units)]
         self._ordered: dict[int, tuple[str, int]] = {}
-        """The units of which a move was ordered: the target, and when the order was last repeated."""
+        """The units ordered to move: their target, and when the order was last repeated."""
         self._notices: deque[tuple[bytes | None, int]] = deque(maxlen=_NOTICES_MAX)
 
     def apply_control(self, value: bytes | None, offset: int, at_ms: int) -> None:
@@ -87,13 +87,13 @@ class Followed:
         self.checkpoints[unit] = now
 
     def sample(self, now_s: float) -> None:
-        """Note how far each unit is. ``now_s``: of a monotonic clock."""
+        """Note how far each unit has got. ``now_s``: from a monotonic clock."""
         for found, meter in zip(self.checkpoints, self._meters, strict=True):
             if found is not None:
                 meter.note(found.checkpoint, now_s)
 
     def rates(self) -> list[float]:
-        """Return how many records a second each unit has lately consumed, according to the samples."""
+        """Return how many records per second each unit has consumed lately, according to the samples."""
         return [meter.rate() for meter in self._meters]
 
     def flows(self, lags: Sequence[Mapping[str, int | None]]) -> list[UnitFlow | None]:
@@ -101,7 +101,7 @@ class Followed:
         return [meter.flow(lag) for meter, lag in zip(self._meters, lags, strict=True)]
 
     def moves(self, now_ms: int) -> dict[int, Move]:
-        """Return the units that are being moved: those that are released, and those whose move is ordered."""
+        """Return the units being moved: those that have been released, and those whose move has been ordered."""
         found = {}
         for unit, one in enumerate(self.checkpoints):
             if one is None:
@@ -114,12 +114,12 @@ class Followed:
         return found
 
     def sites(self, now_ms: int) -> dict[str, SiteState]:
-        """Return the state of each site of which something was heard lately, as `observer.read_sites` does."""
+        """Return the state of each site heard from lately, as `observer.read_sites` does."""
         since_ms = now_ms - round(1000 * SINCE_S)
         return {site: state for site, state in self._sites.items() if self._heard_ms[site] >= since_ms}
 
     def notices(self, now_ms: int) -> list[str]:
-        """Return the current reports of units that are not served, as text."""
+        """Return the current reports of unserved units, as text."""
         while self._notices and self._notices[0][1] < now_ms - round(1000 * LASTS_S):
             self._notices.popleft()
         return describe(self._notices)
@@ -144,7 +144,7 @@ class Followed:
         self._heard_ms[record.site] = at_ms
         before = _member(state, record)
         is_adopted = state.apply(record, offset)
-        # Whoever is heard for the first time, in what was there at the start, may have joined long before.
+        # An instance first heard from in a message that was there at the start may have joined long before.
         is_news = is_new and (self.is_live or not isinstance(record, Heartbeat))
         if is_news and (is_adopted or not isinstance(record, Assignment)):
             self._timeline.apply_member(record, at_ms, before, _member(state, record))

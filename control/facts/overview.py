@@ -1,4 +1,4 @@
-"""What is known of an application, at a glance."""
+"""What is known about an application, at a glance."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Overview(msgspec.Struct):
     """An application at a glance.
 
-    ``running``: the units whose owner is running, of all its ``units``. ``lag``: the records that they have not
-    consumed, or None if that is not known. ``rate``: the records that they consume in a second. ``read_ms``,
+    ``running``: the number of units whose owner is running, out of all its ``units``. ``lag``: the records they have
+    not consumed, or None if that is not known. ``rate``: the records they consume per second. ``read_ms``,
     ``missing``, ``trouble``: see `Facts`. ``not_served``: units that a runner cannot serve.
     """
 
@@ -33,7 +33,7 @@ class Overview(msgspec.Struct):
 
     @classmethod
     def of(cls, watcher: Watcher) -> Overview:
-        """Return the overview of an application as it is known now."""
+        """Return the overview of what is known about an application now."""
         facts, settings = watcher.facts, watcher.settings
         status = facts.status
         known = [] if status is None else [unit for unit in status.units if unit is not None]

@@ -1,4 +1,4 @@
-"""Reads the topics of an application, and asks Kafka about its lag and its members."""
+"""Reads an application's topics, and asks Kafka for its lag and its members."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 _ASK_S: Final = 2.0
-"""How often Kafka is asked for the members of the consumer groups, and for a control topic that is missing."""
+"""How often to ask Kafka for the members of the consumer groups, and whether a missing control topic exists by now."""
 
 _TIMEOUT_S: Final = 5.0
-"""The timeout of a request. After that, the facts are known to be out of date."""
+"""The timeout of a request. After it, the facts are known to be out of date."""
 
 _RATE_S: Final = 5.0
 _READ_MAX: Final = 1_000
@@ -43,7 +43,7 @@ _Place = tuple[str, int]
 
 
 class Supervisor(msgspec.Struct, frozen=True):
-    """A process that supervises worker processes on its host: how many run, and how many should."""
+    """A process that supervises worker processes on its host: how many are running, and how many should be."""
 
     site: str
     instance: str
@@ -53,11 +53,11 @@ class Supervisor(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What is known of an application.
+    """What is known about an application.
 
-    ``number``: grows with each renewal. ``status``: None if the application has never run. ``rates``: the records a
-    second that each unit consumes. ``lag``: the records that have not been consumed, or None if that is not known of
-    some unit. ``read_ms``: when the facts were renewed last, in ms since the epoch, or None if they never were.
+    ``number``: increases with each renewal. ``status``: None if the application has never run. ``rates``: the records
+    per second that each unit consumes. ``lag``: the records not consumed yet, or None if that is not known for every
+    unit. ``read_ms``: when the facts were last renewed, in ms since the epoch, or None if they never were.
     ``missing``: what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
     ``supervisors``: those that have reported lately. ``flow``: what flows through the topics.
     """
@@ -74,36 +74,39 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Reading:
-    """Reads from the ends of the topics on, until an error. Not thread-safe. All methods raise KafkaException."""
+    """Reads the topics, starting with their last records. Not thread-safe. All methods raise KafkaException.
+
+    After an error, a new object is needed.
+    """
 
     def __init__(self, settings: JoinerSettings, clock: Clock, timeline: Timeline, sink: Sink | None = None) -> None:
         """Events are added to ``timeline``. ``sink``: the database connector, if one is configured."""
         self._settings, self._clock = settings, clock
         self._admin = make_admin(settings.kafka)
         self._consumer: Consumer | None = None
-        # A unit that commits less often than that must not seem to be idle in between.
+        # A unit that commits at longer intervals must not seem idle between commits.
         rate_s = max(_RATE_S, 3 * settings.application.commit_interval / 1e9)
         self._followed = Followed(settings.topics.partitions, timeline, rate_s)
         self._flow = FlowReading(self._admin, settings, sink, clock)
         self._positions: dict[_Place, int] = {}
         self._unread: dict[_Place, int] = {}
-        """The partitions that have not been read up to the end that they had at the start, with that end."""
+        """The partitions not yet read up to the end they had at the start, with that end."""
         self._searched = set[int]()
         """The units whose partition was read from its beginning."""
         self._passing = ""
-        """The last error of the consumer, until everything is read to its end again."""
+        """The consumer's last error, until everything has been read to its end again."""
         self._members: Members = {}
         self._refused: list[str] = []
-        """Why the members of some groups are not known."""
+        """Why the members of some groups are unknown."""
         self._ask_s = self._read_s = clock.monotonic_s()
-        """When to ask Kafka next, and when something was read last."""
+        """When to ask Kafka next, and when something was last read."""
         self._behind: dict[_Place, tuple[int, float]] = {}
-        """The partitions that are not read to their ends: how far they are read, and since when."""
+        """The partitions not read to their ends: each one's position, and since when it has not advanced."""
         self._restarted = set[_Place]()
-        """The partitions whose reading was restarted by a message of the batch in progress."""
+        """The partitions that a message of the current batch caused to be read again from their beginning."""
 
     def read_until(self, until_s: float, stop: threading.Event) -> None:
-        """Read what is appended until then, or until ``stop`` is set."""
+        """Read what is appended until ``until_s``, or until ``stop`` is set."""
         if self._consumer is None:
             self._open()
         if self._consumer is None:
@@ -116,7 +119,7 @@ class Reading:
         self._followed.is_live = self._followed.is_live or not self._unread
 
     def facts(self) -> Facts | None:
-        """Return what is known now, with the present lag. None: what was there at the start is still being read."""
+        """Return what is known now, with the current lag, or None while still reading what was there at the start."""
         now_s = self._clock.wall_s()
         now_ms = round(1000 * now_s)
         if self._consumer is None:
@@ -186,13 +189,13 @@ class Reading:
         self._add_control_topic()
 
     def _add_control_topic(self) -> None:
-        """Read the control topic as well, once it exists. Earlier releases have none."""
+        """Read the control topic too, once it exists. Earlier releases have none."""
         place = self._settings.control_topic, 0
         if place not in self._positions and topic_facts(self._admin, [place[0]], _TIMEOUT_S):
             self._add([place])
 
     def _add(self, places: Iterable[_Place]) -> None:
-        """Read further partitions, beginning with their last records."""
+        """Read more partitions, starting with their last records."""
         assert self._consumer is not None  # noqa: S101 - for the type checker
         starts = []
         for topic, partition in places:
@@ -209,7 +212,7 @@ class Reading:
         topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
         error = message.error()
         if (topic, partition) in self._restarted:
-            return  # it was fetched before the restart, and is read again
+            return  # it was fetched before the restart, and will be read again
         if error is None:
             at_ms = int(message.timestamp()[1])
             if topic == self._settings.control_topic:
@@ -225,7 +228,7 @@ class Reading:
             raise KafkaException(error)
 
     def _reached(self, consumer: Consumer, place: _Place, offset: int) -> None:
-        """Note how far a partition was read. Read it from its beginning if its last records have no checkpoint."""
+        """Note how far a partition was read. Reread it from its beginning if its last records contain no checkpoint."""
         self._read_s = self._clock.monotonic_s()
         self._positions[place] = offset
         if offset < self._unread.get(place, 0):
@@ -250,7 +253,7 @@ class Reading:
             self._unread.pop(place, None)
 
     def _stable_ends(self) -> tuple[dict[_Place, int], list[str]]:
-        """Return the last stable offset of each partition that matters, and why that of others is not known."""
+        """Return the last stable offsets of the relevant partitions, and why some are unknown."""
         checkpoints = self._followed.checkpoints
         inputs = {(topic, unit) for unit, one in enumerate(checkpoints) if one for topic in one.checkpoint.offsets}
         wanted = {TopicPartition(*place): LATEST for place in inputs | self._positions.keys()}
@@ -269,11 +272,11 @@ class Reading:
         return ends, [f"{topic} [{one}]: {describe(error)}" for (topic, one), error in failed.items()]
 
     def _late(self, ends: dict[_Place, int]) -> list[str]:
-        """Return which of the partitions that are read have not been read any further for too long."""
+        """Report the partitions whose reading has made no progress for too long."""
         now_s = self._clock.monotonic_s()
         behind = {}
         for place, at in self._positions.items():
-            # The last position may be before the marker of a transaction, which is no message.
+            # The last position may be just before a transaction marker, which is not a message.
             if at < ends.get(place, 0):
                 before_at, since_s = self._behind.get(place, (at, now_s))
                 behind[place] = (at, since_s if at == before_at else now_s)
@@ -289,7 +292,7 @@ class Reading:
     def _lags(self, ends: dict[_Place, int]) -> list[dict[str, int | None]]:
         """Return how many records each unit has not consumed yet, by input topic.
 
-        None if an end is not known, or if the last checkpoint cannot be read.
+        A number is None if the end is unknown or the last checkpoint unreadable.
         """
         unknown: dict[str, int | None] = dict.fromkeys(self._settings.input_topics)
         return [
@@ -308,7 +311,7 @@ def _lags(checkpoint: Checkpoint, ends: dict[_Place, int]) -> dict[str, int | No
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Return the sum, or None if one of the counts is not known."""
+    """Return the sum, or None if one of the counts is unknown."""
     total = 0
     for count in counts:
         if count is None:

@@ -1,4 +1,4 @@
-"""Reads in a thread until it is stopped. After an error, it reports the cause, waits, and starts again."""
+"""A thread that keeps reading until it is stopped. After an error, it reports the cause, waits, and starts again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from broker.settings import SettingsError
 from joiner.runtime.kafka.clients import describe
 
-DEFECT: Final = "an error in this program; whoever runs it finds the cause in its log"
+DEFECT: Final = "an error in this program; its log contains the cause"
 
 _RETRY_S: Final = 1.0
 _RETRY_S_MAX: Final = 30.0
@@ -31,8 +31,8 @@ class RetryingThread:
     ) -> None:
         """``what``: what is read, for the log.
 
-        ``read``: reads until the event is set, or raises. It calls its second argument each time all is in order.
-        ``report``: is given the cause of each error.
+        ``read``: reads until the event is set, or raises. It calls its second argument whenever all is in order.
+        ``report``: called with the cause of each error.
         """
         self._what, self._read, self._report = what, read, report
         self._stop = threading.Event()
@@ -49,14 +49,14 @@ class RetryingThread:
         self._stop.set()
 
     def join(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` seconds until reading has stopped."""
+        """Wait up to ``wait_s`` seconds for reading to stop."""
         self._thread.join(wait_s)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self._read(self._stop, self._note_success)
-            except Exception as error:  # noqa: BLE001 - without this thread, the service would show old facts for good
+            except Exception as error:  # noqa: BLE001 - without this thread, the service would show old facts forever
                 self._note_error(error)
             self._stop.wait(self._wait_s)
             self._wait_s = min(2 * self._wait_s, _RETRY_S_MAX)

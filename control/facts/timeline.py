@@ -1,6 +1,6 @@
-"""The events of an application: instances that join, leave and fail, and units that change their owner.
+"""An application's events: instances that join, leave and fail, and units that change owners.
 
-An event has the time at which Kafka appended the record that reports it. Nothing here uses a clock.
+An event carries the time when Kafka appended the record that reports it. Nothing here uses a clock.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ EVENTS_MAX: Final = 1_000
 """How many events are kept. Older ones are forgotten."""
 
 _MOVES_MAX: Final = 10_000
-"""How many units of moves are remembered."""
+"""How many moved units are remembered."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that has happened.
+    """Something that happened.
 
-    ``number``: grows by one with each event, from 1 at the start of the service. ``at_ms``: since the epoch. ``kind``:
+    ``number``: counts the events since the service started, from 1. ``at_ms``: since the epoch. ``kind``:
     ``joined``, ``returned``, ``left``, ``failed`` or ``drained`` (an instance), ``assigned``, ``scaled`` or
     ``standbys`` (a site), ``pinned`` or ``retried`` (a unit), ``ordered``, ``released``, ``moved``, ``refused`` or
-    ``cancelled`` (a move of units), ``owner`` (a unit is served by another process). ``pause_ms``: for how long the
-    unit did not commit because of it, or None if that is not known.
+    ``cancelled`` (a move of units), ``owner`` (a unit is served by another process). ``pause_ms``: how long the unit
+    did not commit because of it, or None if that is not known.
     """
 
     number: int
@@ -77,10 +77,10 @@ class Timeline:
         self._refused: dict[tuple[str, int, str], None] = {}
 
     def is_new(self, offset: int, at_ms: int) -> bool:
-        """Return whether a record of the control topic has not been seen, and remember it.
+        """Return whether a record of the control topic has not been seen before, and remember it.
 
-        After a connection was lost, the last records are read a second time. A topic that was created anew begins with
-        small offsets, but later.
+        After a lost connection, the last records are read a second time. A recreated topic starts with small offsets
+        but later times.
         """
         before, before_ms = self._control
         if offset <= before and at_ms <= before_ms:
@@ -91,8 +91,7 @@ class Timeline:
     def apply_member(self, record: MemberRecord, at_ms: int, before: Member | None, after: Member | None) -> None:
         """Apply a record about a site that the site's state has accepted.
 
-        ``before``, ``after``: the member that a heartbeat or a departure is about, in the state of the site before and
-        after the record.
+        ``before``, ``after``: for a heartbeat or a departure, the member in the site's state before and after it.
         """
         match record:
             case Heartbeat(site=site, instance=instance):
@@ -100,13 +99,13 @@ class Timeline:
                     text = "has joined" if before is None else "has joined again, as another process"
                     self._add(at_ms, "joined", f"{instance} {text}", site=site, instance=instance)
                 elif before is not None and after is not None and before.is_gone and not after.is_gone:
-                    self._add(at_ms, "returned", f"{instance} is heard again", site=site, instance=instance)
+                    self._add(at_ms, "returned", f"{instance} is heard from again", site=site, instance=instance)
             case Left(site=site, instance=instance):
                 if before is not None and after is None:
                     self._add(at_ms, "left", f"{instance} has left", site=site, instance=instance)
             case Assignment(site=site):
                 for instance in record.gone:
-                    text = f"{instance} was not heard for too long and is considered failed"
+                    text = f"{instance} was silent for too long and is considered failed"
                     self._add(at_ms, "failed", text, site=site, instance=instance)
                 text = f"assignment {record.epoch}: {record.reason or 'reason not known'}"
                 self._add(at_ms, "assigned", text, site=site, instance=record.by)
@@ -116,7 +115,7 @@ class Timeline:
     def _apply_order(self, record: MemberRecord, at_ms: int) -> None:
         match record:
             case Drain(site=site, instance=instance):
-                text = "is to have no units" if record.drained else "may have units again"
+                text = "is to be drained" if record.drained else "is no longer drained"
                 self._add(at_ms, "drained", f"{instance} {text}", site=site, instance=instance)
             case Pin(site=site, instance=instance, unit=unit):
                 text = f"unit {unit} is {f'pinned to {instance}' if instance else 'no longer pinned'}"
@@ -135,7 +134,7 @@ class Timeline:
                 pass
 
     def apply_move(self, record: Record, at_ms: int) -> None:
-        """Apply a record about moves. Most of them are repeated; only the first counts."""
+        """Apply a record about moves. Most of these records are repeated. Only the first one adds an event."""
         match record:
             case Request(move=move, to=to):
                 if _is_new(self._ordered, move, None):
@@ -158,17 +157,17 @@ class Timeline:
                     text = f"unit {unit} was not moved to {to}: {why}"
                     self._add(at_ms, "refused", text, site=to, instance=instance, unit=unit, move=move)
             case Back(move=move, unit=unit, to=to, instance=instance):
-                text = f"unit {unit} was claimed by nobody at {to}, and is back at {instance}"
+                text = f"nobody at {to} claimed unit {unit}, so it is back at {instance}"
                 self._add(at_ms, "refused", text, site=to, instance=instance, unit=unit, move=move)
             case _:
                 pass
 
     def apply_checkpoint(self, before: AppendedCheckpoint, now: AppendedCheckpoint) -> None:
-        """Apply a unit's checkpoint, which follows the checkpoint ``before``."""
+        """Apply a unit's checkpoint ``now``, which follows ``before``."""
         checkpoint = now.checkpoint
         if _process(before.checkpoint) == _process(checkpoint) or not _has_owner(checkpoint):
             return
-        # A unit that was stopped or moved on purpose may have been without an owner for any time.
+        # A unit that was stopped or moved on purpose may have been without an owner for any length of time.
         had_owner = _has_owner(before.checkpoint)
         was_served = had_owner and not before.checkpoint.stopped
         former = f"; before: {before.checkpoint.owner}" if had_owner else ""
@@ -196,7 +195,7 @@ def _has_owner(checkpoint: Checkpoint) -> bool:
 
 
 def _is_new(known: dict[_Key, _Value], key: _Key, value: _Value) -> bool:
-    """Remember a key, unless it is known. Return whether it was new. The oldest keys are forgotten."""
+    """Remember a key and return whether it was new. The oldest keys are forgotten."""
     if key in known:
         return False
     known[key] = value

@@ -1,7 +1,7 @@
 """The topology of an application, as a graph: from the MQTT broker through the units to the database.
 
-It is computed from the settings and the facts. What the service does not observe is in the graph as it is configured,
-with the level ``unknown``.
+It is computed from the settings and the facts. Parts that the service does not observe appear in the graph as
+configured, with the level ``unknown``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 NOT_OBSERVED: Final = "not observed"
 
 _SEEN_S: Final = 60.0
-"""A connector that has appended nothing for so long is not seen any more."""
+"""A connector that has appended nothing for this long is shown as not seen."""
 
 _STALLED_S: Final = 30.0
-"""A database connector that has acknowledged nothing for so long does not follow. After an outage of the database, it
-may take ``db_connector.backoff_max`` until it writes again, 10 s by default."""
+"""A database connector that has acknowledged nothing for this long is stalled. After a database outage, it may take
+``db_connector.backoff_max``, 10 s by default, until it writes again."""
 
 _OUTPUTS: Final = {
-    # By the setting that names the topic: the kind of the node, and what is written to it. In the order of the drawing.
+    # By the setting that names the topic: the kind of node, and what is written to it. In drawing order.
     RESULTS: ("result_topic", "results"),
     "late": ("late_topic", "late records"),
     "unmatched": ("unmatched_topic", "unmatched records"),
@@ -40,10 +40,10 @@ _OUTPUTS: Final = {
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """The graph of an application.
+    """An application's graph.
 
-    ``read_ms``, ``trouble``: see `Facts`. While the facts cannot be renewed, the levels are ``unknown`` and there are
-    no rates. ``troubles``: what an operator should look at.
+    ``read_ms``, ``trouble``: see `Facts`. While the facts cannot be renewed, the levels are ``unknown`` and the rates
+    are missing. ``troubles``: what an operator should look at.
     """
 
     application: str
@@ -55,7 +55,7 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 def topology_of(settings: JoinerSettings, endpoints: Endpoints, facts: Facts) -> Topology:
-    """Return the topology as it is known now."""
+    """Return the topology as currently known."""
     graph = Graph()
     if endpoints.source is not None and settings.topics.data in settings.input_topics:
         _add_source(graph, endpoints.source, settings, facts)
@@ -79,7 +79,7 @@ def _outputs(settings: JoinerSettings) -> list[Output]:
 
 
 def _readers(settings: JoinerSettings, topic: str) -> list[tuple[str, str]]:
-    """Return the joins and aligns that read a topic, and the quantities that they select, or their streams."""
+    """Return the joins and aligns that read a topic, each with the quantity that it selects, or else the stream."""
     return [
         (operator.name, stream.quantity or name)
         for operator in settings.operators
@@ -94,7 +94,7 @@ def _add_source(graph: Graph, source: Source, settings: JoinerSettings, facts: F
     state, level = _connector_state(flow)
     if level == WARNING:
         why = f"nothing was appended to {data} for a minute or longer"
-        text = f"The connector is not seen: {why}. Either it does not run, or no events arrive."
+        text = f"The connector is not seen: {why}. Either it is not running, or no events are arriving."
         graph.troubles.append(Trouble(level, text))
     graph.nodes += [
         Node(
@@ -115,7 +115,7 @@ def _add_source(graph: Graph, source: Source, settings: JoinerSettings, facts: F
             rate=None if flow is None else flow.rate,
             unit=offset_unit(settings, data),
             level=UNKNOWN if flow is None else level,
-            note="all that is appended to the topic",
+            note="everything appended to the topic",
         ),
         Edge("connector", topic_id(rejected), level=UNKNOWN, note=f"dead letters; {NOT_OBSERVED}"),
     ]
@@ -134,7 +134,7 @@ def _connector_state(flow: TopicFlow | None) -> tuple[str, str]:
 def _add_topic(graph: Graph, kind: str, topic: str, facts: Facts, details: dict[str, str]) -> None:
     flow, fault = facts.flow.topics.get(topic), facts.flow.missing.get(topic)
     if fault == NOT_THERE and facts.status is None:
-        # The joiner creates its topics when it starts, and the connector those that it writes to.
+        # The joiner creates its topics when it starts, and the connector creates those that it writes to.
         graph.nodes.append(Node(topic_id(topic), kind, topic, "does not exist yet", UNKNOWN, details=details))
         return
     if fault is not None:
@@ -192,7 +192,7 @@ def _add_sink(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow
 def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFlow | None) -> tuple[str, str]:
     """Return the state and the level of the database connector, and note its troubles.
 
-    A trouble has no numbers that change all the time: it would be read aloud again and again.
+    A trouble contains no constantly changing numbers, because screen readers would read it aloud again and again.
     """
     if flow is None:
         return NOT_OBSERVED, UNKNOWN
@@ -205,22 +205,22 @@ def _sink_state(graph: Graph, sink: Sink, settings: JoinerSettings, flow: SinkFl
     state, level, why = f"{len(flow.members)} running", OK, ""
     if not flow.members:
         state, level = "not running", TROUBLE if is_waiting else WARNING
-        why = f"The db_connector does not run: consumer group {sink.group} has no members"
-        why += f", and results wait in {settings.topics.out}" if is_waiting else ""
+        why = f"The db_connector is not running: consumer group {sink.group} has no members"
+        why += f", and results are waiting in {settings.topics.out}" if is_waiting else ""
     elif is_waiting and flow.stalled_s >= _STALLED_S:
-        state, level = "does not follow", TROUBLE
+        state, level = "stalled", TROUBLE
         why = (
-            f"The db_connector does not follow: results wait in {settings.topics.out}, and none was acknowledged for "
+            f"The db_connector is stalled: results are waiting in {settings.topics.out}, and none was acknowledged for "
             f"{_STALLED_S:.0f} s or longer"
         )
     elif unread:
         state, level = f"nobody reads {numbers(unread)}", WARNING
-        why = f"Partitions {numbers(unread)} of {settings.topics.out} are assigned to no db_connector"
+        why = f"No db_connector is assigned partitions {numbers(unread)} of {settings.topics.out}"
     elif flow.others:
         state, level = "other database", WARNING
         why = (
-            f"Offsets of consumer group {sink.group} in partitions {numbers(flow.others)} were committed for another "
-            f"database than {sink.measurement} in {sink.database}"
+            f"Offsets of consumer group {sink.group} in partitions {numbers(flow.others)} were committed for a "
+            f"database other than {sink.measurement} in {sink.database}"
         )
     if why:
         graph.troubles.append(Trouble(level, why))

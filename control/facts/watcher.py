@@ -1,7 +1,7 @@
-"""Reads the topics of an application continuously, in two threads, and keeps what is known of it.
+"""Reads an application's topics continuously, in two threads, and keeps what is known about it.
 
-It is no member of any consumer group and writes nothing. While Kafka is unreachable, it keeps what it knew, tells the
-cause, and tries again.
+It joins no consumer group and writes nothing. While Kafka is unreachable, it keeps what it knows, reports the cause,
+and tries again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PUBLISH_S: Final = 0.5
 """How often the facts are renewed."""
 
 _SAMPLES_MAX: Final = 120
-"""How many samples are kept: those of a minute."""
+"""How many samples are kept: a minute's worth."""
 
 
 class Sample(NamedTuple):
-    """The records a second and the lag of an application at a time in ms since the epoch."""
+    """An application's lag and records per second, at a time in ms since the epoch."""
 
     at_ms: int
     rate: float
@@ -43,13 +43,13 @@ class Sample(NamedTuple):
 
 
 class Watcher:
-    """Keeps the `Facts` of an application, and its dead letters. Thread-safe.
+    """Keeps an application's `Facts` and its dead letters. Thread-safe.
 
-    ``lookup``: what is read only when somebody asks.
+    ``lookup``: what is read only on request.
     """
 
     def __init__(self, settings: JoinerSettings, clock: Clock, endpoints: Endpoints | None = None) -> None:
-        """``endpoints``: what is before and behind the application (default: nothing is configured)."""
+        """``endpoints``: what is upstream and downstream of the application (default: nothing is configured)."""
         self.settings = settings
         self.endpoints = Endpoints() if endpoints is None else endpoints
         self.lookup = Lookup(settings, clock)
@@ -73,13 +73,13 @@ class Watcher:
 
     @property
     def events(self) -> list[Event]:
-        """What has happened, the oldest first."""
+        """What has happened, oldest first."""
         with self._lock:
             return list(self._events)
 
     @property
     def samples(self) -> list[Sample]:
-        """The last samples, the oldest first."""
+        """The last samples, oldest first."""
         with self._lock:
             return list(self._samples)
 
@@ -95,7 +95,7 @@ class Watcher:
         self.lookup.stop()
 
     def join(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` seconds until reading has stopped."""
+        """Wait up to ``wait_s`` seconds for reading to stop."""
         until_s = self._clock.monotonic_s() + wait_s
         for thread in self._threads:
             thread.join(max(0.0, until_s - self._clock.monotonic_s()))

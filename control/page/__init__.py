@@ -1,1 +1,1 @@
-"""The pages under ``/ui``, made with NiceGUI."""
+"""The pages under ``/ui``, built with NiceGUI."""

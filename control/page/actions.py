@@ -1,4 +1,4 @@
-"""The page on which users give orders, and see what came of them."""
+"""The page where users give orders and see what came of them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ActionsSection:
                 return ui.input(field.label)
 
     def _offer(self, facts: Facts) -> None:
-        """Offer what there is now to choose from."""
+        """Offer the current choices."""
         if not self._kinds:
             return
         for name, options in forms.options(self._kind.value, facts, self._visit.watcher.settings).items():
@@ -86,12 +86,12 @@ class ActionsSection:
                 chosen.set_options(options, value=chosen.value if chosen.value in options else None)
 
     async def _check(self) -> None:
-        """Ask the user to confirm the order that the form says."""
-        # A second click must not ask twice.
+        """Ask the user to confirm the order in the form."""
+        # A second click must not ask again.
         self._button.disable()
         try:
             if self._is_allowed(Role.OPERATOR) and (order := await self._checked()) is not None:
-                # If the order has to be repeated, it is with the same key.
+                # If the order has to be repeated, the key stays the same.
                 await self._order(order, uuid.uuid4().hex)
         finally:
             self._button.enable()

@@ -1,4 +1,4 @@
-"""What the page shows, as texts and numbers. Without NiceGUI."""
+"""The contents of the pages, as texts and numbers. Does not use NiceGUI."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _unit_row(number: int, unit: UnitSummary | None, standbys: Sequence[str], ra
 
 
 def instance_rows(facts: Facts) -> list[Row]:
-    """Return a row for each instance that is running or has a part in an assignment."""
+    """Return a row for each instance that is running or appears in an assignment."""
     status = facts.status
     if status is None:
         return []
@@ -89,7 +89,7 @@ def instance_rows(facts: Facts) -> list[Row]:
 
 
 def event_rows(events: Sequence[Event]) -> list[Row]:
-    """Return a row for each of the last events, the newest first."""
+    """Return a row for each of the last events, newest first."""
     return [
         {"key": event.number} | _row(EVENT_COLUMNS, moment(event.at_ms), event.kind, event.text, _pause(event.pause_ms))
         for event in reversed(events[-EVENTS_SHOWN:])
@@ -97,7 +97,7 @@ def event_rows(events: Sequence[Event]) -> list[Row]:
 
 
 def action_rows(actions: Sequence[Action], refusals: Sequence[Refusal]) -> list[Row]:
-    """Return a row for each action and each refused order, the newest first."""
+    """Return a row for each action and each refused order, newest first."""
     found = [
         (
             one.asked_ms,
@@ -136,14 +136,14 @@ def troubles(facts: Facts, now_ms: int) -> list[str]:
     """Return what an operator should look at. ``now_ms``: since the epoch."""
     found = []
     if facts.trouble:
-        found.append(f"What is shown is not current: {facts.trouble}")
+        found.append(f"The data shown is not current: {facts.trouble}")
     elif facts.read_ms is not None and now_ms - facts.read_ms > _OLD_MS:
-        found.append(f"What is shown was read {age((now_ms - facts.read_ms) / 1e3)} ago")
+        found.append(f"The data shown was read {age((now_ms - facts.read_ms) / 1e3)} ago")
     return found + facts.missing + ([] if facts.status is None else facts.status.not_served)
 
 
 def assignments(facts: Facts) -> list[str]:
-    """Return a sentence for the last assignment of each site, with the orders of operators that are in force."""
+    """Return a sentence for each site's last assignment, with the operators' orders in force."""
     if facts.status is None:
         return []
     return [
@@ -153,12 +153,12 @@ def assignments(facts: Facts) -> list[str]:
 
 
 def series(samples: Sequence[Sample]) -> tuple[list[list[float]], list[list[float]]]:
-    """Return the points of both charts, each with the time in ms: records a second, and lag."""
+    """Return the points of both charts, each with the time in ms: records per second, and lag."""
     return [[one.at_ms, round(one.rate)] for one in samples], [[one.at_ms, one.lag] for one in samples]
 
 
 def _last_word(action: Action) -> str:
-    """Return the outcome of an action or, while it runs, the last step."""
+    """Return an action's outcome or, while it runs, its last step."""
     return action.text or (action.reports[-1].text if action.reports else "")
 
 

@@ -1,4 +1,4 @@
-"""What the page of the dead letters shows, as texts. Without NiceGUI."""
+"""The contents of the dead letters page, as texts. Does not use NiceGUI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from control.facts.dead_letters import LETTERS_MAX, DeadLetter, DeadLetterPage, 
 from control.page.content import Row, moment
 
 LETTER_COLUMNS: Final = ("time (UTC)", "source", "reason", "from", "bytes", "put back", "show")
-"""The last one has a button."""
+"""The last column contains a button."""
 
 REASONS_SHOWN: Final = 8
 
@@ -36,7 +36,7 @@ def key_of(letter: DeadLetter) -> str:
 
 
 def summary(page: DeadLetterPage) -> str:
-    """Return a sentence about how many dead letters there are."""
+    """Return a sentence that says how many dead letters there are."""
     if page.read_ms is None and not page.kept:
         return ""
     if not page.kept:
@@ -51,7 +51,7 @@ def describe_reasons(page: DeadLetterPage) -> list[str]:
 
 
 def details(letter: DeadLetter) -> list[str]:
-    """Return what is known of a dead letter without its contents, in lines."""
+    """Return what is known about a dead letter without its contents, as lines."""
     lines = [
         f"Reason: {letter.reason}",
         f"Source: {letter.source or 'unknown'}",
@@ -64,7 +64,7 @@ def details(letter: DeadLetter) -> list[str]:
 
 
 def notes(contents: DeadLetterContents) -> list[str]:
-    """Return what is to be known of the contents of a dead letter, in lines."""
+    """Return notes on the contents of a dead letter, as lines."""
     lines = []
     if not contents.letter.refusal:
         lines.append(
@@ -80,9 +80,9 @@ def notes(contents: DeadLetterContents) -> list[str]:
 
 
 def visible(text: str, kept: str = "") -> str:
-    r"""Return a text with an escape, such as ``\u202e``, for each character that has no shape of its own.
+    r"""Return a text with each unprintable character replaced by an escape, such as ``\u202e``.
 
-    Such characters may make a text look like another one. ``kept``: those that are not replaced.
+    Such characters may make a text look like a different one. ``kept``: characters that are not replaced.
     """
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""The page of the dead letters: a table with filters, and each letter with its contents for those who may see them."""
+"""The dead letters page: a table with filters, and each letter's contents for users who may see them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BUTTON: Final = """
     @click="() => $parent.$emit('show', props.row.key)" />
 </q-td>
 """
-"""The only thing that is not text is this template, which contains nothing from Kafka."""
+"""Everything on the page is shown as text, except this template, which contains nothing from Kafka."""
 
 
 class LetterSection:
@@ -45,12 +45,12 @@ class LetterSection:
         self._letters = visit.watcher.letters
         self._page: DeadLetterPage | None = None
         self._before: int | None = None
-        """The number below which letters are shown, or None for the newest, which change as new ones arrive."""
+        """Show only letters with lower numbers. None: show the newest, which change as new ones arrive."""
         self._opened = ""
         self._letter: DeadLetter | None = None
         self._original = ""
         self._key, self._action = "", ""
-        """The idempotency key of the next order about the opened letter, and the action that is followed."""
+        """The idempotency key of the next order for the opened letter, and the id of the action to watch."""
 
     def build(self) -> None:
         """See `Section`."""
@@ -134,7 +134,7 @@ class LetterSection:
             self._show(self._page.next)
 
     def _show(self, before: int | None) -> None:
-        """Show the letters below a number at once, which the frame does only while the user is logged in."""
+        """Show the letters below a number at once. As in the frame, the user must still be logged in."""
         self._before = before
         if self._visit.user() is not None:
             self.refresh()
@@ -144,7 +144,7 @@ class LetterSection:
         if found is None:
             return
         self._opened = content.key_of(found)
-        # If the order has to be repeated, it is with the same key.
+        # If the order has to be repeated, the key stays the same.
         self._key, self._action, self._letter = uuid.uuid4().hex, "", found
         self._outcome.set_text("")
         self._put.set_visibility(False)
@@ -176,7 +176,7 @@ class LetterSection:
             self._contents.set_enabled(may_put_back)
 
     async def _put_back(self) -> None:
-        """Order that the record be put back, with what the user has made of its contents."""
+        """Order the record to be put back, with its contents as edited by the user."""
         refused, letter = self._visit.refusal(Role.ADMIN), self._letter
         user = self._visit.user()
         if refused or user is None or letter is None:
@@ -191,9 +191,9 @@ class LetterSection:
         except (OrderRefused, NotAccepted) as error:
             self._outcome.set_text(str(error))
         except KeyReused:
-            # The contents have been changed since the first order.
+            # The contents have changed since the first order.
             self._key = uuid.uuid4().hex
-            self._outcome.set_text("an order for this dead letter was given before: see Actions, or try again")
+            self._outcome.set_text("an order for this dead letter was already given: see Actions, or try again")
         else:
             self._action = accepted.action.id if accepted is not None else ""
             self._outcome.set_text("Putting the record back …")
@@ -201,7 +201,7 @@ class LetterSection:
             self._put.enable()
 
     def _follow_action(self) -> None:
-        """Show what has come of the order."""
+        """Show what came of the order."""
         action = self._visit.desk.action(self._action) if self._action else None
         if action is not None and action.ended_ms is not None:
             self._action, self._key = "", uuid.uuid4().hex

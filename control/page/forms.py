@@ -1,4 +1,4 @@
-"""Turns the fields of a form into an order, and an order into words. Without NiceGUI."""
+"""Turns the fields of a form into an order, and an order into words. Does not use NiceGUI."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRAIN: Final = "Drain an instance"
 UNDO: Final = "Let a drained instance have units again"
 SCALE: Final = "Change the number of worker processes"
 PIN: Final = "Pin a unit to an instance"
-UNPIN: Final = "End the pin of a unit"
+UNPIN: Final = "Unpin a unit"
 STANDBYS: Final = "Change the number of standbys"
 RETRY: Final = "Try a failed unit again"
 RELEASE: Final = "Write a watermark for a silent stream"
@@ -80,12 +80,12 @@ INPUTS: Final[Mapping[str, Sequence[Input]]] = {
 }
 
 Fields = Mapping[str, Any]
-"""The values of a form, by the names of `INPUTS`. An instance is written ``site instance``, and a pin ``site unit
+"""The values of a form, by the names in `INPUTS`. An instance is written ``site instance``, and a pin ``site unit
 instance``. Empty fields are None or an empty string."""
 
 
 def order_of(kind: str, fields: Fields, facts: Facts) -> Order:
-    """Return the order of a filled form. It rests on the assignments in ``facts``.
+    """Return the order in a completed form. It is based on the assignments in ``facts``.
 
     Raises `OrderRefused` if a field is missing or invalid.
     """
@@ -97,7 +97,7 @@ def order_of(kind: str, fields: Fields, facts: Facts) -> Order:
 
 
 def options(kind: str, facts: Facts, settings: JoinerSettings) -> dict[str, list[str]]:
-    """Return what there is to choose from at present, by field."""
+    """Return the current choices, by field."""
     instances = {} if facts.status is None else facts.status.processes
     assignments = {} if facts.status is None else dict(sorted(facts.status.assignments.items()))
     sites = sorted(site for site, there in instances.items() if there)
@@ -124,15 +124,11 @@ def describe(order: Order) -> str:
             numbers = f"unit{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}"
             text = f"move {'all units' if units is None else numbers} to {to}"
         case Drain(site=site, instance=instance):
-            text = f"{'end the drain of' if order.undo else 'drain'} {instance} at {site}"
+            text = f"{'undo the drain of' if order.undo else 'drain'} {instance} at {site}"
         case Scale(site=site, instance=instance, processes=processes):
             text = f"run {processes} worker processes under {instance} at {site}"
         case Pin(site=site, unit=unit, instance=instance):
-            text = (
-                f"end the pin of unit {unit} at {site}"
-                if instance is None
-                else f"pin unit {unit} to {instance} at {site}"
-            )
+            text = f"unpin unit {unit} at {site}" if instance is None else f"pin unit {unit} to {instance} at {site}"
         case Standbys(site=site, count=count):
             number = "as many standbys as the settings say" if count is None else standbys_text(count)
             text = f"{number} for each unit of {site}"
@@ -156,10 +152,10 @@ def units_of(text: str) -> list[int] | None:
     for part in re.split(r"[,\s]+", text.strip()):
         span = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
         if span is None:
-            raise OrderRefused(f"units: {part!r} is no number and no range such as 3-5")
+            raise OrderRefused(f"units: {part!r} is neither a number nor a range such as 3-5")
         low, high = int(span[1]), int(span[2] or span[1])
         if not low <= high < UNITS_MAX:
-            raise OrderRefused(f"units: {part!r} is no range of units")
+            raise OrderRefused(f"units: {part!r} is not a range of units")
         found += range(low, high + 1)
     return sorted(set(found))
 
@@ -168,7 +164,7 @@ def _content(kind: str, fields: Fields, facts: Facts) -> dict[str, Any]:
     if kind == MOVE:
         to, units = str(fields.get("to") or ""), units_of(str(fields.get("units") or ""))
         if not to:
-            raise OrderRefused("choose the site to which the units are to move")
+            raise OrderRefused("choose the site to move the units to")
         return {"kind": "move", "to": to, "units": units, "epochs": _epochs(facts, _sites_of(units, facts))}
     if kind == RELEASE:
         return {
@@ -181,7 +177,7 @@ def _content(kind: str, fields: Fields, facts: Facts) -> dict[str, Any]:
 
 
 def _chosen(kind: str, fields: Fields) -> str:
-    """Return what was chosen: a site, alone or with something of it."""
+    """Return what was chosen: a site, alone or with something that belongs to it."""
     name = INPUTS[kind][0].name
     if not (chosen := str(fields.get(name) or "")):
         raise OrderRefused(f"choose {'an' if name == 'instance' else 'a'} {name}")
@@ -195,7 +191,7 @@ def _number(fields: Fields, name: str, missing: str) -> Any:
 
 
 def _whole(number: Any) -> Any:
-    """Return a number as an integer if it is whole, because a field for numbers yields floats."""
+    """Return a number as an integer if it is whole, because number fields yield floats."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
@@ -207,14 +203,14 @@ _ABOUT_SITES: Final[Mapping[str, Callable[[str, Fields], dict[str, Any]]]] = {
     SCALE: lambda instance, fields: {
         "kind": "scale",
         "instance": instance,
-        "processes": _number(fields, "processes", "say how many worker processes are to run"),
+        "processes": _number(fields, "processes", "say how many worker processes to run"),
     },
     PIN: lambda instance, fields: {"kind": "pin", "instance": instance, "unit": _number(fields, "unit", _MISSING_UNIT)},
     UNPIN: lambda pin, _: {"kind": "pin", "instance": None, "unit": int(pin.partition(" ")[0])},
     STANDBYS: lambda _, fields: {"kind": "standbys", "count": _whole(fields.get("count"))},
     RETRY: lambda _, fields: {"kind": "retry", "unit": _number(fields, "unit", _MISSING_UNIT)},
 }
-"""By kind, returns the rest of an order about a site. Takes what was chosen of the site, and the fields."""
+"""By kind, returns the rest of an order to a site. Takes what was chosen at the site, and the fields."""
 
 
 def _epochs(facts: Facts, sites: set[str]) -> dict[str, int]:

@@ -1,9 +1,9 @@
-"""The frame of all pages, made with NiceGUI: who is logged in, which application is shown, and the way to each page.
+"""The frame of all pages, built with NiceGUI: who is logged in, which application is shown, and the navigation.
 
-A page is given the facts once a second, over a WebSocket. NiceGUI was chosen because its assets are in its wheel, so
-that the pages work without the internet, and because they need no front end of our own. It compiles templates in the
-browser, so the pages need ``unsafe-eval``. Texts from Kafka are therefore shown by labels and table cells only, never
-as HTML or Markdown.
+A page receives the facts once a second, over a WebSocket. NiceGUI was chosen because its assets are in its wheel, so
+the pages work without the internet, and because we need no front end of our own. It compiles templates in the browser,
+so the pages need ``unsafe-eval``. Texts from Kafka are therefore shown only in labels and table cells, never as HTML or
+Markdown.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ for (const table of document.querySelectorAll(".q-table__middle")) {
 }
 window.socket.on("connect_error", () => fetch(location.href).then(() => location.reload()).catch(() => {}));
 """
-"""Lets tables that are wider than the screen be scrolled by keyboard, which Quasar's tables do not.
+"""Makes tables wider than the screen scrollable by keyboard, which Quasar's tables are not.
 
-Also loads the page again if the service answers but does not know the page any more, as after its restart.
+Also reloads the page if the service responds but no longer knows the page, as after a restart.
 """
 
 _LOG_IN: Final = f'location.href = "{LOGIN_PATH}"'
@@ -53,7 +53,7 @@ TROUBLE: Final = "bg-red-800 text-white rounded px-2 py-1"
 
 
 class Visit(NamedTuple):
-    """A page that a browser has opened. ``role``: of its user at that time. ``request``: that opened it."""
+    """A page that a browser has opened. ``role``: its user's role at that time. ``request``: the request for it."""
 
     watcher: Watcher
     desk: Desk
@@ -62,11 +62,11 @@ class Visit(NamedTuple):
     login: Login
 
     def user(self) -> User | None:
-        """Return the user with the present role, or None if the session has ended."""
+        """Return the user with their current role, or None if the session has ended."""
         return self.login.user_of(self.request)[0]
 
     def refusal(self, role: Role) -> str:
-        """Return why the user may not do now what needs a role, or an empty string."""
+        """Return why the user may not do something that needs ``role`` now, or an empty string."""
         # The user may have been removed or given another role since the page was opened.
         user = self.user()
         return "log in again" if user is None else refusal_of(user, role)
@@ -76,7 +76,7 @@ class Section(Protocol):
     """The content of a page, below its headline."""
 
     def build(self) -> None:
-        """Make the elements."""
+        """Create the elements."""
         ...
 
     def refresh(self) -> None:
@@ -85,7 +85,7 @@ class Section(Protocol):
 
 
 class Place(NamedTuple):
-    """A page that the frame leads to. ``path``: below `MOUNT`."""
+    """A page that the frame links to. ``path``: below `MOUNT`."""
 
     path: str
     title: str
@@ -97,7 +97,7 @@ def mount_pages(
 ) -> None:
     """Add the pages to the service. ``watchers``, ``desks``: by application.
 
-    NiceGUI has one app for each process, so this can be done once only.
+    NiceGUI has one app per process, so this can be done only once.
     """
 
     def add(place: Place) -> None:
@@ -109,7 +109,7 @@ def mount_pages(
 
     for place in places:
         add(place)
-    # NiceGUI would answer with a page of its own, which it keeps for a minute.
+    # NiceGUI would respond with its own page, which it keeps for a minute.
     pages.add_exception_handler(HTTPStatus.NOT_FOUND, _not_found)
     ui.run_with(
         app,
@@ -127,7 +127,7 @@ async def _not_found(_request: Request, _error: Exception) -> Response:
 
 
 class _Page:
-    """A page of one browser."""
+    """A page in one browser."""
 
     def __init__(self, visit: Visit, place: Place) -> None:
         self._visit, self._place = visit, place
@@ -135,7 +135,7 @@ class _Page:
         self._section = place.make(visit)
 
     def build(self, places: Sequence[Place], applications: list[str]) -> None:
-        """Make the elements and show the facts in them."""
+        """Create the elements and show the facts in them."""
         ui.colors(primary="#1d4ed8")
         with ui.header().classes("items-center"):
             ui.html(_TITLE, sanitize=False)
@@ -148,7 +148,7 @@ class _Page:
                     applications,
                     value=self._name,
                     label="Application",
-                    # NiceGUI puts the path under which it is mounted before this one.
+                    # NiceGUI prepends the path it is mounted at.
                     on_change=lambda event: ui.navigate.to(_target(self._place, event.value)),
                 ).props("dark dense options-dense")
             ui.button("Log out", on_click=self._log_out).props("flat color=white")
@@ -185,7 +185,7 @@ def _target(place: Place, application: str) -> str:
 
 
 def list_in(column: ui.column, texts: Sequence[str], classes: str) -> None:
-    """Show texts in a column. Only labels whose text differs are changed, so that nothing is read aloud again."""
+    """Show texts in a column. Change only labels whose text differs, so that screen readers do not repeat the rest."""
     labels = [child for child in column.default_slot.children if isinstance(child, ui.label)]
     for label, text in zip(labels, texts, strict=False):
         label.set_text(text)
@@ -197,15 +197,15 @@ def list_in(column: ui.column, texts: Sequence[str], classes: str) -> None:
 
 
 def table_of(title: str, names: Sequence[str], key: str) -> ui.table:
-    """Make a table without rows. ``key``: the name of the cell that identifies a row."""
+    """Create an empty table. ``key``: the name of the cell that identifies a row."""
     columns: list[dict[str, Any]] = [{"name": name, "label": name, "field": name, "align": "left"} for name in names]
     made = ui.table(columns=columns, rows=[], row_key=key, title=title, pagination={"rowsPerPage": 0})
     return made.props("dense hide-pagination").classes("w-full")
 
 
 def chart_of(title: str) -> ui.echart:
-    """Make a chart of one series over time, without points."""
-    # Colours that can be read on white and on black.
+    """Create an empty chart of one series over time."""
+    # Colours that are legible on white and on black.
     axis = {"axisLabel": {"color": "#767b84", "hideOverlap": True}, "splitLine": {"lineStyle": {"color": "#88888844"}}}
     with ui.column().classes("w-full sm:w-auto sm:flex-1 gap-0"):
         ui.label(title).classes("text-weight-bold")

@@ -1,6 +1,6 @@
-"""The page *Join*: what is held for each thing and waits for which stream, and the last pairs of one thing.
+"""The page *Join*: what is held for each thing, which streams it waits for, and the last pairs of one thing.
 
-What it shows is read from Kafka every few seconds while the page is visible.
+The page's contents are read from Kafka every few seconds while it is visible.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHOOSE: Final = """
     @click="() => $parent.$emit('choose', props.value)" />
 </q-td>
 """
-"""The cell with the name of a thing, as a button. Vue shows the name as text."""
+"""The cell with a thing's name, as a button. Vue shows the name as text."""
 
 
 class JoinSection:
@@ -54,7 +54,7 @@ class JoinSection:
         if self._operator not in self._operators:
             self._operator = next(iter(self._operators))
         self._chosen = _clean(asked.get("thing", ""))
-        """The thing that is shown. Until one has been chosen, an empty string; then the one that holds most is."""
+        """The thing shown. If it is an empty string, the thing with the most held records is chosen next."""
         self._offered: list[str] = []
         self._is_visible = True
         self._due_s = 0.0
@@ -66,7 +66,7 @@ class JoinSection:
             ui.select(
                 [*self._operators], value=self._operator, label="Join or align", on_change=self._choose_operator
             ).classes("min-w-40")
-            # Any name can be entered, also of a thing for which nothing is held.
+            # Any name can be entered, even that of a thing for which nothing is held.
             self._thing = ui.input("Thing", value=self._chosen, on_change=self._choose_thing).props(
                 f"debounce=500 list={_THINGS} autocomplete=off maxlength={NAME_LENGTH_MAX}"
             )
@@ -99,7 +99,7 @@ class JoinSection:
         self._operator, self._chosen, self._due_s = event.value, "", 0.0
 
     def _choose_thing(self, event: ValueChangeEventArguments[str | None]) -> None:
-        # Whoever empties the field is about to enter another name.
+        # A user who empties the field is about to enter another name.
         if event.value:
             self._chosen, self._due_s = _clean(event.value), 0.0
 
@@ -111,13 +111,13 @@ class JoinSection:
     async def _read(self) -> None:
         troubles: list[str] = []
         if self._visit.refusal(Role.OPERATOR):
-            # Even if nothing can be read: the user may have had the role until now.
+            # Hide the contents even if nothing can be read, because the user may have had the role until now.
             self._show_contents(None)
         try:
             await self._show_keys(self._operator)
             await self._show_records(self._operator)
         except Unavailable as why:
-            troubles = [f"What is shown is not current: {why}"]
+            troubles = [f"The data shown is not current: {why}"]
         if not self._troubles.is_deleted:
             list_in(self._troubles, troubles, TROUBLE)
 
@@ -149,7 +149,7 @@ class JoinSection:
         elif not isinstance(join, JoinSettings):
             note = "The last records of a thing are shown for joins only."
         elif not chosen:
-            note = "Nothing is held for any thing. Enter the name of a thing to see its last records."
+            note = "No records are held. Enter the name of a thing to see its last records."
         else:
             found = await self._lookup.records(join, chosen, _RECORDS_SHOWN)
             if self._visit.refusal(Role.OPERATOR):
@@ -167,10 +167,10 @@ class JoinSection:
         self._chart.update()
 
     def _is_outdated(self, operator: str) -> bool:
-        """Return whether something else has been chosen since a reading began, or the page has been closed."""
+        """Return whether the choice has changed since a reading began, or the page was closed."""
         return operator != self._operator or self._keys.is_deleted
 
 
 def _clean(name: str) -> str:
-    """Return a name without what UTF-8 cannot represent."""
+    """Return a name of at most the allowed length, with question marks for what UTF-8 cannot represent."""
     return name[:NAME_LENGTH_MAX].encode(errors="replace").decode()

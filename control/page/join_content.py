@@ -1,6 +1,6 @@
-"""What the page *Join* shows, as texts, rows and the options of its chart. Without NiceGUI.
+"""The contents of the page *Join*: texts, rows and the options of its chart. Does not use NiceGUI.
 
-Names of things occur in table cells and labels only, never in the chart.
+Names of things appear only in table cells and labels, never in the chart.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _PAIRS_SHOWN: Final = 10
 _SECONDS_MIN: Final = 2
 
 _GREY: Final = "#767b84"
-"""Can be read on white and on black, as the other colours."""
+"""Legible on white and on black, like the other colours."""
 _LEFT_COLOR: Final = "#3b82f6"
 _RIGHT_COLOR: Final = "#ea580c"
 
 _BANDS: Final = ((0.6, 1.0), (0.0, 0.4))
-"""The parts of the chart's height, which is 1, in which the left and the right stream are shown."""
+"""The vertical ranges of the left and the right stream in the chart, whose height is 1."""
 
 _TICK: Final = 0.2
 _MARGIN: Final = 40
 _MARGIN_NS_MIN: Final = 1_000_000
-"""The margin on both sides of the chart: this part of its width, and at least a millisecond."""
+"""The margin on each side of the chart: the ``_MARGIN``-th part of its width, and at least a millisecond."""
 
 Row = dict[str, Any]
 
@@ -78,7 +78,7 @@ def _awaited(one: Awaited) -> str:
 
 
 def as_of_lines(keys: Keys) -> list[str]:
-    """Return sentences that say as of when the keys are, and which units are not shown."""
+    """Return sentences that say how current the keys are, and which units are not shown."""
     current = [one.as_of for one in keys.units if one.as_of is not None and one.as_of.source == "checkpoint"]
     lines = []
     if len(keys.keys) < keys.found:
@@ -101,7 +101,7 @@ def _unit_line(read: UnitRead) -> str:
 
 
 def summary(found: ThingRecords) -> str:
-    """Return sentences about what is in the chart, for those who do not see it."""
+    """Return sentences that describe the chart, for users who cannot see it."""
     left, right = found.left, found.right
     both = len(_shown_pairs(found))
     first = (
@@ -125,7 +125,7 @@ def summary(found: ThingRecords) -> str:
 
 
 def pair_rows(found: ThingRecords) -> list[Row]:
-    """Return a row for each of the last pairs of which both records are shown, the newest first."""
+    """Return a row for each of the last pairs with both records shown, newest first."""
     rows = []
     for pair, left, right in sorted(_shown_pairs(found), key=lambda one: -max(one[1].time_ns, one[2].time_ns)):
         cells = moment(left.time_ns), _number(left.value), moment(right.time_ns), _number(right.value), _result(pair)
@@ -141,9 +141,9 @@ def moment(time_ns: int) -> str:
 
 
 def plot(found: ThingRecords | None) -> dict[str, Any]:
-    """Return the options of the chart (of ECharts): the left stream above, the right one below, pairs as lines.
+    """Return the ECharts options of the chart: the left stream above, the right one below, pairs as lines.
 
-    None: without records. A record that is in no pair is hollow.
+    ``found``: None for an empty chart. A record that is in no pair is hollow.
     """
     streams = (None, None) if found is None else (found.left, found.right)
     names = ["left", "right"] if found is None else [found.left.name, found.right.name]
@@ -161,7 +161,7 @@ def plot(found: ThingRecords | None) -> dict[str, Any]:
         "useUTC": True,
         "grid": {"left": 8, "right": 8, "top": 32, "bottom": 8, "containLabel": True},
         "legend": {"top": 0, "textStyle": {"color": _GREY}, "data": names},
-        # Text in the canvas, never HTML.
+        # Text on the canvas, never HTML.
         "tooltip": {"trigger": "item", "renderMode": "richText", ":formatter": "one => one.data[2]"},
         "xAxis": {"type": "time", **_span(streams, frontiers), **axis},
         "yAxis": [_y_axis(side, stream) for side, stream in enumerate(streams)],
@@ -190,7 +190,7 @@ def _described(found: ThingRecords) -> str:
 
 
 def _shown_pairs(found: ThingRecords) -> list[tuple[Pair, ShownRecord, ShownRecord]]:
-    """Return the pairs of which both records are shown."""
+    """Return the pairs with both records shown."""
     lefts, rights = ({one.position: one for one in stream.records} for stream in (found.left, found.right))
     return [
         (pair, lefts[pair.left], rights[pair.right])
@@ -214,7 +214,7 @@ def _pair_lines(found: ThingRecords | None) -> dict[str, Any]:
 def _points(
     found: ThingRecords | None, side: int, stream: StreamRecords | None, name: str, frontier_ns: int | None
 ) -> list[dict[str, Any]]:
-    """Return two series: the records that are in a pair, and the others."""
+    """Return two series: the records in a pair, and the others."""
     color, symbol = ((_LEFT_COLOR, "circle"), (_RIGHT_COLOR, "triangle"))[side]
     pairs = [] if found is None else found.pairs
     paired = {(pair.left, pair.right)[side] for pair in pairs}
@@ -248,7 +248,7 @@ def _points(
 
 
 def _y_axis(side: int, stream: StreamRecords | None) -> dict[str, Any]:
-    """Return an axis from 0 to 1 whose labels are the lowest value of a stream, the middle and the highest."""
+    """Return an axis from 0 to 1, labelled with a stream's lowest, middle and highest values."""
     labels = [""] * round(1 / _TICK + 1)
     if stream is not None and stream.records:
         low, high = _range(stream)
@@ -269,11 +269,11 @@ def _y_axis(side: int, stream: StreamRecords | None) -> dict[str, Any]:
 
 
 def _heights(side: int, stream: StreamRecords) -> dict[str, float]:
-    """Return how high each record of a stream is in the chart, by position."""
+    """Return the height of each of a stream's records in the chart, by position."""
     if not stream.records:
         return {}
     (low, high), (bottom, top) = _range(stream), _BANDS[side]
-    # The difference of two large numbers may not be finite.
+    # The difference between two large numbers may not be finite.
     half = high / 2 - low / 2
     return {
         one.position: bottom + (top - bottom) * ((one.value / 2 - low / 2) / half if half else 0.5)

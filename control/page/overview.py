@@ -23,7 +23,7 @@ class OverviewSection:
     def build(self) -> None:
         """See `Section`."""
         with ui.row().classes("w-full"):
-            self._rate = chart_of("Records a second")
+            self._rate = chart_of("Records per second")
             self._lag = chart_of("Lag in records")
         self._units = table_of("Units", content.UNIT_COLUMNS, "unit")
         self._assignments = ui.column()

@@ -1,4 +1,4 @@
-"""The pages of the service, in the order in which the frame shows the way to them."""
+"""The service's pages, in the order of the frame's navigation."""
 
 from __future__ import annotations
 

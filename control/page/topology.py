@@ -1,4 +1,4 @@
-"""The page with the topology of an application: a drawing, and the same as tables."""
+"""The page with an application's topology: a drawing, and the same information as tables."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ const begin = () => {
 };
 begin();
 """
-"""Tells the service how wide the drawing may be, and whether it is to be dark: once the chart can draw, and whenever
-that changes."""
+"""Tells the service how wide the drawing may be and whether to use dark colours: once the chart can draw, and whenever
+either changes."""
 
 _LEGEND: Final = (
-    "Dashed: standbys. Dotted: not observed, drawn as configured. The broader a flow, the more records. "
-    "Point at a box for details. The tables below say the same."
+    "Dashed: standbys. Dotted: not observed, drawn as configured. The wider a flow, the more records. "
+    "Point at a box for details. The tables below show the same."
 )
 _MARKS: Final = {TROUBLE: "border-l-4 border-red-700 pl-2", WARNING: "border-l-4 border-amber-600 pl-2"}
 
@@ -47,7 +47,7 @@ class TopologySection:
         self._shown = -1
         self._topology: Topology | None = None
         self._room: Room | None = None
-        """None before the browser has said it."""
+        """None until the browser has reported it."""
         self._drawn: dict[str, Element] = {}
         """The elements that the browser has, by id."""
 
@@ -61,7 +61,7 @@ class TopologySection:
         ui.label(_LEGEND).classes("text-sm")
         self._flows = table_of("Flows", FLOW_COLUMNS, "key")
         self._parts = table_of("Parts", PART_COLUMNS, "key")
-        # The last column has the long texts.
+        # The last column contains the long texts.
         self._parts.columns[-1]["style"] = "white-space: normal; min-width: 20rem"
         ui.on(_EVENT, self._give_room)
         ui.run_javascript(_REPORT_ROOM % {"id": self._chart.id, "event": _EVENT})
@@ -83,14 +83,14 @@ class TopologySection:
         self._draw()
 
     def _give_room(self, event: GenericEventArguments) -> None:
-        """Draw again, if there is other room than before."""
+        """Redraw if the room has changed."""
         room = room_of(event.args)
         if room is not None and room != self._room:
             self._room = room
             self._draw()
 
     def _draw(self) -> None:
-        """Send what has changed. If other elements are needed than before, all are replaced at once."""
+        """Send what has changed. If the set of elements has changed, replace all of them at once."""
         if self._topology is None or self._room is None:
             return
         drawing = lay_out(self._topology, self._room.width)

@@ -1,1 +1,1 @@
-"""How much flows through the topics of an application, and what is before and behind it."""
+"""How much flows through an application's topics, and what is upstream and downstream of it."""

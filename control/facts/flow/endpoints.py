@@ -1,6 +1,6 @@
-"""What is before and behind an application according to its settings file. The service sees neither of them.
+"""What is upstream and downstream of an application, according to its settings file. The service observes neither.
 
-Only what may be shown to every user: addresses and names, no user names, passwords or tokens.
+Contains only what every user may see: addresses and names, but no user names, passwords or tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Source(msgspec.Struct, frozen=True):
 class Sink(msgspec.Struct, frozen=True):
     """The database connector and the database that it writes to.
 
-    ``group``: its consumer group. ``url``: of the database, without a path. ``database``: organisation and bucket.
+    ``group``: its consumer group. ``url``: the database's URL, without a path. ``database``: organisation and bucket.
     """
 
     group: str
@@ -32,12 +32,12 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """What the settings file names. None: it has no section about that."""
+    """The endpoints that the settings file names, or None if it has no section for them."""
 
     source: Source | None = None
     sink: Sink | None = None
 
 
 def target_of(sink: Sink) -> str:
-    """Return how the metadata of an offset begins that the connector has committed for this database."""
+    """Return the prefix of the metadata that the connector commits with its offsets for this database."""
     return f"db_connector: {sink.measurement} in {sink.database}, "

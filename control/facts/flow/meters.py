@@ -1,6 +1,6 @@
-"""How much flows through the topics of an application, and who reads its results.
+"""How much flows through an application's topics, and who reads its results.
 
-Counts that were read at some time become rates. Without Kafka and without a clock.
+Turns counts read at known times into rates. Uses neither Kafka nor a clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joiner.runtime.model import Checkpoint
 
 RESULTS: Final = "out"
-"""The name of the setting of the result topic, as in `JoinerSettings.output_topics`."""
+"""The result topic's key in `JoinerSettings.output_topics`."""
 
 
 NOT_THERE: Final = "it does not exist"
@@ -26,10 +26,10 @@ NOT_THERE: Final = "it does not exist"
 
 
 class TopicFlow(msgspec.Struct, frozen=True):
-    """What is appended to a topic, in offsets: markers of transactions count.
+    """What is appended to a topic, in offsets, including transaction markers.
 
-    ``end``: the sum of the last stable offsets of its partitions. ``rate``: offsets a second, or None if that is not
-    known yet. ``quiet_s``: for how long nothing was appended, at least.
+    ``end``: the sum of its partitions' last stable offsets. ``rate``: offsets per second, or None if that is not known
+    yet. ``quiet_s``: how long nothing has been appended, at least.
     """
 
     end: int
@@ -40,8 +40,8 @@ class TopicFlow(msgspec.Struct, frozen=True):
 class UnitFlow(msgspec.Struct, frozen=True):
     """What a unit reads and writes.
 
-    ``consumed``: offsets a second, by input topic. ``lags``: the offsets that it has not consumed, by input topic;
-    None: not known. ``written``: records a second, by the setting that names the topic. ``moves``: see `Move`.
+    ``consumed``: offsets per second, by input topic. ``lags``: the offsets not consumed yet, by input topic; None if
+    not known. ``written``: records per second, by the setting that names the topic.
     """
 
     consumed: dict[str, float]
@@ -50,7 +50,7 @@ class UnitFlow(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A unit that is being moved from a site to another one. ``is_released``: it has no owner at present."""
+    """A unit that is being moved from one site to another. ``is_released``: whether it has no owner at present."""
 
     source: str
     target: str
@@ -65,10 +65,10 @@ class GroupMember(msgspec.Struct, frozen=True):
 
 
 class SinkFlow(msgspec.Struct, frozen=True):
-    """What is known of the consumer group of the database connector.
+    """What is known about the database connector's consumer group.
 
     ``lag``: the offsets of the result topic that it has not acknowledged, or None if that is not known. ``rate``: the
-    offsets a second that it acknowledges, or None. ``stalled_s``: for how long results have been waiting without any
+    offsets per second that it acknowledges, or None. ``stalled_s``: how long results have been waiting without any
     being acknowledged. ``others``: the partitions whose offset was committed for another database. ``fault``: why
     nothing is known, or an empty string.
     """
@@ -84,8 +84,8 @@ class SinkFlow(msgspec.Struct, frozen=True):
 class Flow(msgspec.Struct, frozen=True):
     """What flows where.
 
-    ``topics``: by name, those of which it is known. ``units``: by number; None: a unit that has never run, or whose
-    last checkpoint cannot be read. ``moves``: by unit. ``sink``: None if it is not configured or not known yet.
+    ``topics``: the topics whose flow is known, by name. ``units``: by number; None for a unit that has never run or
+    whose last checkpoint cannot be read. ``moves``: by unit. ``sink``: None if it is not configured or not known yet.
     ``missing``: the topics whose ends could not be read, with the cause.
     """
 
@@ -100,30 +100,30 @@ class Meter:
     """Measures how fast a count grows."""
 
     def __init__(self, window_s: float) -> None:
-        """``window_s``: the rate is that of the last so many seconds."""
+        """``window_s``: over how many seconds the rate is measured."""
         self._window_s = window_s
         self._samples: deque[tuple[float, int]] = deque()
         self._grown_s = 0.0
 
     def note(self, now_s: float, count: int) -> None:
-        """Note the count at a time of a monotonic clock, later than the one before."""
+        """Note the count at ``now_s`` on a monotonic clock, later than the previous one."""
         samples = self._samples
         if not samples or samples[-1][1] != count:
             self._grown_s = now_s
         samples.append((now_s, count))
-        # Keep one from before the time that counts.
+        # Keep one from before the window.
         while len(samples) > 2 and samples[1][0] <= now_s - self._window_s:  # noqa: PLR2004 - a rate needs two
             samples.popleft()
 
     def rate(self) -> float | None:
-        """Return how much the count has grown in a second, or None if it was noted only once."""
+        """Return by how much the count grew per second, or None if it was noted only once."""
         if len(self._samples) < 2:  # noqa: PLR2004 - as above
             return None
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return _rate(last - first, last_s - first_s)
 
     def quiet_s(self) -> float:
-        """Return for how long the count had not changed when it was noted last."""
+        """Return how long the count had been unchanged when it was last noted."""
         return self._samples[-1][0] - self._grown_s if self._samples else 0.0
 
 
@@ -131,14 +131,14 @@ class SinkMeter:
     """Measures how far the database connector is behind the result topic."""
 
     def __init__(self, window_s: float, partitions: Iterable[int], target: str) -> None:
-        """``window_s``: see `Meter`. ``target``: how the metadata of offsets begins that were committed for it."""
+        """``window_s``: see `Meter`. ``target``: the prefix of the metadata of offsets committed for its database."""
         self.uncommitted: list[int] = []
-        """The partitions without a committed offset. They are read from their beginning."""
+        """The partitions without a committed offset, which are read from their beginning."""
         self._partitions = frozenset(partitions)
         self._target = target
         self._meter = Meter(window_s)
         self._follows_s: float | None = None
-        """When the lag was seen to fall, or was 0, for the last time."""
+        """When an offset was last acknowledged, or the lag was last 0 or unknown."""
 
     def note(
         self,
@@ -148,16 +148,16 @@ class SinkMeter:
         starts: Mapping[int, int],
         ends: Mapping[int, int],
     ) -> SinkFlow:
-        """Return what is known now, at a time of a monotonic clock.
+        """Return what is known at ``now_s`` on a monotonic clock.
 
-        ``committed``: by partition, the offset and its metadata. ``starts``, ``ends``: by partition, where the log of
-        the result topic begins and ends, as far as that is known.
+        ``committed``: the offset and its metadata, by partition. ``starts``, ``ends``: where the result topic's log
+        begins and ends, by partition, where that is known.
         """
         self.uncommitted = sorted(self._partitions - committed.keys())
         done = {**starts, **{partition: offset for partition, (offset, _) in committed.items()}}
         lag = None
         if self._partitions <= done.keys() & ends.keys():
-            # Offsets that were committed after the ends were read are no negative lag.
+            # Offsets committed after the ends were read do not make the lag negative.
             lag = sum(max(0, ends[one] - done[one]) for one in self._partitions)
         acknowledged = sum(offset for offset, _ in committed.values())
         self._meter.note(now_s, acknowledged)
@@ -173,10 +173,10 @@ class SinkMeter:
 
 
 class Committed(NamedTuple):
-    """How far a unit was at a commit, which was read at a time of a monotonic clock.
+    """How far a unit had got at a commit. ``at_s``: when that was read, on a monotonic clock.
 
-    ``records``: how many it had consumed. ``offsets``: up to which, by input topic. ``written``: how many it had
-    written, by the setting that names the topic.
+    ``records``: how many it had consumed. ``offsets``: up to which offsets, by input topic. ``written``: how many it
+    had written, by the setting that names the topic.
     """
 
     at_s: float
@@ -186,7 +186,7 @@ class Committed(NamedTuple):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, now_s: float) -> Committed:
-        """Return what a checkpoint says, which is read now."""
+        """Return the counts in a checkpoint that is read now."""
         pairs, rows, failed_pairs, failed_rows, rejected, late, unmatched = (
             checkpoint.counts.get(name, 0)
             for name in ("pairs", "rows", FAILED, FAILED_ROWS, "rejected", "late", "unmatched")
@@ -211,15 +211,15 @@ class UnitMeter:
         self._commits: deque[Committed] = deque()
 
     def note(self, checkpoint: Checkpoint, now_s: float) -> None:
-        """Note the unit's last checkpoint at a time of a monotonic clock, later than the one before."""
+        """Note the unit's last checkpoint at ``now_s`` on a monotonic clock, later than the previous one."""
         commits = self._commits
         commits.append(Committed.of(checkpoint, now_s))
-        # Keep one from before the time that counts.
+        # Keep one from before the window.
         while len(commits) > 1 and commits[1].at_s <= now_s - self._window_s:
             commits.popleft()
 
     def rate(self) -> float:
-        """Return how many records the unit consumes in a second."""
+        """Return how many records per second the unit consumes."""
         if not self._commits:
             return 0.0
         first, last = self._commits[0], self._commits[-1]
@@ -239,5 +239,5 @@ class UnitMeter:
 
 
 def _rate(count: int, took_s: float) -> float:
-    # Counts start again if a unit is reset or a topic is created anew.
+    # Counts start over if a unit is reset or a topic is recreated.
     return max(0, count) / took_s if took_s > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Asks Kafka how much is appended to the topics of an application, and how far the database connector is.
+"""Asks Kafka how much is appended to an application's topics, and how far the database connector has got.
 
-The requests are sent every `ASK_S` and answered in the background, so that a topic or a group that Kafka cannot find
-delays nothing else. While some of them are unanswered, none is sent.
+Requests are sent every `ASK_S` and answered in the background, so that a topic or a group that Kafka cannot find
+delays nothing else. No new requests are sent while some are unanswered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 ASK_S: Final = 2.0
-"""How often Kafka is asked."""
+"""How often to ask Kafka."""
 
 _UNKNOWN_TOPIC: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -35,11 +35,11 @@ _UNKNOWN_TOPIC: Final = {
 _RATE_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
 _OVERDUE_S: Final = 15.0
-"""After this time, an answer is not waited for any more, although the client should have reported a timeout."""
+"""A response is no longer awaited after this time, although the client should have reported a timeout by then."""
 
 
 class FlowReading:
-    """Keeps what Kafka has answered last. Not thread-safe. Nothing here waits for Kafka."""
+    """Keeps Kafka's latest answers. Not thread-safe. Nothing here waits for Kafka."""
 
     def __init__(self, admin: AdminClient, settings: JoinerSettings, sink: Sink | None, clock: Clock) -> None:
         """``sink``: the database connector, if one is configured."""
@@ -52,7 +52,7 @@ class FlowReading:
         self._flow = Flow()
 
     def renewed(self) -> Flow:
-        """Return the topics, the sink and what could not be read, as far as Kafka has answered. Ask again if due."""
+        """Return the topics, the sink and what could not be read, from Kafka's latest answers. Ask again if due."""
         now_s = self._clock.monotonic_s()
         if self._ends and (self._is_answered() or now_s > self._asked_s + _OVERDUE_S):
             self._flow = self._answered()
@@ -96,10 +96,10 @@ class FlowReading:
 
 
 class _GroupReading:
-    """The consumer group of the database connector: its members, and the offsets that it has committed.
+    """The database connector's consumer group: its members, and the offsets it has committed.
 
-    The offsets are asked with a consumer of the group that never joins it. In librdkafka 2.16, the same request of an
-    `AdminClient` ends the process if the group has another coordinator than before, or none yet.
+    The offsets are requested by a consumer that has the group's id but never joins the group. In librdkafka 2.16, the
+    same request from an `AdminClient` ends the process if the group's coordinator has changed, or if it has none yet.
     """
 
     def __init__(self, admin: AdminClient, settings: JoinerSettings, sink: Sink) -> None:
@@ -118,20 +118,20 @@ class _GroupReading:
         self._members = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT_S)[self._group]
         if self._committed.done():
             self._committed = _in_background(self._ask_committed)
-        # The connector reads them from their beginning.
+        # The connector reads these partitions from their beginning.
         starts = {TopicPartition(self._topic, one): EARLIEST for one in self._meter.uncommitted}
         self._starts = self._admin.list_offsets(starts, request_timeout=_TIMEOUT_S) if starts else {}
 
     def _ask_committed(self) -> list[TopicPartition]:
-        self._consumer.poll(0)  # it would keep what it has logged
+        self._consumer.poll(0)  # otherwise, its log messages would pile up
         return self._consumer.committed(self._places, timeout=_TIMEOUT_S)
 
     def is_answered(self) -> bool:
-        """Return whether all requests have been answered, or have timed out."""
+        """Return whether all requests have been answered or have timed out."""
         return all(future.done() for future in (self._members, self._committed, *self._starts.values()))
 
     def answered(self, ends: Mapping[int, int], asked_s: float) -> SinkFlow:
-        """Return what the answers say. ``ends``: see `SinkMeter.note`. ``asked_s``: when the requests were sent."""
+        """Return the flow from the answers. ``ends``: see `SinkMeter.note`. ``asked_s``: when requests were sent."""
         try:
             members = [_member(one, self._topic) for one in _members_of(self._members)]
             places = _result(self._committed)
@@ -145,7 +145,7 @@ class _GroupReading:
 
 
 def _result(future: Future[Any]) -> Any:
-    """Return an answer, or raise KafkaException if there is none."""
+    """Return the answer, or raise KafkaException if there is none."""
     if not future.done():
         raise timed_out("Kafka does not answer")
     return future.result()
@@ -168,7 +168,7 @@ def _done(value: Any) -> Future[Any]:
 
 
 def _in_background(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call in a thread that does not delay the end of the process."""
+    """Make a call in a thread that does not delay the process's exit."""
     future: Future[Any] = Future()
 
     def run() -> None:

@@ -1,1 +1,1 @@
-"""The graph of an application: its parts, and what the sites and their instances contribute to it."""
+"""An application's graph: its parts, and what the sites and their instances add to it."""

@@ -14,8 +14,8 @@ WARNING: Final = "warning"
 TROUBLE: Final = "trouble"
 
 LEVELS: Final = (UNKNOWN, OK, WARNING, TROUBLE)
-"""How bad the state of something is, the worst last. ``unknown``: the service does not observe it, or has not yet.
-``warning``: it may pass by itself. ``trouble``: an operator should look."""
+"""How bad the state of something is, worst last. ``unknown``: the service does not observe it, or has not yet.
+``warning``: it may pass on its own. ``trouble``: an operator should look at it."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -24,9 +24,9 @@ class Node(msgspec.Struct, frozen=True):
     ``kind``: ``mqtt_broker``, ``connector``, ``input_topic``, ``site``, ``instance``, ``unowned`` (the units of a site
     that no instance serves), ``standbys`` (those of the units of an instance), ``unit``, ``result_topic``,
     ``late_topic``, ``unmatched_topic``, ``dead_letter_topic``, ``db_connector`` or ``database``. ``state``: in words.
-    ``level``: one of `LEVELS`. ``within``: the id of the group. ``beside``: the id of the node whose units it is about.
-    ``units``: their numbers. ``rate``: records a second that it consumes. ``lag``: what it has not consumed. None: not
-    known, or there is none. ``details``: further facts, in words.
+    ``level``: one of `LEVELS`. ``within``: the id of its group. ``beside``: for standbys, the id of the node whose
+    units they keep warm. ``units``: their numbers. ``rate``: the records per second that it consumes. ``lag``: what it
+    has not consumed. Either is None if it is unknown or does not apply. ``details``: further facts, in words.
     """
 
     id: str
@@ -45,8 +45,8 @@ class Node(msgspec.Struct, frozen=True):
 class Edge(msgspec.Struct, frozen=True):
     """A flow of data from one node to another, or a move of units from one site to another.
 
-    ``rate``: per second, in ``unit``. ``lag``: what waits at its beginning. None: not known, or there is none.
-    ``level``: one of `LEVELS`.
+    ``rate``: per second, in ``unit``. ``lag``: what is waiting at its source. Either is None if it is unknown or does
+    not apply. ``level``: one of `LEVELS`.
     """
 
     source: str = msgspec.field(name="from")
@@ -59,7 +59,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A sentence about something that an operator should look at. ``level``: ``warning`` or ``trouble``."""
+    """A sentence describing something that an operator should look at. ``level``: ``warning`` or ``trouble``."""
 
     level: str
     text: str
@@ -67,14 +67,14 @@ class Trouble(msgspec.Struct, frozen=True):
 
 @dataclass
 class Graph:
-    """A graph that is being built."""
+    """A graph under construction."""
 
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
 
     def as_last_known(self) -> Graph:
-        """Return the graph without what may have changed since, because the facts cannot be renewed."""
+        """Return the graph without anything that may have changed since, for when the facts cannot be renewed."""
         return Graph(
             [
                 node
@@ -113,6 +113,6 @@ def numbers(found: Iterable[int]) -> str:
 
 
 def units_text(found: Iterable[int]) -> str:
-    """Return the numbers of units with the word, such as ``unit 3`` or ``units 0-3 7``."""
+    """Return unit numbers as text, such as ``unit 3`` or ``units 0-3 7``."""
     all_of_them = set(found)
     return f"unit{'' if len(all_of_them) == 1 else 's'} {numbers(all_of_them)}"

@@ -1,4 +1,4 @@
-"""The sites of an application in its graph: their instances with the units that they serve, standbys, and moves."""
+"""An application's sites in its graph: their instances with the units they serve, standbys, and moves."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 NEVER_RUN: Final = "never run"
 
 ALL_WARM: Final = "all warm"
-"""Said of a standby that keeps all units of an instance warm."""
+"""Describes a standby that keeps all units of an instance warm."""
 
 UNITS_DRAWN_MAX: Final = 64
-"""Of applications with more units, the units are no nodes of their own."""
+"""If an application has more units than this, the units do not get their own nodes."""
 
 
 class Output(NamedTuple):
-    """A topic that the units write to. ``kind``: the setting that names it. ``content``: what is written, in words."""
+    """A topic that the units write to. ``kind``: the setting that names it. ``content``: its contents, in words."""
 
     kind: str
     topic: str
@@ -59,7 +59,7 @@ def add_sites(graph: Graph, settings: JoinerSettings, facts: Facts, outputs: Ite
 
 
 def offset_unit(settings: JoinerSettings, topic: str) -> str:
-    """Return what an offset of an input topic stands for. The connector writes no transactions, so without markers."""
+    """Return what an offset of an input topic stands for. The connector writes no transactions, hence no markers."""
     if topic != settings.topics.data:
         return "offsets"
     return "messages" if settings.topics.has_rows else "records"
@@ -71,7 +71,7 @@ def site_id(site: str) -> str:
 
 
 def _add_unknown_site(graph: Graph, settings: JoinerSettings, facts: Facts, outputs: Iterable[Output]) -> None:
-    """Add the site of the settings, of an application that has never run or of which nothing is known yet."""
+    """Add the site from the settings, for an application that has never run or about which nothing is known yet."""
     site = settings.application.site
     known = facts.read_ms is not None
     state = "has never run" if known else "not known yet"
@@ -101,7 +101,7 @@ def _add_moves(graph: Graph, facts: Facts) -> None:
         between.setdefault((move.source, move.target, move.is_released), []).append(unit)
     known = {node.id for node in graph.nodes}
     for (source, target, is_released), moved in sorted(between.items()):
-        # The source may have stopped, so that nothing is left of it.
+        # The source may have stopped and left no node.
         if {site_id(source), site_id(target)} <= known:
             what = "on the way" if is_released else "to be moved"
             level = WARNING if is_released else OK
@@ -121,11 +121,11 @@ class _Site:
     ) -> None:
         self._name, self._settings, self._facts, self._units = name, settings, facts, units
         self._there: Mapping[str, list[int]] | None = status.processes.get(name)
-        """The members of its group; None: not known."""
+        """The members of its group, or None if they are not known."""
         self._assignment: AssignmentStatus | None = status.assignments.get(name)
         self._served: dict[str, list[int]] = {}
         self._unowned: dict[int, tuple[str, str]] = {}
-        """The units without an owner that runs, each with the cause and the level."""
+        """The units without a running owner, each with the cause and the level."""
         for number, unit in units.items():
             if unit is not None and unit.state in {RUNNING, NOT_KNOWN}:
                 self._served.setdefault(unit.instance, []).append(number)
@@ -133,7 +133,7 @@ class _Site:
                 self._unowned[number] = _cause(unit, facts.flow.moves.get(number))
 
     def add(self, graph: Graph) -> None:
-        """Add the site and what is in it."""
+        """Add the site and everything in it."""
         nodes = [*self._instances(), *self._owned_by_none(graph)]
         # The units are served even if their standbys are not warm.
         level = worst(node.level for node in nodes if node.kind != "standbys")
@@ -175,7 +175,7 @@ class _Site:
                     rate=sum(flow.consumed.get(topic, 0.0) for flow in flows) if flows else None,
                     lag=sum(known) if len(known) == len(lags) else None,
                     unit=offset_unit(self._settings, topic),
-                    note=f"{waiting:,} wait for units without owner" if waiting else "consumed by its units",
+                    note=f"{waiting:,} wait for units without an owner" if waiting else "consumed by its units",
                     level=TROUBLE if waiting else OK,
                 )
             )
@@ -278,7 +278,7 @@ class _Site:
         )
 
     def _standbys(self, group: Node) -> list[Node]:
-        """Return a node for the standbys of the units of an instance, or of those without an owner."""
+        """Return a node for the standbys of an instance's units, or of the units without an owner."""
         assignment = self._assignment
         if assignment is None:
             return []
@@ -296,7 +296,7 @@ class _Site:
             if set(warm) == set(group.units):
                 details[name] = [ALL_WARM]
             if self._there is not None and name not in self._there:
-                # The assignment is that of the last instance that ran.
+                # The assignment dates from when an instance last ran.
                 details[name], is_cold = ["not running"], True
         if not followed:
             return []
@@ -320,7 +320,7 @@ class _Site:
 
     def _flow_lag(self, number: int, topic: str) -> int | None:
         flow = self._flow(number)
-        # A unit that has never run has not begun to read.
+        # A unit that has never run has not read anything.
         return 0 if flow is None and self._units[number] is None else None if flow is None else flow.lags.get(topic, 0)
 
     def _lag(self, units: Iterable[int]) -> int | None:
@@ -330,7 +330,7 @@ class _Site:
 
 
 def _cause(unit: UnitSummary | None, move: Move | None) -> tuple[str, str]:
-    """Return why a unit has no owner that runs, and how bad that is."""
+    """Return why a unit has no running owner, and how bad that is."""
     if unit is None:
         return NEVER_RUN, WARNING
     if unit.state == NOBODY and move is not None:
@@ -341,5 +341,5 @@ def _cause(unit: UnitSummary | None, move: Move | None) -> tuple[str, str]:
         NOBODY: ("reset", TROUBLE),
         REBALANCING: (f"{unit.instance} does not serve it yet", WARNING),
     }
-    # It is given to another instance, which has not claimed it yet.
+    # The unit is assigned to another instance, which has not claimed it yet.
     return known.get(unit.state, (unit.state, WARNING))

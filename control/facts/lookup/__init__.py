@@ -1,1 +1,1 @@
-"""What is read from Kafka only when somebody asks: what is held for each thing, and the records of one thing."""
+"""What is read from Kafka only on request: what is held for each thing, and the records of one thing."""

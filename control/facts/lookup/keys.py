@@ -1,4 +1,4 @@
-"""The things for which an application holds most records, and the streams that these wait for."""
+"""The things for which an application holds the most records, and the streams these wait for."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from joiner.runtime.task.operators.held_by_key import HeldByKey
 
 KEYS_MAX: Final = 1_000
-"""How many keys are kept of those that were found, an equal share of each join and align. Each takes a kilobyte."""
+"""How many of the keys found are kept, an equal share for each join and align. Each takes a kilobyte."""
 
 _SHARE_MIN: Final = 20
 
-TOO_LATE: Final = "it takes too long to build its state"
+TOO_LATE: Final = "building its state takes too long"
 
 
 class StreamOfKey(msgspec.Struct, frozen=True):
-    """What is held of a stream for one thing, and the frontier in ns.
+    """How many records of a stream are held for one thing, and the frontier in ns.
 
-    ``name``: what a join's stream selects, a quantity or else a topic; of an align, the name of the column, or
-    ``driver``. The frontier is None if there has been neither a record nor a watermark. The waiting ticks of a grid are
-    shown as a stream without a frontier, ``grid``.
+    ``name``: for a join, what the stream selects: a quantity or else a topic. For an align, the name of the column, or
+    ``driver``. The frontier is None if no record or watermark has arrived. The waiting ticks of a grid are shown as a
+    stream without a frontier, ``grid``.
     """
 
     name: str
@@ -48,10 +48,10 @@ class StreamOfKey(msgspec.Struct, frozen=True):
 
 
 class Awaited(msgspec.Struct, frozen=True):
-    """A stream that is waited for: another stream holds a record that is not below its frontier.
+    """A stream being waited for: another stream holds a record that is not below its frontier.
 
     ``name``: what the stream selects, a quantity or else a topic. ``behind_ns``: how far its frontier is behind the
-    latest of these records, or None if it has been silent since the start and has no frontier.
+    latest such record, or None if it has been silent since the start and has no frontier.
     """
 
     stream: str
@@ -62,8 +62,8 @@ class Awaited(msgspec.Struct, frozen=True):
 class Key(msgspec.Struct, frozen=True):
     """What a join or an align holds for a thing.
 
-    ``held``: the number of records of all its streams, and of waiting ticks. ``waits_for``: the stream that is behind
-    most comes first.
+    ``held``: the number of records in all its streams, plus waiting ticks. ``waits_for``: silent streams first, then
+    the others, furthest behind first.
     """
 
     unit: int
@@ -76,7 +76,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class UnitRead(msgspec.Struct, frozen=True):
-    """As of when a unit is shown. ``as_of``: None if it has never run, or cannot be read for the reason ``trouble``."""
+    """Which state of a unit is shown. ``as_of``: None if it has never run, or is unreadable because of ``trouble``."""
 
     unit: int
     as_of: AsOf | None
@@ -84,9 +84,9 @@ class UnitRead(msgspec.Struct, frozen=True):
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """The keys that hold most records, the largest number first.
+    """The keys with the most held records, largest number first.
 
-    ``found``: how many keys there are, of which ``keys`` may be only the first. ``units``: those that were read.
+    ``found``: how many keys there are; ``keys`` may contain only the first of them. ``units``: the units read.
     """
 
     keys: list[Key]
@@ -97,8 +97,8 @@ class Keys(msgspec.Struct, frozen=True):
 class Selection(NamedTuple):
     """Which keys are wanted.
 
-    ``unit``: None for those of all units. ``operator``: the name of a join or an align, empty for those of all.
-    ``thing``: what the name of the thing must contain, in any case.
+    ``unit``: None for all units. ``operator``: the name of a join or an align, empty for all. ``thing``: what the
+    thing's name must contain, ignoring case.
     """
 
     unit: int | None = None
@@ -107,21 +107,21 @@ class Selection(NamedTuple):
 
 
 class KeysRead(NamedTuple):
-    """The keys that were kept of some units, the largest number first. ``found``: how many there are, by operator."""
+    """The keys kept for some units, largest number first. ``found``: how many there are, by operator."""
 
     keys: list[Key]
     found: dict[str, int]
     units: list[UnitRead]
 
     def select(self, wanted: Selection, limit: int) -> Keys | None:
-        """Return the first ``limit`` of the wanted keys, or None if they are not known, because not all were kept."""
+        """Return the first ``limit`` of the wanted keys, or None if too few keys were kept to tell."""
         unit, operator, thing = wanted
         whole = self.of_operator(operator, len(self.keys))
         if unit is None and not thing:
             return msgspec.structs.replace(whole, keys=whole.keys[:limit])
         if len(whole.keys) < whole.found:
             return None
-        # Read alone, the unit has more time.
+        # If the unit is read alone, it gets more time.
         if len(self.units) > 1 and any((one.unit, one.trouble) == (unit, TOO_LATE) for one in self.units):
             return None
         part = thing.casefold()
@@ -129,7 +129,7 @@ class KeysRead(NamedTuple):
         return Keys(keys[:limit], len(keys), [one for one in self.units if unit in {None, one.unit}])
 
     def of_operator(self, operator: str, limit: int) -> Keys:
-        """Return the first ``limit`` of all keys that were read of an operator (empty: of all operators)."""
+        """Return the first ``limit`` keys read for an operator (empty: for all operators)."""
         keys = [key for key in self.keys if operator in {"", key.operator}]
         found = sum(count for name, count in self.found.items() if operator in {"", name})
         return Keys(keys[:limit], found, self.units)
@@ -138,7 +138,7 @@ class KeysRead(NamedTuple):
 def read_keys(settings: JoinerSettings, clock: Clock, units: Iterable[int], thing: str, deadline: Deadline) -> KeysRead:
     """Read what these units hold for things whose name contains ``thing``.
 
-    Only one unit is in memory at a time. Each is given an equal share of the time that is left. Raises KafkaException.
+    Only one unit is in memory at a time. Each gets an equal share of the remaining time. Raises KafkaException.
     """
     topic_ids = read_topic_ids(settings)
     numbers, found = list(units), KeysRead([], dict.fromkeys((one.name for one in settings.operators), 0), [])
@@ -161,7 +161,7 @@ def add_keys(
 ) -> KeysRead:
     """Add the keys of a unit. ``held``: by operator. ``thing``: see `read_keys`.
 
-    A thing has no part in an operator that neither holds a record nor has a frontier of it.
+    An operator that has neither a record nor a frontier for a thing contributes no key for it.
     """
     share = max(_SHARE_MIN, KEYS_MAX // len(settings.operators))
     keys, counts = list[Key](), dict(found.found)
@@ -184,7 +184,7 @@ def add_keys(
 
 
 def _largest(keys: Iterable[Key]) -> list[Key]:
-    """Return the keys, the one that holds most first. Names decide between equal ones."""
+    """Return the keys, those that hold the most first. Ties are broken by name."""
     return sorted(keys, key=lambda key: (-key.held, key.thing, key.operator, key.unit))
 
 
@@ -221,7 +221,7 @@ def _waits_for(of_operator: HeldByKey, names: Mapping[str, str], at: int) -> lis
 
 
 def _time_ns(times_ns: Mapping[str, NDArray[np.int64]], stream: str, at: int) -> int | None:
-    """Return the time of a stream at an index, or None if there is none."""
+    """Return a stream's time at an index, or None if there is none."""
     ns = int(times_ns[stream][at]) if stream in times_ns else NEVER
     return None if ns == NEVER else ns
 

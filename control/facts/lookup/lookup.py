@@ -1,4 +1,4 @@
-"""What is read from Kafka when somebody asks, of one application: its keys, and the last records of a thing."""
+"""What is read from Kafka on request, for one application: its keys, and the last records of a thing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Lookup:
-    """Reads one thing at a time, in a thread, and keeps the results for some seconds. Thread-safe."""
+    """Runs one reading at a time, in a thread, and keeps the results for a few seconds. Thread-safe."""
 
     def __init__(self, settings: JoinerSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -37,7 +37,7 @@ class Lookup:
         return read.of_operator(wanted.operator, limit)
 
     async def records(self, join: JoinSettings, thing: str, limit: int) -> ThingRecords:
-        """Return at most ``limit`` records of each side of a join for a thing, and their pairs.
+        """Return at most ``limit`` of a thing's records from each side of a join, and their pairs.
 
         Raises `Unavailable` if they cannot be read now.
         """
@@ -51,15 +51,15 @@ class Lookup:
         return msgspec.structs.replace(found, frontiers=self._frontiers(subject) or frontiers)
 
     def stop(self) -> None:
-        """Let the reading in progress end soon."""
+        """Make the reading in progress end soon."""
         self._readings.stop()
 
     def join(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` seconds until the reading in progress has ended."""
+        """Wait up to ``wait_s`` seconds for the reading in progress to end."""
         self._readings.join(wait_s)
 
     def _frontiers(self, subject: Subject) -> Frontiers | None:
-        """Return the frontiers of a thing, if the keys of its unit were read lately."""
+        """Return a thing's frontiers if the keys of its unit were read recently."""
         for unit in (None, subject.unit):
             known: KeysRead | None = self._readings.kept(("keys", unit, ""))
             if known is None:

@@ -1,6 +1,6 @@
-"""Makes readings that take long, one at a time, in a thread of its own, and keeps their results for a short time.
+"""Runs slow readings one at a time, in a thread of its own, and keeps their results for a short time.
 
-A reading has a deadline. Whoever asks for what is being read already gets the same result.
+A reading has a deadline. Callers who ask for something that is already being read share its result.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ READING_S: Final = 20.0
 """How long a reading may take."""
 
 _WAIT_S: Final = 25.0
-"""How long somebody who asks waits. The reading goes on, and its result is kept for the next one."""
+"""How long a caller waits. After that, the reading continues, and its result is kept for the next caller."""
 
 _READINGS_MAX: Final = 8
-"""How many readings may wait or be in progress."""
+"""How many readings may be waiting or in progress."""
 
 _KEPT_S: Final = 3.0
 _KEPT_S_MAX: Final = 30.0
 _KEPT_FACTOR: Final = 4.0
-"""A result is kept for so many times as long as its reading took, within these limits, so that a page that is renewed
-all the time occupies a fraction of a core."""
+"""A result is kept for this many times as long as its reading took, within these limits, so that a page that is
+constantly refreshed takes up only a fraction of a core."""
 
 _KEPT_MAX: Final = 32
 _RETRY_S: Final = 5
@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class Unavailable(Exception):
-    """What was asked for cannot be read now. The message says why. ``retry_s``: when to ask again, in seconds."""
+    """The request cannot be answered now, for the reason in the message. ``retry_s``: when to ask again, in seconds."""
 
     def __init__(self, why: str, retry_s: int = _RETRY_S) -> None:
         super().__init__(why)
@@ -54,14 +54,14 @@ class Unavailable(Exception):
 
 
 class DeadlinePassed(Exception):
-    """The reading has taken too long, or the service stops."""
+    """The reading took too long, or the service is stopping."""
 
 
 class Deadline:
-    """Until when a reading may take."""
+    """The time by which a reading must end."""
 
     def __init__(self, clock: Clock, until_s: float, stop: threading.Event) -> None:
-        """``until_s``: of a monotonic clock. ``stop``: set if the service stops."""
+        """``until_s``: on a monotonic clock. ``stop``: set when the service stops."""
         self._clock, self._until_s, self._stop = clock, until_s, stop
 
     def is_over(self) -> bool:
@@ -69,12 +69,12 @@ class Deadline:
         return self._stop.is_set() or self._clock.monotonic_s() >= self._until_s
 
     def check(self) -> None:
-        """Raise `DeadlinePassed` if the reading must end. Called between its steps."""
+        """Raise `DeadlinePassed` if the reading must end. Readings call this between their steps."""
         if self.is_over():
             raise DeadlinePassed
 
     def part(self, share: float) -> Deadline:
-        """Return a deadline at this share of the time that is left."""
+        """Return a deadline after this share of the remaining time."""
         now_s = self._clock.monotonic_s()
         return Deadline(self._clock, now_s + share * max(0.0, self._until_s - now_s), self._stop)
 
@@ -86,7 +86,7 @@ class _Job(NamedTuple):
 
 
 class OneAtATime:
-    """Readings of one application, by keys that say what is read. Thread-safe."""
+    """Readings of one application, by keys that identify what is read. Thread-safe."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name, self._clock = name, clock
@@ -96,19 +96,19 @@ class OneAtATime:
         self._asked: dict[Hashable, Future[Any]] = {}
         """What is waiting or in progress."""
         self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        """The results, each with the time until which it is kept."""
+        """The results, each with its expiry time."""
         self._thread: threading.Thread | None = None
 
     async def result(self, key: Hashable, read: Callable[[Deadline], _Result]) -> _Result:
-        """Return what ``read`` returns, or what it has returned for this key a short time ago.
+        """Return what ``read`` returns, or what it returned for this key a short time ago.
 
-        Raises `Unavailable` if too many readings wait, or if this one fails or takes too long.
+        Raises `Unavailable` if too many readings are waiting, or if this one fails or takes too long.
         """
         future = self.submit(key, read)
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def wake(_future: Future[Any]) -> None:
-            # The loop may have been closed in the meantime, because the service has stopped.
+            # If the service has stopped in the meantime, the loop may be closed.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(done.set)
 
@@ -120,7 +120,7 @@ class OneAtATime:
         return future.result()
 
     def submit(self, key: Hashable, read: Callable[[Deadline], _Result]) -> Future[_Result]:
-        """Begin a reading, unless its result is known or being read. Raises `Unavailable` if too many wait."""
+        """Begin a reading unless its result is known or being read. Raises `Unavailable` if too many are waiting."""
         with self._changed:
             future: Future[Any] = Future()
             if (known := self._known(key)) is not None:
@@ -139,19 +139,19 @@ class OneAtATime:
             return future
 
     def kept(self, key: Hashable) -> Any:
-        """Return the result that is kept for a key, or None."""
+        """Return the result kept for a key, or None."""
         with self._changed:
             known = self._known(key)
             return None if known is None else known[1]
 
     def stop(self) -> None:
-        """Let the reading in progress end soon, and begin no other one."""
+        """Make the reading in progress end soon, and begin no others."""
         self._stop.set()
         with self._changed:
             self._changed.notify()
 
     def join(self, wait_s: float) -> None:
-        """Wait up to ``wait_s`` seconds until the reading in progress has ended."""
+        """Wait up to ``wait_s`` seconds for the reading in progress to end."""
         with self._changed:
             thread = self._thread
         if thread is not None:
@@ -170,7 +170,7 @@ class OneAtATime:
                 job = self._waiting.popleft()
             self._read(job)
         for job in self._waiting:
-            job.future.set_exception(Unavailable("the service stops"))
+            job.future.set_exception(Unavailable("the service is stopping"))
 
     def _read(self, job: _Job) -> None:
         began_s = self._clock.monotonic_s()
@@ -183,10 +183,10 @@ class OneAtATime:
         except KafkaException as found:
             error = Unavailable(describe(found))
         except Unavailable as found:
-            # Without the stack, which refers to all that was read.
+            # A new exception, because the traceback of this one refers to everything that was read.
             error = Unavailable(str(found), found.retry_s)
-        except Exception:  # noqa: BLE001 - otherwise, those who wait would wait in vain, as would all later ones
-            _log.exception("%s: what was asked for cannot be read", self._name)
+        except Exception:  # noqa: BLE001 - otherwise, the waiting callers and all later ones would wait in vain
+            _log.exception("%s: a reading failed", self._name)
             error = Unavailable(DEFECT)
         now_s = self._clock.monotonic_s()
         with self._changed:
@@ -194,7 +194,7 @@ class OneAtATime:
             if error is None:
                 kept_s = min(max(_KEPT_S, _KEPT_FACTOR * (now_s - began_s)), _KEPT_S_MAX)
                 self._keep(job.key, now_s, now_s + kept_s, result)
-        # Outside the lock, because it wakes those who wait.
+        # Outside the lock, because it wakes the waiting callers.
         if error is None:
             job.future.set_result(result)
         else:

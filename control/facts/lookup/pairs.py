@@ -1,4 +1,4 @@
-"""Finds the results of one join for one thing in messages, and the pairs between records that are shown. Pure."""
+"""Finds the results of one join for one thing in messages, and the pairs between the records shown. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.wire.records import Unreadable, decode_joined
 from control.facts.lookup.one_at_a_time import Unavailable
 
 PAIRS_MAX: Final = 2_000
-"""How many pairs are shown at most, the last ones."""
+"""The maximum number of pairs shown. If there are more, the last ones are shown."""
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class ResultsOf(NamedTuple):
-    """The results that are searched for."""
+    """The results to search for."""
 
     join: str
     unit: int
@@ -32,7 +32,7 @@ class ResultsOf(NamedTuple):
 
 
 def results_in(value: bytes | None, wanted: ResultsOf) -> Iterator[Pair]:
-    """Yield the results in a message of the result topic, whatever its format. Other messages have none.
+    """Yield the wanted results in a message of the result topic, whatever its format. Other messages have none.
 
     Raises `Unavailable` if the message holds many results and pyarrow is not installed.
     """
@@ -69,9 +69,9 @@ def _results_in_arrow(value: bytes, wanted: ResultsOf) -> Iterator[Pair]:
 
 
 def between(pairs: Iterable[Pair], left: Collection[str], right: Collection[str]) -> list[Pair]:
-    """Return the last `PAIRS_MAX` pairs of which at least one record is shown, each once.
+    """Return the last `PAIRS_MAX` pairs with at least one shown record, each once.
 
-    ``pairs``: in the order in which they were written. ``left``, ``right``: the positions of the records shown.
+    ``pairs``: in the order they were written. ``left``, ``right``: the positions of the records shown.
     """
     lefts, rights = frozenset(left), frozenset(right)
     found = {(one.left, one.right): one for one in pairs if one.left in lefts or one.right in rights}

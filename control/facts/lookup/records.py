@@ -1,7 +1,7 @@
-"""Reads the last records of one thing in both streams of a join, and the results of the join for them.
+"""Reads the last records of one thing in both streams of a join, and the join's results for them.
 
-Only the ends of the partitions are read (`control.facts.lookup.tail`). Records are selected and decoded as the joiner
-does. Those that are late, or duplicates, are among them; they are in no pair.
+Only the ends of the partitions are read (`control.facts.lookup.tail`). Records are selected and decoded as in the
+joiner. They include late records and duplicates, which are in no pair.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from joiner.runtime.task.decode import Intake
 
 LIMIT_MAX: Final = 500
-"""How many records of a stream are shown at most."""
+"""The maximum number of records shown per stream."""
 
 _TIMEOUT_S: Final = 5.0
 
 _BEFORE_MS: Final = 1_000
-"""A result is appended after its records, but perhaps by another broker, whose clock may differ by that much."""
+"""A result is appended after its records, but perhaps by another broker, whose clock may differ by this much."""
 
 _SIDES: Final = ("left", "right")
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """The offsets of a partition that were read, ``end`` excluded.
+    """The range of offsets read from a partition, ``end`` excluded.
 
-    ``is_cut``: whether the limits were reached, so that older records or results were not found.
+    ``is_cut``: whether a limit was reached, so that older records or results were not found.
     """
 
     begin: int
@@ -70,7 +70,7 @@ class ShownRecord(msgspec.Struct, frozen=True):
 
 
 class StreamRecords(msgspec.Struct, frozen=True):
-    """The last records of the thing in a stream, in the order of their positions.
+    """The last records of the thing in a stream, ordered by position.
 
     ``name``: what the stream selects, a quantity or else a topic.
     """
@@ -82,7 +82,7 @@ class StreamRecords(msgspec.Struct, frozen=True):
 
 
 class Frontiers(msgspec.Struct, frozen=True):
-    """The frontiers of the thing in ns, None where there is none."""
+    """The frontiers of the thing in ns, or None if there is none."""
 
     left_ns: int | None
     right_ns: int | None
@@ -90,10 +90,10 @@ class Frontiers(msgspec.Struct, frozen=True):
 
 
 class ThingRecords(msgspec.Struct, frozen=True):
-    """The last records of a thing in both streams of a join, and the pairs of which they are part.
+    """The last records of a thing in both streams of a join, and the pairs they are part of.
 
     ``as_of``: the last checkpoint, or None if the unit has never run. It was read before the records and the results.
-    ``results``: what was read of the results. ``frontiers``: None if the keys of the unit were not read lately.
+    ``results``: the range of results read. ``frontiers``: None if the keys of the unit were not read recently.
     """
 
     join: str
@@ -108,7 +108,7 @@ class ThingRecords(msgspec.Struct, frozen=True):
 
 
 class Subject(NamedTuple):
-    """The thing whose records are read, in which join."""
+    """The thing and the join whose records are read."""
 
     settings: JoinerSettings
     join: JoinSettings
@@ -131,7 +131,7 @@ class Subject(NamedTuple):
 def read_records(subject: Subject, clock: Clock, limit: int, deadline: Deadline) -> ThingRecords:
     """Read at most ``limit`` records of each side, and their pairs.
 
-    Raises `Unavailable` if a topic does not exist or the unit runs with other settings, and KafkaException.
+    Raises `Unavailable` if a topic does not exist or the unit runs with different settings, and KafkaException.
     """
     settings, unit = subject.settings, subject.unit
     topic_ids = read_topic_ids(settings)
@@ -173,7 +173,7 @@ class _Search:
         self._subject, self._consumer, self._clock, self._deadline = subject, consumer, clock, deadline
 
     def records(self, topic: str, sides: Sequence[str], limit: int, consumed: int) -> dict[str, StreamRecords]:
-        """Return the last records of the sides that read a topic. ``consumed``: the offset of the next to consume."""
+        """Return the last records of the sides that read a topic. ``consumed``: the next offset to consume."""
         subject = self._subject
         tail = self._tail(topic, 0, has_many=subject.settings.topics.has_rows)
         found: dict[str, list[ShownRecord]] = {side: [] for side in sides}
@@ -194,7 +194,7 @@ class _Search:
         }
 
     def pairs(self, shown: Mapping[str, StreamRecords]) -> tuple[list[Pair], Searched]:
-        """Return the pairs of the records that are shown, and what was read of the results."""
+        """Return the pairs of the records shown, and the range of results read."""
         subject = self._subject
         topic, wanted = subject.settings.topics.out, ResultsOf(subject.join.name, subject.unit, subject.thing)
         records = [one for side in _SIDES for one in shown[side].records]
@@ -218,7 +218,7 @@ class _Search:
         return Tail(self._consumer, self._clock, (topic, self._subject.unit), span, has_many=has_many)
 
     def _offset_at(self, topic: str, at_ms: int) -> int:
-        """Return the offset of the first message that was appended at this time or later, or the largest number."""
+        """Return the offset of the first message appended at this time or later, or the largest number if none was."""
         (place,) = self._consumer.offsets_for_times([TopicPartition(topic, self._subject.unit, at_ms)], _TIMEOUT_S)
         if place.error is not None:
             raise KafkaException(place.error)
@@ -229,7 +229,7 @@ _NO_OFFSET: Final = 2**63 - 1
 
 
 class _KafkaMessage(Protocol):
-    """What is used of a `Message`."""
+    """The part of `Message` that is used here."""
 
     def offset(self) -> int | None: ...
     def timestamp(self) -> tuple[int, int]: ...
@@ -239,7 +239,7 @@ class _KafkaMessage(Protocol):
 def records_in(
     subject: Subject, topic: str, messages: Sequence[_KafkaMessage | Message], consumed: int
 ) -> dict[str, list[ShownRecord]]:
-    """Return the records of the thing in messages of an input topic, by side. ``consumed``: see `_Search.records`."""
+    """Return the thing's records in messages of an input topic, by side. ``consumed``: see `_Search.records`."""
     settings = subject.settings
     found: dict[str, list[ShownRecord]] = {}
     # A message with many records is decoded alone, because its columns may be much larger than the message.

@@ -1,4 +1,4 @@
-"""Reads the end of a partition backwards, in parts, so that reading can stop as soon as enough was found."""
+"""Reads the end of a partition backwards, in parts, so that reading can stop once enough has been found."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 MESSAGES_MAX: Final = 20_000
-"""How many offsets are read of a partition at most."""
+"""The maximum number of offsets read from a partition."""
 
 BYTES_MAX: Final = 8 * 1024 * 1024
-"""The maximum size of the messages that are read of a partition. The last one may exceed it."""
+"""The maximum size of the messages read from a partition. The last message may exceed it."""
 
 _FIRST: Final = 500
 _FIRST_OF_MANY: Final = 4
-"""How many offsets the first part has; with messages that hold many records, it has fewer."""
+"""How many offsets the first part has. If messages hold many records, it has fewer."""
 
 _GROWTH: Final = 4
 
 
 def make_tail_reader(settings: JoinerSettings) -> Consumer:
-    """Create a consumer for `Tail`, which fetches about as much in advance as is read at most."""
+    """Create a consumer for `Tail` that prefetches about as much as is read at most."""
     return make_reader(settings.kafka, settings.application.name, queued_max_messages_kbytes=BYTES_MAX // 1024)
 
 
@@ -40,7 +40,7 @@ class Tail:
     def __init__(
         self, consumer: Consumer, clock: Clock, place: tuple[str, int], span: tuple[int, int], *, has_many: bool
     ) -> None:
-        """``place``: the topic and the partition. ``span``: the offsets to be read at most, the end excluded.
+        """``place``: the topic and the partition. ``span``: the offsets that may be read, the end excluded.
 
         ``has_many``: whether a message holds many records.
         """
@@ -57,9 +57,9 @@ class Tail:
         return self.begin <= self._low
 
     def parts(self, check: Callable[[], None]) -> Iterator[list[Message]]:
-        """Yield the messages in parts, the newest part first, each in the order of the offsets.
+        """Yield the messages in parts, newest part first, each in offset order.
 
-        Stops at the limits, and calls ``check`` before each part and each message. Raises KafkaException.
+        Stop at the limits, and call ``check`` before each part and for each message. Raises KafkaException.
         """
         while not self.is_whole and (room := self._room()) > 0:
             check()
@@ -68,9 +68,9 @@ class Tail:
             part = self._read(start, check)
             yield part
             if part and self.begin > start:
-                return  # the limit for bytes was reached within the part
+                return  # the byte limit was reached within the part
             read = max(1, (self._bytes - before) // max(1, len(part)))
-            # The messages before are probably as large as these.
+            # Earlier messages are probably about as large as these.
             self._step = max(1, min(self._step * _GROWTH, (BYTES_MAX - self._bytes) // read))
 
     def _room(self) -> int:
@@ -78,7 +78,7 @@ class Tail:
         return min(self._step, MESSAGES_MAX - (self.end - self.begin)) if self._bytes < BYTES_MAX else 0
 
     def _read(self, start: int, check: Callable[[], None]) -> list[Message]:
-        """Read the messages from ``start`` up to where reading has begun, without the oldest if they are too large."""
+        """Read the messages from ``start`` up to the part read before. Leave out the oldest if they are too large."""
         found: deque[Message] = deque()
         size, topic, partition = 0, *self._place
         first = start

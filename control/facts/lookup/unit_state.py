@@ -1,7 +1,7 @@
 """Builds the state of a unit at its last checkpoint, as a standby does, but without claiming anything.
 
-Nothing is written, no consumer group is joined, and only committed records are read. Memory: the snapshots of the unit,
-of which there are two, and the state that is restored from the newest one; see `STATE_BYTES_MAX`.
+It writes nothing, joins no consumer group, and reads only committed records. It holds the unit's two snapshots in
+memory, and the state restored from the newest one; see `STATE_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from joiner.runtime.settings import JoinerSettings
 
 STATE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""The maximum size of what is read of a unit's state, which includes both of its snapshots."""
+"""The maximum number of bytes read for a unit's state, including both of its snapshots."""
 
 REPLAYED_MAX: Final = 200_000
-"""If more messages than this (fewer, if each holds many records) follow the newest snapshot, they are not replayed."""
+"""If more messages than this follow the newest snapshot (fewer, if each holds many records), they are not replayed."""
 
 _REPLAY_SHARE: Final = 0.7
-"""The share of the time for a unit that its replay may take. After that, its snapshot is restored instead."""
+"""The share of a unit's time that its replay may take. After that, its snapshot is restored instead."""
 
 _ATTEMPTS: Final = 2
-"""Number of attempts. While the state topic is being read, a snapshot may be replaced by the next one."""
+"""The number of attempts. While the state topic is being read, a new snapshot may replace an old one."""
 
 _TIMEOUT_S: Final = 5.0
 _DIFFERENCES_SHOWN: Final = 3
 
 
 class AsOf(msgspec.Struct, frozen=True):
-    """The offsets C that had been consumed in the state that is shown, by input topic.
+    """The offsets C consumed in the state shown, by input topic.
 
-    ``source``: whether this is the unit's last ``checkpoint``, or its last ``snapshot``, which is older. ``at_ms``:
-    when Kafka appended it, since the epoch. ``why``: why the last checkpoint is not shown, if it is not.
+    ``source``: the unit's last ``checkpoint``, or its last ``snapshot``, which is older. ``at_ms``: when Kafka
+    appended it, since the epoch. ``why``: why the last checkpoint is not shown, if it is not.
     """
 
     source: Literal["checkpoint", "snapshot"]
@@ -63,14 +63,14 @@ class UnitState(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """What a unit's partition of the state topic contains. ``at_ms``: when the last record of each key was appended."""
+    """The contents of a unit's partition of the state topic. ``at_ms``: when each key's last record was appended."""
 
     state: StateLog
     at_ms: dict[str, int]
 
 
 def read_topic_ids(settings: JoinerSettings) -> dict[str, str]:
-    """Return the ids of those of the application's input topics, result topic and state topic that exist.
+    """Return the ids of the application's input topics, result topic and state topic, except those that do not exist.
 
     Raises KafkaException if Kafka does not answer.
     """
@@ -83,7 +83,7 @@ def read_unit(readers: Readers, number: int, topic_ids: Mapping[str, str], deadl
 
     Raises `Unavailable` if the state cannot be built here, `DeadlinePassed`, and KafkaException.
     """
-    # A request to a broker that does not answer may have taken longer than all units together may take.
+    # A request to an unresponsive broker may have taken longer than all units together are allowed.
     deadline.check()
     if readers.settings.state_topic not in topic_ids:
         return None
@@ -123,25 +123,25 @@ def _read_log(readers: Readers, number: int) -> _Log:
             values[key], at_ms[key] = value, int(message.timestamp()[1])
         if size > STATE_BYTES_MAX:
             raise Unavailable(
-                f"the snapshots of unit {number} have more than {STATE_BYTES_MAX // 1024**2} MB, too much to be read "
+                f"the snapshots of unit {number} have more than {STATE_BYTES_MAX // 1024**2} MB, too much to read "
                 "here; `joiner status` shows how many records the unit holds"
             )
     return _Log(StateLog(number, values, end), at_ms)
 
 
 def check_same(settings: JoinerSettings, checkpoint: Checkpoint, topic_ids: Mapping[str, str]) -> None:
-    """Raise `Unavailable` if the unit runs with other settings, or on other topics, than this service knows."""
+    """Raise `Unavailable` if the unit's settings or topics differ from those this service knows."""
     if checkpoint.fingerprint != settings.fingerprint() or checkpoint.partitions != settings.topics.partitions:
         found = semantic_differences(checkpoint.semantics, settings.semantics())[:_DIFFERENCES_SHOWN]
         what = "; ".join(f"{path} is {there} there and {here} here" for path, there, here in found)
         raise Unavailable(
-            f"unit {checkpoint.unit} runs with other settings than this service has ({what or 'topics.partitions'}): "
-            "start the service with the settings file of the joiner"
+            f"unit {checkpoint.unit} runs with different settings from this service ({what or 'topics.partitions'}): "
+            "start the service with the joiner's settings file"
         )
     anew = [topic for topic, topic_id in checkpoint.topics.items() if topic_ids.get(topic) != topic_id]
     if anew:
         raise Unavailable(
-            f"unit {checkpoint.unit}: {', '.join(anew)} was deleted or created anew, so the state cannot be built"
+            f"unit {checkpoint.unit}: {', '.join(anew)} was deleted or recreated, so the state cannot be built"
         )
 
 
@@ -149,14 +149,14 @@ def _build(readers: Readers, log: _Log, checkpoint: Checkpoint, deadline: Deadli
     newest = next(iter(log.state.manifests()), None)
     begin = checkpoint.start if newest is None else newest.offsets
     behind = sum(max(0, end - begin.get(topic, end)) for topic, end in checkpoint.offsets.items())
-    why = f"{behind:,} messages follow the snapshot, too many to be replayed here"
+    why = f"{behind:,} messages follow the snapshot, too many to replay here"
     if behind <= readers.settings.messages_max(REPLAYED_MAX):
         readers.is_over = deadline.part(_REPLAY_SHARE).is_over
         try:
             built = build_state(checkpoint, log.state, readers, level=logging.DEBUG)
         except ClaimCancelled:
             deadline.check()
-            why = "it took too long to replay the messages that follow the snapshot"
+            why = "replaying the messages that follow the snapshot took too long"
         except UnitStopped as error:
             why = str(error)
         else:

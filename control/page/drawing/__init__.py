@@ -1,1 +1,1 @@
-"""The drawing of a topology: where everything is, and how it looks. Without NiceGUI."""
+"""Draws a topology: where everything goes, and how it looks. Does not use NiceGUI."""

@@ -1,4 +1,4 @@
-"""Puts the nodes of a topology into boxes: what they say, and how large they are."""
+"""Lays out the boxes of a topology's nodes: their labels and sizes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CONTENTS: Final = {
     "unmatched_topic": "unmatched records",
     "dead_letter_topic": "dead letters",
 }
-"""What is in a topic, by the kind of the node."""
+"""What a topic contains, by kind of node."""
 
 
 class Groups:
-    """The nodes of a topology by their place in the drawing."""
+    """A topology's nodes, grouped by their place in the drawing."""
 
     def __init__(self, topology: Topology) -> None:
         self.edges = topology.edges
@@ -51,14 +51,14 @@ class Groups:
         self.sinks = by_kind.get("db_connector", []) + by_kind.get("database", [])
         self.has_standbys = bool(self._beside)
         self.has_many_instances = any(len(self.members(site)) > _MANY_INSTANCES for site in self.sites)
-        """Whether instances are to be side by side, if there is room."""
+        """Whether to place instances side by side, if there is room."""
 
     def members(self, site: Node) -> list[Node]:
         """Return the instances of a site, and its units without an owner."""
         return [node for node in self._within.get(site.id, []) if node.kind != "standbys"]
 
     def units(self, node: Node) -> list[Node]:
-        """Return the units in a node, if they are nodes of their own."""
+        """Return the units in a node, if they have their own nodes."""
         return self._within.get(node.id, [])
 
     def standbys(self, node: Node) -> Node | None:
@@ -79,10 +79,10 @@ def simple_box(node: Node, x: float, y: float, width: float) -> Box:
 
 
 def site_boxes(groups: Groups, site: Node, x: float, y: float, widths: Sequence[float]) -> list[Box]:
-    """Return the box of a site, followed by those in it.
+    """Return the box of a site, followed by the boxes in it.
 
-    ``widths``: those of the columns in which instances are put. With standbys, the second one is theirs; if there is
-    only one column, they are below their instance.
+    ``widths``: the widths of the columns for instances. If there are standbys, the second column is theirs. If there is
+    only one column, standbys go below their instance.
     """
     inner: list[Box] = []
     columns = len(widths)
@@ -110,12 +110,12 @@ def site_boxes(groups: Groups, site: Node, x: float, y: float, widths: Sequence[
 
 
 def site_width(widths: Sequence[float]) -> float:
-    """Return the width of the box of a site, whose columns have these widths."""
+    """Return the width of a site's box, given the widths of its columns."""
     return 2 * PAD + sum(widths) + (len(widths) - 1) * GAP
 
 
 def hint_of(node: Node) -> str:
-    """Return all that is known of a node, in lines."""
+    """Return everything known about a node, as lines."""
     facts = {"state": node.state}
     if node.units and node.kind != "unit":
         facts["units"] = numbers(node.units)
@@ -128,7 +128,7 @@ def hint_of(node: Node) -> str:
 
 
 def flow_text(edge: Edge, *, is_wide: bool = False) -> str:
-    """Return the rate and the lag of a flow, in lines, or in one line if ``is_wide``."""
+    """Return a flow's rate and lag, on separate lines, or on one line if ``is_wide``."""
     parts = []
     if edge.rate is not None:
         rate = f"{short(edge.rate)}/s"
@@ -140,14 +140,14 @@ def flow_text(edge: Edge, *, is_wide: bool = False) -> str:
 
 
 def short(count: float) -> str:
-    """Return a count in few characters. The tables have all digits."""
+    """Return a count in a few characters. The tables show all digits."""
     if count >= _MILLION:
         return f"{count / 1e6:,.1f} M"
     return f"{count:.1f}" if 0 < count < _TENTHS_BELOW and count != int(count) else f"{count:,.0f}"
 
 
 def _member_boxes(groups: Groups, node: Node, x: float, y: float, width: float) -> list[Box]:
-    """Return the box of an instance, or of the units without an owner, followed by those of the units."""
+    """Return the box of an instance, or of the units without an owner, followed by the boxes of the units."""
     texts = [Text(node.label, "title")]
     if node.rate is not None:
         texts.append(Text(f"{short(node.rate)}/s, lag {'not known' if node.lag is None else short(node.lag)}", "plain"))

@@ -10,19 +10,19 @@ from control.page.drawing.boxes import GAP, Groups, flow_text, simple_box, site_
 from control.page.drawing.shapes import LINE, PAD, Box, Drawing, Label, Line, Point
 
 _LEFT: Final = 26
-"""The width at the left for flows that pass boxes by."""
+"""The width at the left for flows that bypass boxes."""
 
 _RIGHT: Final = 16
 _BOX_MAX: Final = 640
 _SIDE_BY_SIDE: Final = 420
-"""From this width on, instances or standbys are side by side."""
+"""The minimum width for placing instances or standbys side by side."""
 
 _ARROW: Final = 26
-"""The distance of two boxes, without the labels between them."""
+"""The distance between two boxes, not counting the labels between them."""
 
 _INTO_SITES: Final = 16.0
 _INTO_TOPICS: Final = 6.0
-"""Where flows into the sites and into the output topics pass boxes by, from the left."""
+"""How far from the left flows into the sites and into the output topics bypass boxes."""
 
 
 def lay_out_down(groups: Groups, width: int) -> Drawing:
@@ -31,7 +31,7 @@ def lay_out_down(groups: Groups, width: int) -> Drawing:
 
 
 class _Down:
-    """A drawing from top to bottom. The labels of the flows into a box are above it."""
+    """A top-to-bottom drawing. The labels of the flows into a box are above it."""
 
     def __init__(self, groups: Groups, width: int) -> None:
         self._groups, self._drawing = groups, Drawing(width)
@@ -45,7 +45,7 @@ class _Down:
         groups = self._groups
         connected = {edge.target for edge in groups.edges if edge.source == "connector"}
         followed = {edge.source for edge in groups.edges if edge.target == "db_connector"}
-        # What the connectors write and read is next to them.
+        # The topics that the connectors write and read are next to them.
         inputs = sorted(groups.inputs, key=lambda node: node.id not in connected)
         outputs = sorted(groups.outputs, key=lambda node: node.id in followed)
         y = 1.0
@@ -57,7 +57,7 @@ class _Down:
         return self._drawing
 
     def _place(self, node: Node, y: float) -> float:
-        """Put a node below the others, and return where it ends."""
+        """Place a node below the others, and return its bottom edge."""
         texts = self._texts_above(node)
         if self._order:
             y += _ARROW + LINE * max(0, len(texts) - 1)
@@ -83,7 +83,7 @@ class _Down:
         return [free * 0.6, free * 0.4] if self._groups.has_standbys else [free / 2, free / 2]
 
     def _texts_above(self, node: Node) -> list[tuple[Edge, str]]:
-        """Return what is said about each flow into a node, with the name of its source if there are several."""
+        """Return the label of each flow into a node, with the name of its source if there are several."""
         into = [edge for edge in self._groups.edges if edge.target == node.id]
         names = {one.id: one.label for one in self._groups.inputs}
         names |= {one.id: f"site {one.label}" for one in self._groups.sites}
@@ -105,7 +105,7 @@ class _Down:
             points: Sequence[Point] = ((x, source.bottom), (x, target.y))
             towards = "down"
         elif not edge.source.startswith(("topic:", "site:")):
-            # Dead letters of the connectors.
+            # Dead letters from the connectors.
             x = source.right + _RIGHT / 2
             points = (
                 (source.right, source.middle[1]),

@@ -1,4 +1,4 @@
-"""Lays out the topology of an application: from left to right if there is room, and from top to bottom if not."""
+"""Lays out an application's topology: from left to right if there is room, otherwise from top to bottom."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from control.page.drawing.shapes import Drawing
 
 WIDTH: Final = (240, 4_000)
-"""The least and the greatest width of a drawing, in pixels."""
+"""The minimum and maximum width of a drawing, in pixels."""
 
 
 class Room(NamedTuple):
-    """The room that a browser has for a drawing: its width in pixels, and whether its colours are to be dark."""
+    """The room that a browser has for a drawing: the width in pixels, and whether to use dark colours."""
 
     width: int
     is_dark: bool
 
 
 def room_of(given: Any) -> Room | None:
-    """Return what a browser has said, within `WIDTH`, or None if it makes no sense: it may send anything."""
+    """Return the room that a browser reports, within `WIDTH`, or None for nonsense: a browser may send anything."""
     width = given.get("width") if isinstance(given, dict) else None
     if not isinstance(width, int | float) or not 0 < width < inf:
         return None

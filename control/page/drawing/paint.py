@@ -1,7 +1,7 @@
 """Turns a drawing into options for Apache ECharts, in light or dark colours.
 
-Everything is drawn by the component ``graphic``, on a canvas: texts are never HTML. Invisible points at the places of
-the boxes show the hints.
+The ``graphic`` component draws everything on a canvas, so texts are never HTML. Invisible points over the boxes show
+the hints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RADIUS: Final = 6
 
 
 class Colours(NamedTuple):
-    """The colours of a drawing. ``levels``: of texts and borders, by level. ``flow``: of flows with a rate."""
+    """The colours of a drawing. ``levels``: for texts and borders, by level. ``flow``: for flows with a rate."""
 
     page: str
     group: str
@@ -59,7 +59,7 @@ Element = dict[str, Any]
 
 
 def elements_of(drawing: Drawing, colours: Colours) -> list[Element]:
-    """Return the elements of the drawing, from the bottom to the top. Each has an id of its own."""
+    """Return the elements of the drawing, bottom layer first. Each has its own id."""
     layers = (
         [one for box in drawing.boxes if box.kind == "group" for one in _box(box, colours)],
         [one for line in drawing.lines for one in _line(line, colours)],
@@ -70,7 +70,7 @@ def elements_of(drawing: Drawing, colours: Colours) -> list[Element]:
 
 
 def frame_of(drawing: Drawing) -> Element:
-    """Return the options besides the elements: axes in pixels, and the points that show the hints."""
+    """Return the options other than the elements: axes in pixels, and the points that show the hints."""
     points = [
         {
             "value": [*box.middle],
@@ -101,16 +101,16 @@ EMPTY: Final[Element] = {
             "itemStyle": {"color": "transparent"},
             "emphasis": {"scale": False, "itemStyle": {"color": "#88888833"}},
             "data": [],
-            # Above the drawing and below the tooltip, which has 60.
+            # Above the drawing and below the tooltip, which is at 60.
             "z": 10,
         }
     ],
 }
-"""A chart without a drawing. Tooltips are drawn on the canvas as well."""
+"""A chart without a drawing. Tooltips are drawn on the canvas too."""
 
 
 def plain(text: str) -> str:
-    """Return a text in which nothing is a placeholder or a style of ECharts."""
+    """Return a text that contains no ECharts placeholders or styles."""
     return text.replace("{", "(").replace("}", ")")
 
 
@@ -178,7 +178,7 @@ def _line(line: Line, colours: Colours) -> list[Element]:
     dx, dy = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}[line.towards]
     # The line ends where its arrow begins.
     points = [*line.points[:-1], (x - dx * _ARROW, y - dy * _ARROW)]
-    # Flows of more records are wider.
+    # Flows with more records are wider.
     width = 1.0 if not line.rate else min(4.0, 1.0 + log10(1.0 + line.rate) / 1.5)
     style = {"stroke": colour, "lineWidth": width, "fill": None, "lineDash": [2, 3] if line.level == UNKNOWN else None}
     if line.is_curve:

@@ -1,4 +1,4 @@
-"""The rows of the tables that say the same as the drawing."""
+"""The rows of the tables that show the same as the drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS: Final = {
     "unmatched_topic": "topic",
     "dead_letter_topic": "topic",
 }
-"""The words before the label of a node, by kind."""
+"""The word before a node's label, by kind."""
 
 Row = dict[str, Any]
 
@@ -42,7 +42,7 @@ def flow_rows(topology: Topology) -> list[Row]:
 
 
 def part_rows(topology: Topology) -> list[Row]:
-    """Return a row for each node but the units, whose numbers are in the row of their instance."""
+    """Return a row for each node except the units, whose numbers are in their instance's row."""
     names = {node.id: _name(node) for node in topology.nodes}
     return [
         {

@@ -1,4 +1,4 @@
-"""What a drawing consists of: boxes with lines of text, flows between them, and their labels. All lengths in pixels."""
+"""The parts of a drawing: boxes with lines of text, flows between them, and their labels. All lengths are in pixels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Text(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A rectangle. ``key``: unique in the drawing. ``x``, ``y``: of its upper left corner.
+    """A rectangle. ``key``: unique in the drawing. ``x``, ``y``: its upper left corner.
 
-    ``kind``: ``box``, ``group``, ``standbys`` or ``unit``. ``hint``: lines that are shown on demand.
+    ``kind``: ``box``, ``group``, ``standbys`` or ``unit``. ``hint``: lines shown on demand.
     """
 
     key: str
@@ -37,17 +37,17 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> tuple[float, float]:
-        """The point in its middle."""
+        """Its centre."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     @property
     def right(self) -> float:
-        """Where it ends."""
+        """Its right edge."""
         return self.x + self.width
 
     @property
     def bottom(self) -> float:
-        """Where it ends."""
+        """Its bottom edge."""
         return self.y + self.height
 
 
@@ -55,10 +55,10 @@ Point = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """A flow that ends with an arrow.
+    """A flow that ends in an arrow.
 
-    ``points``: those of a polyline, or of a cubic Bezier curve if ``is_curve``. ``towards``: where the arrow points to,
-    ``right``, ``left``, ``down`` or ``up``. ``rate``: per second, or None.
+    ``points``: the points of a polyline, or of a cubic Bezier curve if ``is_curve``. ``towards``: where the arrow
+    points: ``right``, ``left``, ``down`` or ``up``. ``rate``: per second, or None.
     """
 
     key: str
@@ -70,7 +70,7 @@ class Line(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Text beside or on a flow. ``x``, ``y``: of its middle, or of the middle of its left end."""
+    """Text beside or on a flow. ``x``, ``y``: its centre or, if not ``is_centred``, the middle of its left edge."""
 
     key: str
     text: str
@@ -81,7 +81,7 @@ class Label(NamedTuple):
 
     @property
     def height(self) -> int:
-        """How high it is."""
+        """Its height."""
         return LINE * (self.text.count("\n") + 1)
 
 

@@ -15,38 +15,38 @@ _END: Final = 148
 """The width of the boxes at both ends."""
 
 _TOPICS: Final = (200, 176, 160)
-"""The width of the boxes of topics, if there is room."""
+"""The widths of topic boxes, best first. The first one that fits is used."""
 
 _INSTANCES: Final = {
-    # The widths of the columns in a site, the best first, by the number of columns that it should have.
+    # The widths of the columns in a site, best first, by the preferred number of columns.
     1: ((184,),),
     2: ((184, 184), (150, 150), (184,)),
 }
 _WITH_STANDBYS: Final = (184, 134)
 
 _BETWEEN: Final = (68, 130)
-"""The least and the greatest distance of two columns, in which the rates are shown."""
+"""The minimum and maximum distance between two columns, where the rates are shown."""
 
 _ABOVE: Final = 18
-"""The distance of two boxes, one above the other."""
+"""The vertical distance between two boxes."""
 
 _LINKED: Final = 44
-"""The distance of two boxes, one above the other, with a flow between them."""
+"""The vertical distance between two boxes with a flow between them."""
 
 _BELOW: Final = 14
-"""The distance of a flow that passes below all boxes."""
+"""How far below all boxes a flow passes."""
 
 _TOP_MAX: Final = 140
-"""Where a column begins at most, so that the whole way of the data is at the top of a high drawing."""
+"""The lowest start of a column, so that the data's entire path is at the top of a tall drawing."""
 
 _PORTS: Final = 18
-"""The distance of two flows at the border of a box, if there is room."""
+"""The distance between two flows at the border of a box, if there is room."""
 
 
 def lay_out_across(groups: Groups, width: int) -> Drawing | None:
     """Return a drawing of this width, or None if that is too narrow."""
     ends = [
-        # Each node at the ends has a column of its own if there is room, otherwise they are above each other.
+        # Each node at the ends gets its own column if there is room. Otherwise, these nodes are stacked.
         ([[one] for one in groups.sources], [[one] for one in groups.sinks]),
         ([groups.sources] if groups.sources else [], [groups.sinks] if groups.sinks else []),
     ]
@@ -81,11 +81,11 @@ class _Across:
         self._groups, self._columns, self._instances = groups, columns, instances
         self._drawing = Drawing(width)
         self._outer: dict[str, Box] = {}
-        """The boxes that flows begin and end at."""
+        """The boxes where flows begin and end."""
         self._column: dict[str, int] = {}
 
     def drawn(self, left: float, between: float) -> Drawing:
-        """Return the drawing. ``left``: where the first column begins. ``between``: the distance of two columns."""
+        """Return the drawing. ``left``: where the first column begins. ``between``: the distance between columns."""
         drawing = self._drawing
         columns = []
         for number, (nodes, width) in enumerate(self._columns):
@@ -100,7 +100,7 @@ class _Across:
         return drawing
 
     def _stack(self, nodes: Sequence[Node], x: float, width: float) -> list[list[Box]]:
-        """Return the boxes of each node, one node below the other, beginning at 0."""
+        """Return the boxes of each node, one node below the other, starting at 0."""
         found: list[list[Box]] = []
         y = 0.0
         linked = Counter(frozenset((edge.source, edge.target)) for edge in self._groups.edges)
@@ -140,7 +140,10 @@ class _Across:
                 self._add_vertical(key, edge, (number + 0.5) / len(flows))
 
     def _add_vertical(self, key: str, edge: Edge, part: float) -> None:
-        """Add a flow between two boxes of a column. ``part``: of their width, and of their distance."""
+        """Add a flow between two boxes of a column.
+
+        ``part``: where to put it, as a fraction of the source's width, and its label, as a fraction of the distance.
+        """
         source, target = self._outer[edge.source], self._outer[edge.target]
         x = source.x + source.width * part
         is_down = source.y < target.y
@@ -181,14 +184,14 @@ class _Across:
             self._drawing.labels += _apart(of_column)
 
     def _place_of_label(self, edge: Edge) -> float:
-        """Return where on a flow its label is, as a part. Flows of several sites cross, but not near the sites."""
+        """Return where on a flow to put its label, as a fraction. Flows of several sites do not cross near a site."""
         sites = {site.id for site in self._groups.sites}
         if len(sites) == 1:
             return 0.5
         return 0.35 if edge.source in sites else 0.65 if edge.target in sites else 0.5
 
     def _ports(self, flows: Sequence[tuple[str, Edge]]) -> dict[tuple[str, str], Point]:
-        """Return where each flow begins and ends: at the borders of the boxes, in the order of the other ends."""
+        """Return where each flow begins and ends: at the borders of the boxes, ordered by where the other ends are."""
         at: dict[tuple[str, bool], list[tuple[float, str]]] = {}
         for key, edge in flows:
             is_right = self._column[edge.source] < self._column[edge.target]
@@ -210,7 +213,7 @@ def _height(column: Sequence[Sequence[Box]]) -> float:
 
 
 def _spread(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Return places near the wanted ones, which are sorted, with some distance between them if there is room."""
+    """Return places near the wanted ones, which are sorted, spaced apart if there is room."""
     apart = min(_PORTS, (high - low) / max(1, len(wanted) - 1))
     found: list[float] = []
     for number, place in enumerate(wanted):
@@ -222,7 +225,7 @@ def _spread(wanted: Sequence[float], low: float, high: float) -> list[float]:
 
 
 def _apart(labels: Sequence[Label]) -> list[Label]:
-    """Return the labels, moved down where they would cover one another."""
+    """Return the labels, moved down where they would overlap."""
     found: list[Label] = []
     for label in sorted(labels, key=lambda one: one.y):
         least = found[-1].y + (found[-1].height + label.height) / 2 if found else label.y

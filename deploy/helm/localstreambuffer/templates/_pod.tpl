@@ -1,22 +1,22 @@
 {{/*
-The pods of a component. Of:
+A component's pods. Takes:
   root, component
   settings: the component's part of the values
-  image: its part of the values
-  command: the arguments of python -m
+  image: the image's part of the values
+  command: the arguments to python -m
   environment: the component's own variables, as a list
   secrets: the names in .Values.secrets that the component needs
   tls: the Secret of a certificate, or nothing
   compiled: whether the component uses compiled loops
-  probes: the probes of its container
-  ports: the ports of its container, by name
+  probes: its container's probes
+  ports: its container's ports, by name
 */}}
 {{- define "lsb.podTemplate" -}}
 {{- $root := .root -}}
 {{- $values := .root.Values -}}
 metadata:
   annotations:
-    # The services read their settings at their start only.
+    # The services read their settings only on startup.
     checksum/config: {{ $values.config | sha256sum | quote }}
     {{- with $values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -27,7 +27,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  # The services ask nothing of the Kubernetes API.
+  # The services do not use the Kubernetes API.
   automountServiceAccountToken: false
   enableServiceLinks: false
   {{- with $values.serviceAccountName }}
@@ -73,7 +73,7 @@ spec:
       type: RuntimeDefault
   {{- if .compiled }}
   initContainers:
-    # The image contains the compiled loops of the join. The folder must be writable, but the root is not.
+    # The image contains the join's compiled loops. Their folder must be writable, but the root file system is not.
     - name: compiled
       {{- include "lsb.container" . | nindent 6 }}
       command: [cp, -a, /var/cache/lsb/., /compiled/]
@@ -106,7 +106,7 @@ spec:
     {{- include "lsb.volumes" . | nindent 4 }}
 {{- end -}}
 
-{{/* What every container has. */}}
+{{/* The part that all containers have in common. */}}
 {{- define "lsb.container" -}}
 image: {{ include "lsb.image" . }}
 imagePullPolicy: {{ .image.pullPolicy }}
@@ -117,7 +117,7 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{/* The environment: the component's own, the files of its secrets, and what the user has set: none is there twice. */}}
+{{/* The environment: the component's own variables, the files of its secrets, and the user's variables, without duplicates. */}}
 {{- define "lsb.environment" -}}
 {{- $values := .root.Values -}}
 {{- $files := dict "kafkaPassword" "LSB_KAFKA__SASL_PASSWORD_FILE" "mqttPassword" "LSB_MQTT__PASSWORD_FILE" "influxdbToken" "LSB_INFLUXDB__TOKEN_FILE" "controlUsers" "LSB_CONTROL__USERS_FILE" -}}
@@ -186,7 +186,7 @@ securityContext:
 {{- with include "lsb.secretSources" . }}
 - name: secrets
   projected:
-    # Readable by the group of the pod, fsGroup.
+    # Readable by the pod's group, fsGroup.
     defaultMode: 0440
     sources:
       {{- . | trim | nindent 6 }}
@@ -209,7 +209,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{/* The Secrets that the component needs and that are named in the values. */}}
+{{/* The Secrets that the component needs, if the values name them. */}}
 {{- define "lsb.secretSources" -}}
 {{- $secrets := .root.Values.secrets -}}
 {{- range $name := .secrets }}
@@ -226,9 +226,9 @@ securityContext:
 {{- end -}}
 
 {{/*
-The probes of a service of the pipeline. /healthz fails when its loop has been stuck for metrics.stalled_after, a minute
-by default. It does not fail while Kafka, MQTT or the database is away, because a restart would not help. The start may
-take minutes, if the loops have to be compiled for a processor unlike that of the machine that has built the image.
+The probes of a pipeline service. /healthz fails when the service's loop has been stuck for metrics.stalled_after, a
+minute by default. It does not fail while Kafka, MQTT or the database is down, because a restart would not help. Startup
+may take minutes if the loops have to be compiled for a different CPU from that of the machine that built the image.
 */}}
 {{- define "lsb.probes" -}}
 startupProbe:
@@ -246,7 +246,7 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end -}}
 
-{{/* The Service by which Prometheus finds the pods of a component, also those that are not ready. Of: root, component. */}}
+{{/* The Service that lets Prometheus find a component's pods, including those not ready. Takes: root, component. */}}
 {{- define "lsb.metricsService" -}}
 apiVersion: v1
 kind: Service
