@@ -84,7 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=int, default=100, help="millions of records (default 100)")
     parser.add_argument("--every", type=int, default=10, help="millions between two readings (default 10)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/growth"), help="path of .json and .md")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/growth"), help="path of the .json and .md files")
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         found = measure(kafka, folder, options.millions * MILLION, options.every * MILLION)

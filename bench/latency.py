@@ -1,7 +1,7 @@
 """Measures the latency of results against an exactly-once pass-through with the same batch waits.
 
-``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through is in
-Python as well and runs the same transactions, one per unit and batch, but joins nothing. Both get the open load of
+``python -m bench.latency --report docs/evidence/bench_latency`` writes ``.json`` and ``.md``. The pass-through is also
+in Python and runs the same transactions, one per unit and batch, but joins nothing. Both get the open load of
 `bench.contest.load.latency`, which also defines the latency, and run in a new random order in each turn.
 """
 
@@ -27,7 +27,7 @@ _JAVA: Final = ("-Xms2g", "-Xmx2g", "-XX:+AlwaysPreTouch", "-XX:+UseZGC")
 """JVM options for Kafka: the default collector pauses it for up to 120 ms, several times a minute. With a smaller heap,
 ZGC runs every few seconds, and takes one of two cores while it does."""
 _SEED: Final = 7
-"""The seed of the order of the contenders."""
+"""The seed for the order of the contenders."""
 
 
 def measure(rates: list[int], runs: int, seconds: float) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def measure(rates: list[int], runs: int, seconds: float) -> list[dict[str, Any]]
     with own_stack(_JAVA) as (stack, folder):
         arena = Arena(stack, folder)
         warm_up(arena, FULL)
-        # The first turn does not count: the broker's JIT compiler is busy for minutes after the start.
+        # Discard the first turn: the broker's JIT compiler is busy for minutes after startup.
         for run in range(runs + 1):
             for name in draw.sample(list(_CONTENDERS), len(_CONTENDERS)):
                 for step in climb(arena, _CONTENDERS[name], rates, seconds):
@@ -59,9 +59,11 @@ def main() -> int:
     parser.add_argument(
         *("--rates",), type=int, nargs="+", default=[5_000, 20_000], help="records a second (default 5000 20000)"
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="at each rate, of which two thirds count")
-    parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_latency"), help="path of .json and .md")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds at each rate, of which two thirds count")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender (default 5)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_latency"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     found = measure(options.rates, options.runs, options.seconds)
     ran = about() | {"seconds at each rate": options.seconds}

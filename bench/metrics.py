@@ -75,9 +75,11 @@ def _spent_s() -> float:
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
-    parser.add_argument("--runs", type=int, default=7, help="of each (default 7)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_metrics"), help="path of .json and .md")
+    parser.add_argument("--records", type=int, default=1_000_000, help="records in the input topic (default 1,000,000)")
+    parser.add_argument("--runs", type=int, default=7, help="runs of each joiner (default 7)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_metrics"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     rates: dict[bool, list[float]] = {False: [], True: []}
     cores: dict[bool, list[float]] = {False: [], True: []}

@@ -1,7 +1,7 @@
-"""Measures how soon the page of the control service shows a large application under load, and what it costs to keep it.
+"""Measures how soon the control service's page shows a large application under load, and what keeping it open costs.
 
 ``python -m bench.page --report docs/evidence/bench_page`` starts a temporary Kafka broker, a joiner with 64 units that
-joins records of 10,000 things all the time, the control service, and a browser (Chromium, on the ``PATH``). It writes
+continuously joins records of 10,000 things, the control service, and a browser (Chromium, on the ``PATH``). It writes
 ``.json`` and ``.md``.
 """
 
@@ -58,26 +58,26 @@ _LONG_TASKS: Final = """
 
 
 class Service(NamedTuple):
-    """A control service that runs. ``process``: its process id. ``session``: a cookie."""
+    """A running control service. ``process`` is its process id, and ``session`` a cookie."""
 
     port: int
     process: int
     session: str
 
     def seconds_and_bytes_of(self, path: str) -> tuple[float, int]:
-        """Request something. Return how long the answer took, in seconds, and its size in bytes."""
+        """Send a request. Return how long the answer took, in seconds, and its size in bytes."""
         began_s = time.perf_counter()
         body = _ask(self.port, "GET", f"/api/v1/{path}", {"Cookie": self.session})[1]
         return time.perf_counter() - began_s, len(body)
 
     def core_seconds(self) -> float:
-        """Return the CPU time that it has used."""
+        """Return the CPU time that the service has used."""
         used = Path(f"/proc/{self.process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def records(start: int, count: int) -> Iterator[dict[str, Any]]:
-    """Yield input records, alternately of both streams, of one thing after another."""
+    """Yield input records, alternating between the two streams, for one thing after another."""
     for number in range(start, start + count):
         thing, quantity = f"R{number // 2 % THINGS}", ("torque", "speed")[number % 2]
         at_ms = FIRST_MS + number // (2 * THINGS) * 1_000 + number % 2
@@ -86,7 +86,7 @@ def records(start: int, count: int) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def flowing(kafka: KafkaSettings, first: int) -> Iterator[None]:
-    """Send `RATE` records a second, from the one with this number on."""
+    """Send `RATE` records a second, starting with record number ``first``."""
     stop, producer = threading.Event(), make_sender(kafka)
 
     def feed() -> None:
@@ -154,18 +154,18 @@ def _logged(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
 
 
 class Visit:
-    """A browser window in which a user has logged in, and what it receives. Closed by `close`."""
+    """A browser window with a logged-in user, and what it receives. `close` closes it."""
 
     def __init__(self, browser: Browser, service: Service) -> None:
         """Log in, and wait until all units are shown as running.
 
-        ``first_s``: how long this took, including the check of the password, which is slow on purpose.
+        ``first_s`` is how long this took, including the password check, which is slow on purpose.
         """
         self._context = browser.new_context(base_url=f"http://127.0.0.1:{service.port}")
         self.page: Page = self._context.new_page()
         self.received = 0
-        """What the page has received so far: bytes over HTTP as they were sent, and characters of WebSocket messages
-        before they were compressed."""
+        """What the page has received so far: HTTP bytes as sent, and characters of WebSocket messages before
+        compression."""
         watched = self._context.new_cdp_session(self.page)
         watched.send("Network.enable")
         watched.on("Network.loadingFinished", lambda event: self._note(event["encodedDataLength"]))
@@ -179,7 +179,7 @@ class Visit:
         self.first_s, self.first_bytes = time.perf_counter() - began_s, self.received
 
     def switch_s(self, link: str, seen: str, arg: Any) -> float:
-        """Open another page by its link. Return how long it takes until a script says that it is shown, in seconds."""
+        """Open another page by its link. Return how long it takes until the script ``seen`` is true, in seconds."""
         began_s = time.perf_counter()
         self.page.get_by_role("link", name=link).click()
         self.page.wait_for_function(seen, arg=arg, timeout=_SEEN_MS)
@@ -194,10 +194,10 @@ class Visit:
 
 
 def watch(visit: Visit, service: Service, for_s: float) -> dict[str, float]:
-    """Leave the page open. Return what arrives, what it costs, and for how long the page was busy at most."""
+    """Leave the page open. Return what arrives, what it costs, and the longest time that the page was busy."""
     visit.page.evaluate(_LONG_TASKS)
     before, spent_s, began_s = visit.received, service.core_seconds(), time.monotonic()
-    # Its events are handled while it waits.
+    # The browser's events are handled during the wait.
     visit.page.wait_for_timeout(for_s * 1_000)
     took_s = time.monotonic() - began_s
     busy = visit.page.evaluate("window.longTasks")
@@ -209,13 +209,13 @@ def watch(visit: Visit, service: Service, for_s: float) -> dict[str, float]:
 
 
 def measure(service: Service, runs: int, watch_s: float) -> dict[str, list[float]]:
-    """Open the page again and again. Return the values of each run by what was measured."""
+    """Open the page ``runs`` times. Return the values of all runs for each measured figure."""
     found: dict[str, list[float]] = {}
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if executable is None:
         raise RuntimeError("no browser: apt-get install chromium")
     with sync_playwright() as playwright:
-        # Its sandbox needs rights that a container does not have.
+        # The browser's sandbox needs privileges that a container does not have.
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         for run in range(runs):
             visit = Visit(browser, service)
@@ -251,8 +251,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="how often to open the page (default 5)")
     parser.add_argument("--watch", type=float, default=20.0, help="seconds to leave it open (default 20)")
-    parser.add_argument("--records", type=int, default=400_000, help="joined before (default 400,000)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_page"), help="path of .json and .md")
+    parser.add_argument("--records", type=int, default=400_000, help="records joined beforehand (default 400,000)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_page"), help="path of the .json and .md files")
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         make_topic(kafka, _DATA, UNITS)

@@ -86,9 +86,11 @@ class Subject:
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, help="that are held (default 1,000,000)")
-    parser.add_argument("--runs", type=int, default=5, help="starts of each (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_recovery"), help="path of .json and .md")
+    parser.add_argument("--records", type=int, default=1_000_000, help="records held (default 1,000,000)")
+    parser.add_argument("--runs", type=int, default=5, help="starts of each joiner (default 5)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_recovery"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     found: dict[str, list[float]] = {}
     with own_kafka() as (kafka, folder):

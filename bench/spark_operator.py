@@ -50,8 +50,8 @@ DISORDER_MS: Final = 60_000
 def main() -> None:
     """Run all parts of the benchmark and print their figures. Exit with status 1 if any results differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of both tables together")
-    parser.add_argument("--batch-rows", type=int, default=200_000, help="rows per micro-batch, both sides together")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="total number of rows in both tables")
+    parser.add_argument("--batch-rows", type=int, default=200_000, help="rows per micro-batch, counting both sides")
     parser.add_argument("--cores", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Compares the joiner with other engines, end to end, on one machine and the same topics.
 
-It starts a temporary Kafka broker, writes each workload once, runs the contenders on it one after the other, checks
-every output against the expected results, and saves each measurement immediately. Then it redraws the plots and
-rewrites the figures on the benchmark page.
+It starts a temporary Kafka broker, writes each workload once, runs the contenders on it one after another, checks every
+output against the expected results, and saves each measurement immediately. Then it redraws the plots and rewrites the
+figures on the benchmark page.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _sizes(options: argparse.Namespace, sizes: Sizes) -> Sizes:
 def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minutes: float) -> None:
     """Make the measurements in order until ``minutes`` have passed. Each is paired with its place in the whole plan.
 
-    A resumed run completes an interrupted turn with another broker. Each measurement therefore records when its broker
-    was started and the commit of the code, and the report compares only measurements that agree in both.
+    A resumed run completes an interrupted turn with a different broker. Each measurement therefore records the commit
+    of the code and when its broker was started, and the report compares only measurements that agree in both.
     """
     began_s, failed = time.monotonic(), set[str]()
     if not todo:
@@ -111,7 +111,7 @@ def measure(todo: list[tuple[int, Measurement]], kept: Kept, sizes: Sizes, minut
 def warm_up(arena: Arena, sizes: Sizes) -> None:
     """Run the pass-through until Kafka's CPU time for a record stops falling, or the time limit is reached.
 
-    Kafka's JVM compiles its code while it runs. Soon after its start, a record takes two to three times as much time.
+    Kafka's JVM compiles its code while it runs: soon after startup, a record takes two to three times as much CPU time.
     """
     task, began_s, before_s = (
         Task(PASS_THROUGH, "alternating", sizes.warm_up_records, sizes.limits),
@@ -175,23 +175,23 @@ def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.contest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a small version of everything, within minutes")
+    parser.add_argument("--quick", action="store_true", help="run a small version of everything, in minutes")
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     names = [*CONTENDERS, engine.NAME]
     parser.add_argument("--contenders", nargs="+", choices=names, metavar="NAME", help="; ".join(names))
-    parser.add_argument("--records", type=int, help="records of the alternating workload")
+    parser.add_argument("--records", type=int, help="number of records in the alternating workload")
     parser.add_argument("--turns", type=int, help="number of runs for each contender named in a headline (default 5)")
     parser.add_argument("--seed", type=int, help=f"seed for the random order of the contenders (default {FULL.seed})")
     parser.add_argument(
         "--minutes", type=float, default=600.0, help="start no more measurements after this many minutes (default 600)"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="keep the existing measurements and make only those that are missing"
+        "--resume", action="store_true", help="keep the existing measurements and make only the missing ones"
     )
-    parser.add_argument("--report-only", action="store_true", help="only write the report")
-    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder of the JSON files")
-    parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="page with the figures")
-    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder of the plots")
+    parser.add_argument("--report-only", action="store_true", help="write only the report")
+    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="folder for the JSON files")
+    parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="page to write the figures to")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder for the plots")
     return parser.parse_args(given)
 
 

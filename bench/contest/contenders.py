@@ -198,8 +198,8 @@ def _ceiling(name: str, what: str) -> Contender:
 
 
 CEILINGS: Final = (
-    _ceiling("pass-through in C", "the joiner's transactions, made with the C library of its client; a reference"),
-    _ceiling("pass-through in Java", "the joiner's transactions, made with Kafka's own Java client; a reference"),
+    _ceiling("pass-through in C", "the joiner's transactions, run with its client's C library; a reference"),
+    _ceiling("pass-through in Java", "the joiner's transactions, run with Kafka's own Java client; a reference"),
 )
 _SPARK: Final = _Script("spark_windowed")
 SPARK_BEST: Final = _of_script(
@@ -408,7 +408,7 @@ ROW_CONTENDERS: Final = (
     *("plain process", "Flink by hand", "Flink by hand, timers"),
     *("Spark by hand in Java", "Spark by hand in Java, ordered"),
 )
-"""The contenders that make aligned rows."""
+"""The contenders that produce aligned rows."""
 HEADLINE: Final = (
     *("plain process", "Spark stage", PASS_THROUGH.name, *(one.name for one in CEILINGS)),
     *(SPARK_BEST.name, SPARK_TUNED.name, "Flink interval join", "Flink by hand", "Kafka Streams by hand"),

@@ -1,6 +1,6 @@
 """Measures the engine alone, as an upper limit: joins a workload that is already in memory as columns, in one process.
 
-Everything else that a joiner does is left out: reading, writing and looking up keys.
+Everything else a joiner does is left out: reading, writing and looking up keys.
 """
 
 from __future__ import annotations

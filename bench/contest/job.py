@@ -39,8 +39,8 @@ class Limits:
 class Job:
     """A task for a contender. Each job has its own ``name`` and its own ``folder``.
 
-    ``cores`` is the number of cores that the contender may use, or 0 for all. ``quantities``: the driver and the
-    columns of aligned rows, or empty if the neighbours of speed and torque are wanted.
+    ``cores`` is the number of cores that the contender may use, or 0 for all. ``quantities`` names the driver and the
+    columns of aligned rows; it is empty if the job is to find the neighbours of speed and torque.
     """
 
     kafka: KafkaSettings
@@ -82,10 +82,10 @@ class Contender:
     ``commands`` returns one command per process; the processes run in parallel. ``has_window`` says whether the results
     depend on the width of a window. If ``widths`` is above 1, the windows form a fixed grid and each of them is
     ``widths`` times as long as the given width. ``topics`` is 2 if each side needs a topic of its own. ``guarantee`` is
-    the delivery guarantee. ``states`` returns the states that the contender has stored in Kafka. The time limit is
+    the delivery guarantee. ``states`` returns the states the contender has stored in Kafka. The time limit is
     multiplied by ``patience``. ``waits_ms`` is how far event time must advance before a result is emitted.
-    ``in_batches`` says whether it works in batches, so that results come in bursts. ``variants`` have alternative
-    settings to try. ``for_latency`` has the settings with which the latency is measured, if they differ.
+    ``in_batches`` says whether it works in batches, so that results come in bursts. ``variants`` are contenders with
+    alternative settings to try, ``for_latency`` those with the settings for measuring latency, if they differ.
     """
 
     name: str

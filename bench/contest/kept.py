@@ -17,7 +17,7 @@ class Measurement:
 
     ``width_ms`` is the width of the contender's window, or 0 for a contender without a window. It is also 0 if
     ``share`` is set; the contender then uses the narrowest window that finds this share of the neighbours. ``curve``
-    names the quantity that is varied in a series of runs, and ``at`` is its value in this run.
+    names the property varied in a series of runs, and ``at`` is its value in this run.
     """
 
     kind: str
@@ -71,8 +71,8 @@ def read(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _is_of(found: dict[str, Any], one: Measurement) -> bool:
-    # The plan does not contain a width that is computed from ``share``; only the stored figures do. Older files lack
-    # fields that were added later.
+    # A width computed from ``share`` is not in the plan, only in the stored figures. Older files lack fields that were
+    # added later.
     wanted, empty = asdict(one), asdict(Measurement("", "", "", 0))
     if one.share:
         wanted.pop("width_ms")

@@ -38,11 +38,11 @@ ON_CURVES: Final = (OURS[0].name, SPARK_BEST.name, FLINK)
 
 @dataclass(frozen=True)
 class Sizes:
-    """The extent of a benchmark run: how many records, turns and rates it covers.
+    """The size of a benchmark run: how many records, turns and rates it covers.
 
     ``turns`` is how often each kind of measurement is made for the contenders named in a headline; all others are
-    measured once, except for rows, which are measured equally often for everybody. The alternating workload is large
-    enough to fill several batches of every contender, even of the Spark stage, whose batches are the largest.
+    measured once, except for rows, which are measured equally often for all contenders. The alternating workload is
+    large enough to fill several batches of every contender, including the Spark stage, which has the largest batches.
     ``curves`` lists the values at which each curve is measured. ``steady`` is the rate of the steady load in records/s
     and its duration in s.
     """
@@ -77,7 +77,7 @@ class Sizes:
     kinds: tuple[str, ...] = KINDS[:-1]
     contenders: tuple[str, ...] = (*CONTENDERS, engine.NAME)
     seed: int = SEED
-    """The seed of the order in which the contenders run."""
+    """The seed for the order in which the contenders run."""
 
     def of(self, kind: str) -> tuple[int, Limits]:
         """Return the number of records and the time limits for a kind of measurement."""
@@ -121,7 +121,7 @@ QUICK: Final = Sizes(
 
 
 def plan(sizes: Sizes, kinds: tuple[str, ...], chosen: tuple[str, ...]) -> Iterator[Measurement]:
-    """Yield all measurements, turn by turn, so that all contenders are affected alike if the machine slows down.
+    """Yield all measurements, turn by turn, so that a slowdown of the machine affects all contenders alike.
 
     Within a turn, the contenders run in a random order for each workload, so that none of them always runs first or
     always follows the same contender. The order depends only on the seed, so a resumed run continues the same plan.

@@ -1,12 +1,12 @@
 """Samples how many records a contender holds and how many bytes it stores.
 
-The samples are taken in the same way for all contenders, but their bytes are not alike. For a peer, they are the size
-of all files in its state folder, which is measured every half second: also old versions, logs and checkpoints that the
-engine has not deleted yet. For the joiner, which has no such folder, they are the size of the newest snapshot of each
-unit. An engine that keeps its state only in memory or in Kafka has none. In addition, Spark prints the number of
-records in its state after each batch, and the joiner writes the number of records that it holds to each checkpoint. All
-contenders are compared at the same input positions, which are a tenth of the input apart. The state at a position is
-the newest sample at the time when the contender's results reached that position.
+The samples are taken the same way for all contenders, but the bytes are not directly comparable. For a peer, they are
+the size of all files in its state folder, measured every half second, including old versions, logs and checkpoints that
+the engine has not deleted yet. For the joiner, which has no such folder, they are the size of the newest snapshot of
+each unit. An engine that keeps its state only in memory or in Kafka has none. In addition, Spark prints the number of
+records in its state after each batch, and the joiner writes the number of records it holds to each checkpoint. All
+contenders are compared at the same input positions, spaced a tenth of the input apart. The state at a position is the
+newest sample as of when the contender's results reached that position.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ POSITIONS: Final = tuple(tenth / 10 for tenth in range(1, 10))
 
 
 class State(NamedTuple):
-    """A sample of a contender's state at a point in time. Values that are not known are None.
+    """A sample of a contender's state at a point in time. Unknown values are None.
 
     ``rows`` is the number of held records, and ``bytes`` is the size of the stored state. ``batch_rows`` is the number
-    of records in the batch that has just been processed; if an engine releases records only in the next batch, ``rows``
-    includes them. If parts of the state are sampled separately, such as the joiner's units, ``part`` is the number of
-    the part; the whole state is then the sum of the newest samples of all parts.
+    of records in the batch just processed; if an engine releases records only in the next batch, ``rows`` includes
+    them. If parts of the state are sampled separately, such as the joiner's units, ``part`` is the number of this part;
+    the whole state is then the sum of the newest samples of all parts.
     """
 
     at_s: float
@@ -121,8 +121,8 @@ def summarise(
     """Return the median and the maximum of each figure over the positions that the run reached.
 
     ``rows`` is the number of rows in the input. ``needed`` returns how many records must be held at a position because
-    a record after it is their neighbour. The returned ``batch_share`` is the largest share of held records that may be
-    held only because their batch is still in progress.
+    they have a neighbour after it. The returned ``batch_share`` is the largest share of held records that may be held
+    only because their batch is still in progress.
     """
     found: dict[str, list[float]] = {}
     positions = 0

@@ -51,7 +51,7 @@ def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
         )
     axis.set_yticks(range(len(ordered)), [bar.name for bar in ordered])
     axis.invert_yaxis()
-    # Room for the words.
+    # Leave room for the labels.
     axis.set_xlim(0, 1.75 * largest)
     axis.xaxis.set_major_formatter("{x:,g}")
     axis.set_xlabel(x_label)
@@ -59,7 +59,7 @@ def plot_bars(path: Path, bars: Sequence[Bar], x_label: str) -> None:
 
 
 def plot_shares(path: Path, shares: Sequence[Share], x_label: str) -> None:
-    """Write a PNG to ``path`` with a bar per contender and width. The share that was missed has a different colour."""
+    """Write a PNG to ``path`` with a bar per contender and width. The missed share has a different colour."""
     figure, axis = plt.subplots(figsize=(8.6, 0.9 + _ROW_INCHES * len(shares)), layout="constrained")
     for place, share in enumerate(shares):
         found = 100 * (share.found or 0.0)

@@ -101,7 +101,7 @@ def about() -> dict[str, Any]:
 
 def make_topic(kafka: KafkaSettings, name: str, partitions: int, **settings: str) -> None:
     """Create a topic with the given settings, whose names are written with ``_`` in place of ``.``."""
-    # The client is kept in a variable, because it would receive no responses once it is garbage-collected.
+    # Keep the client in a variable: once it is garbage-collected, it receives no responses.
     admin = make_admin(kafka)
     config = {setting.replace("_", "."): value for setting, value in settings.items()}
     (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values()
@@ -141,7 +141,7 @@ class Application:
     ) -> None:
         """Write the settings file. ``data`` is the input topic.
 
-        ``quantities``: the driver and the columns of an align, which takes the place of the join of speed and torque.
+        ``quantities`` names the driver and the columns of an align, which replaces the join of speed and torque.
         """
         self.data = data
         self.config = folder / f"{name}.toml"
@@ -169,7 +169,7 @@ class Application:
         return subprocess.Popen(self.command(*more, instance=instance, command=command))  # noqa: S603 - the joiner
 
     def command(self, *more: str, instance: str = "one", command: str = "run") -> list[str]:
-        """Return the command of `start`."""
+        """Return the command that `start` runs."""
         given = ["--config", str(self.config), "--log-level", "warning", "--instance", instance]
         return [sys.executable, "-m", "joiner", command, *given, *more]
 
@@ -198,7 +198,7 @@ class Application:
 
 
 def _align(driver: str, *columns: str) -> str:
-    """Return the settings of an align whose columns have previous values."""
+    """Return the settings of an align whose columns hold previous values."""
     rules = ", ".join(f'{column} = {{ rule = "previous" }}' for column in columns)
     return f'[[align]]\nname = "rows"\ndriver = "{driver}"\ncolumns = {{ {rules} }}\n'
 

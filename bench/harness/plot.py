@@ -27,7 +27,7 @@ Line = Sequence[tuple[float, Sequence[float]]]
 _Lines = TypeVar("_Lines")
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
-"""The Okabe-Ito palette, which colour-blind readers can tell apart. The lines also differ in their markers."""
+"""The Okabe-Ito palette, whose colours colour-blind readers can tell apart. The lines also differ in their markers."""
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 _STYLES: Final = ("-", "--")
 """Line styles. The second style is used if there are more lines than colours."""
@@ -62,7 +62,7 @@ def plot_over_time(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[
 
 
 def _plot(path: Path, panels: Mapping[str, _Lines], y_label: str, draw: Callable[[Axes, _Lines], None]) -> None:
-    """Write a PNG with a panel for each x label and a shared logarithmic y axis. ``draw``: how to draw the lines."""
+    """Write a PNG with a panel for each x label and a shared logarithmic y axis. ``draw`` draws the lines."""
     rows = -(-len(panels) // _COLUMNS)
     size = (_PANEL_INCHES[0] * min(_COLUMNS, len(panels)), _PANEL_INCHES[1] * rows)
     figure, axes = plt.subplots(
@@ -86,8 +86,8 @@ def _plot(path: Path, panels: Mapping[str, _Lines], y_label: str, draw: Callable
 class Panel:
     """One of several plots side by side, each with its own axes; the x axis is logarithmic.
 
-    ``ends`` maps the name of a line to the x position at which it ends, such as the rate at which a contender is
-    saturated. A cross marks this position.
+    ``ends`` maps the name of a line to the x position where it ends, such as the rate that saturates a contender. A
+    cross marks this position.
     """
 
     x_label: str

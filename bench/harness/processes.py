@@ -36,7 +36,7 @@ class Machine(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """The CPU seconds that a process tree, Kafka, this program and the whole machine have used up to a moment."""
+    """The CPU seconds that a process tree, Kafka, this program and the whole machine had used at a point in time."""
 
     at_s: float
     cpu_s: float
@@ -46,9 +46,9 @@ class Sample:
 
 
 def machine_cpu(stat: str | None = None) -> Machine:
-    """Return how the machine has spent its CPU time so far. ``stat`` is the content of /proc/stat.
+    """Return how the machine has spent its CPU time so far. ``stat`` holds the contents of /proc/stat.
 
-    The time in which interrupts are handled is left out, because it belongs to no process.
+    Time spent handling interrupts is left out, because it belongs to no process.
     """
     lines = (Path("/proc/stat").read_text() if stat is None else stat).splitlines()
     user, nice, system, idle, waiting, _, _, steal = (int(word) * _TICK_S for word in lines[0].split()[1:9])

@@ -30,7 +30,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def java_version() -> str:
-    """Return the version of the Java that is first on the ``PATH``, or ``unknown`` if there is none."""
+    """Return the version of the first Java on the ``PATH``, or ``unknown`` if there is none."""
     try:
         ran = subprocess.run(["java", "-version"], check=True, capture_output=True, text=True)  # noqa: S607 - any Java
     except (OSError, subprocess.CalledProcessError):
@@ -84,7 +84,7 @@ def write(path: Path, title: str, about: dict[str, Any], figures: Any, lines: Se
 
 
 def json_text(value: Any, indent: int = 0) -> str:
-    """Return JSON in which every value that fits on a line is on one line, so that a diff shows which runs changed."""
+    """Return JSON in which every value that fits on a line is kept on one, so that a diff shows which runs changed."""
     text = json.dumps(value)
     if indent + len(text) <= _LINE_LENGTH_MAX or not isinstance(value, dict | list) or not value:
         return text

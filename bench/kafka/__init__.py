@@ -3,7 +3,7 @@
 ``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a temporary Kafka, writes the input once, runs the
 contenders on it several times in random order, and writes ``.json`` and ``.md``. Input and output are JSON. Each
 contender runs in processes of its own. It is timed from the first to the last record in its output topic, by the
-broker's clock, so its start-up does not count.
+broker's clock, so its start-up is not included.
 
 A pass-through consumes records, produces them to another topic, and commits them together with their offsets. The one
 in C calls librdkafka, the library that confluent_kafka is built on, and creates no object per message. The one in Java
@@ -85,7 +85,7 @@ class _Copier:
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_AT_ONCE)]
 
     def copy(self, by_partition: dict[int, list[Message]]) -> None:
-        """Copy messages, which are grouped by partition, and commit them and their offsets in one transaction."""
+        """Copy messages grouped by partition, and commit them with their offsets in one transaction."""
         ends = {number: (messages[-1].offset() or 0) + 1 for number, messages in by_partition.items()}
         self._producer.begin_transaction()
         places = [TopicPartition(self._data, *end) for end in ends.items()]
@@ -225,9 +225,9 @@ JOINERS: Final[dict[str, Run]] = {
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, help="in the input topic (default 1,000,000)")
-    parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_kafka"), help="path of .json and .md")
+    parser.add_argument("--records", type=int, default=1_000_000, help="records in the input topic (default 1,000,000)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender (default 5)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_kafka"), help="path of the .json and .md files")
     parser.add_argument("--pass-through", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.pass_through:

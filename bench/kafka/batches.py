@@ -1,8 +1,8 @@
 """Measures the speed of the joiner from Kafka to Kafka when each message holds many records, in Arrow format.
 
 The joiner is compared with pass-throughs, which copy the same messages exactly once without decoding them. The
-contenders run one after the other, in random order, on the same broker. A rate is the number of records divided by the
-time between the first and the last message written, by the broker's clock; start-up is not part of it.
+contenders run one after another, in random order, on the same broker. A rate is the number of records divided by the
+time between the first and the last message written, by the broker's clock; start-up is not included.
 
 The input is large enough for a run to take several seconds: 20 million records occupy half a gigabyte in Kafka.
 """
@@ -50,7 +50,7 @@ _WAIT_S: Final = 600.0
 def produce(kafka: KafkaSettings, topic: str, records: int, rows: int, *, with_ids: bool) -> None:
     """Write messages of ``rows`` records each. Records are a millisecond apart; machines take turns.
 
-    Each machine sends speed and torque alternately.
+    Each machine alternates speed and torque.
     """
     producer = make_sender(kafka)
     by_partition: dict[int, list[str]] = {}
@@ -109,12 +109,16 @@ Run = Callable[[KafkaSettings, str, Path], float]
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=20_000_000, help="in the input topic (default 20,000,000)")
-    parser.add_argument("--rows", type=int, default=10_000, help="records in a message (default 10,000)")
+    parser.add_argument(
+        "--records", type=int, default=20_000_000, help="records in the input topic (default 20,000,000)"
+    )
+    parser.add_argument("--rows", type=int, default=10_000, help="records per message (default 10,000)")
     parser.add_argument("--ids", action="store_true", help="give each record an id")
-    parser.add_argument("--runs", type=int, default=5, help="of each contender (default 5)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender (default 5)")
     parser.add_argument("--only", nargs="*", help="run only the contenders whose name contains one of these words")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_batches"), help="path of .json and .md")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_batches"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         programs, missing = build(folder)

@@ -3,7 +3,7 @@
 ``python -m bench.kafka.profile --report docs/evidence/bench_profile`` writes ``.json`` and ``.md``. Each run starts a
 joiner whose steps read the CPU clock of their thread when they begin and end. Time spent in a nested step counts only
 for the nested one. The CPU time of the Kafka client's own threads is what remains of the process's time. Only the
-steady state counts: the time in which the joiner processes the part of the input between `BEGIN` and `END`.
+steady state is measured: the time in which the joiner processes the part of the input between `BEGIN` and `END`.
 
 The pass-through in C, on the same input, is measured from outside, from its start to its end.
 """
@@ -42,7 +42,7 @@ OTHER: Final = "other Python code"
 
 @dataclass
 class _Running:
-    """A step that is running. ``since_ns``: when it began, or when its last nested step ended."""
+    """A running step. ``since_ns`` is when it began, or when its last nested step ended."""
 
     step: str
     since_ns: int
@@ -56,7 +56,7 @@ class Stopwatch:
         self._own = threading.local()
 
     def time(self, owner: type, method: str, step: str) -> None:
-        """Replace a method of a class by one whose CPU time counts for ``step``."""
+        """Wrap a method of a class so that its CPU time counts for ``step``."""
         timed = getattr(owner, method)
 
         @functools.wraps(timed)
@@ -90,7 +90,7 @@ class Stopwatch:
 
 
 def time_steps(stopwatch: Stopwatch) -> None:
-    """Make every step of the joiner count its CPU time."""
+    """Measure the CPU time of every step of the joiner."""
     # Import here: only the measured process needs the joiner's modules.
     from joiner.core.engine import LocalStreamBuffer  # noqa: PLC0415 - as above
     from joiner.runtime.kafka.transaction import UnitTransactions  # noqa: PLC0415 - as above
@@ -221,9 +221,11 @@ def rows_of(found: dict[str, list[dict[str, Any]]]) -> list[tuple[str, str]]:
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=4_000_000, help="in the input topic (default 4,000,000)")
-    parser.add_argument("--runs", type=int, default=5, help="of each program (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_profile"), help="path of .json and .md")
+    parser.add_argument("--records", type=int, default=4_000_000, help="records in the input topic (default 4,000,000)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each program (default 5)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_profile"), help="path of the .json and .md files"
+    )
     parser.add_argument("--joiner", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.joiner:
@@ -236,7 +238,7 @@ def main() -> int:
         programs, _ = build(folder)
         make_topic(kafka, _DATA, PARTITIONS)
         produce(kafka, _DATA, options.records)
-        # The first run of each program warms up the broker and does not count.
+        # The first run of each program warms up the broker and is discarded.
         for run in range(options.runs + 1):
             given = options.records, kafka_pid
             application = Application(kafka, folder, f"profile-{run}", PARTITIONS, data=_DATA)

@@ -123,8 +123,10 @@ def check(everyone: dict[str, Callable[[], Any]]) -> None:
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each contender and case (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_aligned_tables"), help="path of .json and .md")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender and case (default 5)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_aligned_tables"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     figures, lines = [], ["Minimum / median / maximum of the runs, in ms; the ratio is that of the medians."]
     for keys in KEYS:
@@ -132,7 +134,7 @@ def main() -> int:
             tables = tables_of(rows, keys)
             for what, rules in CASES.items():
                 everyone = contenders(tables, rules)
-                check(everyone)  # warms up as well
+                check(everyone)  # also serves as a warm-up
                 times = {name: [seconds_of(run) for _ in range(options.runs)] for name, run in everyone.items()}
                 figures.append({"rows": rows, "keys": keys, "columns": what, "seconds": times})
                 reference_s = statistics.median(times[_REFERENCE])

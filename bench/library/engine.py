@@ -101,7 +101,7 @@ def frame_of(stream: Stream, name: str) -> pd.DataFrame:
 
 
 def measure(case: Case, runs: int) -> dict[str, Any]:
-    """Run both contenders on one case, in turns, and return the figures of all runs."""
+    """Run both contenders on one case, turn by turn, and return the figures of all runs."""
     left, right = streams_of(case, seed=1)
     frames = frame_of(left, "left"), frame_of(right, "right")
     warm = replace(case, records=min(case.records, 2 * case.batch))
@@ -156,9 +156,11 @@ _VARIED: Final = {
 def main() -> int:
     """Measure all curves and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each contender and case (default 5)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender and case (default 5)")
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_engine"), help="path of .json and .md")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_engine"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     curves: dict[str, list[dict[str, Any]]] = {}
     for name in options.curves:

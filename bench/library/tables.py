@@ -94,7 +94,7 @@ def _by_duckdb(left: Any, right: Any) -> Callable[[], object]:
 
 
 def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
-    """Run all contenders on one case, in turns. Return the durations of all runs, in s."""
+    """Run all contenders on one case, turn by turn. Return the durations of all runs, in s."""
     found: dict[str, list[float]] = {}
     everyone = contenders(tables_of(rows, keys))
     for turn in range(runs + 1):
@@ -108,8 +108,10 @@ def measure(rows: int, keys: int, runs: int) -> dict[str, Any]:
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="of each contender and case (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_tables"), help="path of .json and .md")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender and case (default 5)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_tables"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     figures, lines = [], ["Minimum / median / maximum of the runs, in ms; the ratio is that of the medians."]
     for keys in KEYS:

@@ -73,10 +73,10 @@ def main() -> None:
     parser.add_argument("data", help="topic to read")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")
-    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a thing are out of order")
+    parser.add_argument("--width-ms", type=int, default=16, help="width of the window, to each side")
+    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a thing may be out of order")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
-    parser.add_argument("--state", type=Path, help="folder of the recovery store")
+    parser.add_argument("--state", type=Path, help="folder for the recovery store")
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -165,7 +165,7 @@ def join(records: Any, width_ms: int, lateness_ms: int, window: str) -> Any:
 
 @dataclass
 class Thing:
-    """What the next record of a thing needs to find its neighbours. bytewax copies and stores it at each epoch.
+    """The state in which the next record of a thing finds its neighbours. bytewax copies and stores it at each epoch.
 
     ``now`` contains the records of each side at the newest time, ``before`` the last record of each side before that
     time, and ``waiting`` the records before that time which have no next neighbour yet, all of the side
@@ -180,7 +180,7 @@ class Thing:
     is_paired: bool = False
 
     def advance(self, time_ms: float) -> list[tuple[Record, Record]]:
-        """Move on to a later time. Return the pairs that become certain because no record at the old time follows."""
+        """Advance to a later time. Return the pairs that become certain because no record at the old time follows."""
         pairs: list[tuple[Record, Record]] = []
         left, right = self.now
         if left and right:
@@ -202,8 +202,7 @@ def meet(state: Thing | None, record: Record) -> tuple[Thing, list[tuple[Record,
     """Take the next record of a thing. Return the new state, and the pairs that the record makes certain.
 
     The rule is that of the peers in Java (``jvm/common/Neighbours.java``): a record's neighbours are the last record of
-    the other side at or before it, and the first one at or after it. Records with equal times count in the order in
-    which they arrive.
+    the other side at or before it, and the first one at or after it. Records with equal times are ordered by arrival.
     """
     thing, pairs = state or Thing(), list[tuple[Record, Record]]()
     side, time_ms = QUANTITIES.index(record["quantity"]), record["phenomenonTime"]

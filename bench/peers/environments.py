@@ -40,7 +40,7 @@ def versions() -> dict[str, str]:
     """Return the pinned versions of the peers, and of Flink's Kafka connector, by name."""
     found = {}
     for name in sorted(set(ENVIRONMENTS.values())):
-        # The peer is the first requirement; the others are what it needs.
+        # The peer is the first requirement; the others are its dependencies.
         pinned = (line for line in (REQUIREMENTS / f"{name}.in").read_text().splitlines() if "==" in line)
         package, _, version = next(pinned).split()[0].partition("==")
         found[package] = version

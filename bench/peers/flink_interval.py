@@ -96,10 +96,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("data", help="topic to read")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")
+    parser.add_argument("--width-ms", type=int, default=16, help="width of the window, to each side")
     parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a partition may be out of order")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
-    parser.add_argument("--state", type=Path, help="folder of the checkpoints")
+    parser.add_argument("--state", type=Path, help="folder for the checkpoints")
     parser.add_argument("--jars", type=Path, required=True, help="folder of Flink's Kafka connector")
     return parser.parse_args()
 

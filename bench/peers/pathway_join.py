@@ -7,7 +7,7 @@ record then arrives out of order, another message with ``"diff": -1`` retracts t
 event time in any partition. While a backlog is read, the partitions drift apart, and records behind the clock by more
 than the cut-off are dropped: too small a cut-off silently loses pairs, while without a cut-off all records are kept
 forever. Exactly-once delivery and persistent state require a licence key, so this script uses neither: after a restart
-it reads everything again.
+it rereads everything.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def main() -> None:
     parser.add_argument("data", help="topic to read")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--width-ms", type=int, default=16, help="of the interval join, to each side")
+    parser.add_argument("--width-ms", type=int, default=16, help="width of the interval join, to each side")
     parser.add_argument("--cutoff-ms", type=int, help="how long records are kept (default: forever)")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
-    parser.add_argument("--state", help="not used: nothing is kept")
+    parser.add_argument("--state", help="not used: no state is stored")
     options = parser.parse_args()
     chosen = SETTINGS | VARIANTS[options.variant]
     os.environ["PATHWAY_THREADS"] = str(chosen["threads"])

@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--width-ms", type=int, default=16, help="half-width of the interval join, in ms")
     parser.add_argument("--grace-ms", type=int, default=10_000, help="how long records are kept")
     parser.add_argument("--variant", choices=VARIANTS, default="best")
-    parser.add_argument("--state", type=Path, help="folder of the state")
+    parser.add_argument("--state", type=Path, help="folder for the state")
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     chosen = SETTINGS | VARIANTS[options.variant]

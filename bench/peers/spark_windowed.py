@@ -191,11 +191,11 @@ def make_parser(about: str) -> argparse.ArgumentParser:
     parser.add_argument("data", help="topic to read, or one topic for each side, separated by a comma")
     parser.add_argument("out", help="topic to write")
     parser.add_argument("--jars", type=Path, required=True, help="folder of Spark's Kafka connector")
-    parser.add_argument("--state", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--state", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--partitions", type=int, default=4, help="of the topics")
-    parser.add_argument("--batch", type=int, default=200_000, help="records")
-    parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="of the watermark")
+    parser.add_argument("--partitions", type=int, default=4, help="partitions of each topic")
+    parser.add_argument("--batch", type=int, default=200_000, help="records per batch")
+    parser.add_argument("--lateness-ms", type=int, default=LATENESS_MS, help="lateness of the watermark")
     parser.add_argument("--sink", choices=SINKS, default="batched", help="settings of the producer")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another Spark setting")
     return parser
@@ -281,7 +281,7 @@ def _report(query: StreamingQuery) -> None:
 
 
 def _ended_s(progress: Any) -> float:
-    """Return the time at which a batch ended, in seconds since the epoch."""
+    """Return when a batch ended, in seconds since the epoch."""
     took_s = float(progress["durationMs"]["triggerExecution"]) / 1000
     return datetime.fromisoformat(progress["timestamp"]).timestamp() + took_s
 

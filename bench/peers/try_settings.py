@@ -3,8 +3,8 @@
 Runs a peer with one variant of its settings after another, and stores the figures in ``trials``. For example, ``python
 -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and
 runs each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
-neighbours. To exclude start-up and shutdown, the rate is measured, by the broker's clock, from the point at which 20 %
-of the results have been written to the point at which 95 % have been.
+neighbours. To exclude start-up and shutdown, the rate is measured, by the broker's clock, from when 20 % of the results
+have been written until 95 % have been.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ def main() -> int:
     parser.add_argument("peer", choices=sorted(ENVIRONMENTS))
     parser.add_argument("variants", nargs="+")
     parser.add_argument("--records", type=int, default=400_000)
-    parser.add_argument("--seconds", type=float, default=60, help="time limit of each variant")
+    parser.add_argument("--seconds", type=float, default=60, help="time limit for each variant")
     parser.add_argument("--within", type=float, default=3600, help="start no variant after this time, in seconds")
     parser.add_argument("--folder", type=Path, default=Path(".lsb"), help="folder of the environments")
-    parser.add_argument("--give", default="", help="further arguments of the peer")
+    parser.add_argument("--give", default="", help="additional arguments for the peer")
     options = parser.parse_args()
     start = command(options.peer, options.folder, print)
     packages = distributions(path=[str(place) for place in Path(start[0]).parents[1].glob("lib/python*/site-packages")])

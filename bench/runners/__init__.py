@@ -1,1 +1,1 @@
-"""Benchmarks of the runners: pauses when units change their owner, and throughput by the number of instances."""
+"""Benchmarks of the runners: pauses when units change owner, and throughput by number of instances."""

@@ -1,8 +1,8 @@
-"""Measures how fast many instances agree on who serves many units, and what they write to the control topic.
+"""Measures how fast many instances agree on who serves many units, and how much they write to the control topic.
 
 ``python -m bench.runners.many --report docs/evidence/bench_many_instances`` writes ``.json`` and ``.md``. Instances are
-started, killed, stopped and started again while records arrive. An assignment is settled when every unit is served by
-the instance to which it is assigned, and all instances have the same number of units.
+started, killed, stopped and restarted while records arrive. An assignment is settled when every unit is served by the
+instance it is assigned to, and all instances have the same number of units.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from joiner.runtime.kafka.clients import log_range, make_reader, read_to_end
 UNITS: Final = 64
 INSTANCES: Final = 16
 _COMMIT_INTERVAL: Final = "1s"
-"""With a shorter one, so many units on two cores would do nothing but commit."""
+"""With a shorter interval, this many units on two cores would do nothing but commit."""
 _CALM_S: Final = 3.0
 _QUIET_S: Final = 20.0
 _LOOK_S: Final = 0.02
@@ -47,7 +47,7 @@ _TICK_S: Final = 0.05
 
 
 class Written(NamedTuple):
-    """What was written to the control topic in a time without events."""
+    """How much was written to the control topic during a period without events."""
 
     messages_per_s: float
     bytes_per_s: float
@@ -70,9 +70,9 @@ class Instances:
         (process.kill if kill else process.terminate)()
 
     def settle_s(self, act: Callable[[], None], wanted: int) -> tuple[float, float]:
-        """Let something happen. Return how long it takes until it is known, and from then until all is settled.
+        """Trigger an event. Return how long it takes until it is known, and from then until everything is settled.
 
-        It is known when the first assignment after it is written.
+        The event is known once the first assignment after it has been written.
         """
         epoch = self._watch.look().epoch
         began_s = time.monotonic()
@@ -87,7 +87,7 @@ class Instances:
             if known_s is not None and is_settled(state, UNITS, wanted, 0):
                 return known_s - began_s, time.monotonic() - known_s
             time.sleep(_LOOK_S)
-        raise RuntimeError("the instances do not share the units")
+        raise RuntimeError("the instances have not settled on an assignment")
 
     def close(self) -> None:
         """Kill all instances."""
@@ -98,9 +98,9 @@ class Instances:
 
 
 def measure(kafka: KafkaSettings, folder: Path, rate: int, turns: int) -> tuple[list[dict[str, Any]], Written, Any]:
-    """Let instances come and go.
+    """Start, kill and stop instances.
 
-    Return a row per event, what is written in calm times, and the counts of the tester.
+    Return a row per event, how much is written in a calm period, and the tester's counts.
     """
     name = f"many-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, UNITS, data=f"{name}.data")
@@ -136,7 +136,7 @@ def measure(kafka: KafkaSettings, folder: Path, rate: int, turns: int) -> tuple[
 
 
 def _written(application: Application) -> Written:
-    """Return what is written to the control topic while nothing happens."""
+    """Return how much is written to the control topic while nothing happens."""
     with closing(make_reader(application.settings.kafka, "bench")) as reader:
         topic = application.settings.control_topic
         _, first = log_range(reader, topic, 0)
@@ -183,7 +183,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=640, help="records a second (default 640)")
     parser.add_argument("--turns", type=int, default=5, help="how often each kind of event happens (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_many_instances"), help="path of .json and .md")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_many_instances"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         rows, written, verdict = measure(kafka, folder, options.rate, options.turns)
@@ -202,8 +204,8 @@ def _lines(rows: list[dict[str, Any]], written: Written) -> list[str]:
         times = [[row[name] for row in of_kind] for name in ("known_s", "settled_s")]
         found.append((kind, len(of_kind), *map(spread, times)))
     text = (
-        f"While nothing happens, {written.messages_per_s:.0f} records and {written.bytes_per_s / 1000:.1f} kB a "
-        "second are written to the control topic."
+        f"While nothing happens, the instances write {written.messages_per_s:.0f} records and "
+        f"{written.bytes_per_s / 1000:.1f} kB a second to the control topic."
     )
     return [text, *table(["instance", "events", "s until an assignment follows", "s until it is settled"], found)]
 

@@ -57,7 +57,7 @@ RUNNERS: Final[dict[str, Runner]] = {
 def measure(
     kafka: KafkaSettings, folder: Path, names: list[str], rate: int, moves: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Move all units ``moves`` times under load. Return a row per unit and move, and the counts of the tester."""
+    """Move all units ``moves`` times under load. Return a row per unit and move, and the tester's counts."""
     name = f"move-{uuid.uuid4().hex[:8]}"
     application = Application(kafka, folder, name, PARTITIONS, data=f"{name}.data")
     make_topic(kafka, application.data, PARTITIONS)
@@ -66,7 +66,7 @@ def measure(
     processes = [runners[0].start(application)]
     rows: list[dict[str, Any]] = []
     try:
-        # Only this runner is started at first, because any runner may claim a unit that has never had an owner.
+        # Start only this runner at first, because any runner may claim a unit that has never had an owner.
         _wait_until_owned(application, runners[0].site, processes)
         processes += [runner.start(application) for runner in runners[1:]]
         time.sleep(_WARM_UP_S)
@@ -135,11 +135,13 @@ def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--runners", nargs="+", choices=RUNNERS, default=list(RUNNERS)[:2], help="in the order of moves"
+        "--runners", nargs="+", choices=RUNNERS, default=list(RUNNERS)[:2], help="runners, in the order of the moves"
     )
     parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
-    parser.add_argument("--moves", type=int, default=20, help="of all units (default 20)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_moving"), help="path of .json and .md")
+    parser.add_argument("--moves", type=int, default=20, help="moves of all units (default 20)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_moving"), help="path of the .json and .md files"
+    )
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         rows, verdict = measure(kafka, folder, options.runners, options.rate, options.moves)

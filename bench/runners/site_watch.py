@@ -1,4 +1,4 @@
-"""Watches a site through its control topic, with one client: looking often must not slow the instances down."""
+"""Watches a site through its control topic, with one client, so that frequent reads do not slow the instances down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SiteWatch:
         self._log: MemberLog | None = None
 
     def look(self) -> SiteState:
-        """Read what is new, and return the state."""
+        """Read the new records, and return the state."""
         if self._log is None:
             topic = self._settings.control_topic
             if topic not in topic_facts(make_admin(self._settings.kafka), [topic]):

@@ -2,7 +2,7 @@
 
 ``python -m bench.runners.stage --report docs/evidence/bench_stage`` writes ``.json`` and ``.md``. Spark's
 ``local-cluster`` master starts two workers, each with two task slots and an executor of its own, on this machine. A
-plain process takes part for comparison. All read the same topic, one after the other, in turns.
+plain process takes part for comparison. All read the same topic, one after another, turn by turn.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _name(tasks: int) -> str:
 
 
 def measure(arena: Arena, records: int, turns: int) -> list[dict[str, Any]]:
-    """Return the figures of each run. Two runs before them warm the broker up."""
+    """Return the figures of each run. Two earlier runs warm up the broker."""
     rows: list[dict[str, Any]] = []
     chosen = contenders()
     for turn in range(-_WARM_UP_RUNS, turns):
@@ -69,9 +69,9 @@ def measure(arena: Arena, records: int, turns: int) -> list[dict[str, Any]]:
 def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=3_200_000, help="of the input (default 3,200,000)")
-    parser.add_argument("--turns", type=int, default=5, help="runs of each (default 5)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_stage"), help="path of .json and .md")
+    parser.add_argument("--records", type=int, default=3_200_000, help="records in the input (default 3,200,000)")
+    parser.add_argument("--turns", type=int, default=5, help="runs of each contender (default 5)")
+    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_stage"), help="path of the .json and .md files")
     options = parser.parse_args()
     with own_stack() as (stack, folder):
         rows = measure(Arena(stack, folder), options.records, options.turns)

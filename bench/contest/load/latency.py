@@ -2,8 +2,8 @@
 
 The latency of a result is the time from when its later record was *due* until the committed result reaches a consumer
 (see `bench.contest.load.sender`). A result that is missing at the end of the step counts as slower than all others.
-Sender, contender and consumer are processes on one machine and share its clock. The first third of each step is not
-counted. The CPU time that the contender, Kafka and the measuring programs use is recorded as well.
+Sender, contender and consumer are processes on one machine and share its clock. The first third of each step is
+discarded. The CPU time used by the contender, Kafka and the measuring programs is recorded too.
 
 A contender is saturated at the first rate that it cannot keep up with. Higher rates are not measured.
 """
@@ -155,7 +155,7 @@ def drain_s(waits_ms: int, rate: int) -> float:
 
 
 class Counted(NamedTuple):
-    """The part of a step that is measured: when it begins and ends (in ns), and how many results it should produce."""
+    """The measured part of a step: when it begins and ends (in ns), and how many results it should produce."""
 
     first_ns: int
     last_ns: int
@@ -163,7 +163,7 @@ class Counted(NamedTuple):
 
 
 def _step(load: Load, receiver: Receiver, rate: int, seconds: float) -> dict[str, Any]:
-    """Measure one rate for ``seconds``. Only the records that are due in the last two thirds of that time count.
+    """Measure one rate for ``seconds``. Only the records due in the last two thirds of that time count.
 
     Their results may still arrive shortly afterwards. Sending continues until then, because a result may depend on
     later records.

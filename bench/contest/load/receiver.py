@@ -1,4 +1,4 @@
-"""Receives a contender's results and their arrival times, using little CPU time, which the contender needs itself."""
+"""Receives a contender's results and their arrival times, using little CPU time because the contender needs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT_S: Final = 0.002
 
 
 class Arrived(NamedTuple):
-    """Results, and the time in ns at which they arrived."""
+    """Results, and when they arrived (in ns)."""
 
     at_ns: int
     values: StringColumn

@@ -1,9 +1,9 @@
-"""Sends records at a given rate, each stamped with the time at which it was *due*.
+"""Sends records at a given rate, each stamped with the time when it was *due*.
 
-The load is open: the time at which a record is due depends only on the rate and on the time at which that rate was set,
-never on how fast earlier records were sent or processed. If the sender or the broker is held up, the records that were
-due meanwhile are sent late with their own times, so the delay counts towards the latency of each of them and no record
-is left out. (A stamp taken when a record is sent would hide the delay; this is known as "coordinated omission".)
+The load is open-loop: when a record is due depends only on the rate and on when that rate was set, never on how fast
+earlier records were sent or processed. If the sender or the broker is held up, the records due in the meantime are sent
+late but keep their due times, so the delay counts towards the latency of each of them and no record is left out. (A
+stamp taken when a record is sent would hide the delay; this is known as "coordinated omission".)
 
 ``python -m bench.contest.load.sender BOOTSTRAP TOPIC`` reads rates from standard input, one per line; 0 stops. After
 each rate it writes a JSON line: how many records it sent, the greatest delay of any of them, and how far it is behind
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 THINGS: Final = 8
 _TICK_S: Final = 0.001
 _AT_ONCE: Final = 20_000
-"""Maximum number of records that are sent between two readings of the clock."""
+"""Maximum number of records sent between two readings of the clock."""
 _TIME_DIGITS: Final = 13
 _ID_DIGITS: Final = 19
 _LINGER_MS: Final = 5
@@ -70,7 +70,7 @@ class Schedule:
 
 
 def send(bootstrap: str, topic: str) -> None:
-    """Send records at the rate that was last read from standard input.
+    """Send records at the rate last read from standard input.
 
     ``topic`` is one topic, or two topics separated by a comma, one for each side.
     """

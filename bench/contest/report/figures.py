@@ -63,8 +63,7 @@ def judged(one: Found) -> Found:
 def is_through(one: Found) -> bool:
     """Return whether a run has read its input to the end.
 
-    A run without ``is_quiet`` was recorded by an earlier version; whether it finished can be told only from its
-    results.
+    A run without ``is_quiet`` was recorded by an earlier version; only its results show whether it finished.
     """
     if "is_quiet" in one:
         return bool(one["is_through"])
@@ -92,8 +91,8 @@ def by(measurements: Iterable[Found], *names: str) -> dict[tuple[Any, ...], list
 
 SAME_TURN: Final = ("turn", "broker_start", "commit")
 """Measurements that agree in these fields were made in one turn, with the same broker and the same code, which may be
-different after a run is resumed. Older files record neither, so all of their measurements count as made with the same
-ones."""
+different after a run is resumed. Older files record neither, so all of their measurements are treated as made with the
+same ones."""
 
 
 def values(runs: Iterable[Found], name: str) -> list[float]:

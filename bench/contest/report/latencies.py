@@ -43,7 +43,7 @@ def latency(measurements: list[Found]) -> list[str]:
 
 
 def _about(measurements: list[Found]) -> list[str]:
-    """Return the highest rate, and whose settings were and were not chosen for latency."""
+    """Return the highest rate, the contenders with latency settings of their own, and those not measured."""
     names = {name for (name,) in by(measurements, "contender")}
     bases = {BASES.get(name, name) for name in names}
     chosen = [one.name for one in CONTENDERS.values() if one.name in bases - names]
@@ -52,7 +52,7 @@ def _about(measurements: list[Found]) -> list[str]:
     return [
         "",
         f"No live load above {highest:,} records/s was measured.",
-        *([f"Settings were chosen for latency only for: {'; '.join(chosen)}."] if chosen else []),
+        *([f"Only these contenders have latency settings of their own: {'; '.join(chosen)}."] if chosen else []),
         *([f"The latency of these contenders was not measured: {'; '.join(lacking)}."] if lacking else []),
     ]
 
@@ -86,7 +86,7 @@ def _saturation(measurements: list[Found]) -> list[str]:
 
 
 def steady(measurements: list[Found]) -> list[str]:
-    """Return the table of the steady load."""
+    """Return the steady-load table."""
     rows = []
     for (name, rate), runs in by(measurements, "contender", "rate").items():
         for one in runs:
@@ -109,7 +109,7 @@ def steady(measurements: list[Found]) -> list[str]:
 
 
 def recovery(measurements: list[Found]) -> list[str]:
-    """Return a table of how the contenders recover after all their processes are killed."""
+    """Return a table of how the contenders recover after all of their processes are killed."""
     rows = [
         (
             name,
@@ -126,7 +126,7 @@ def recovery(measurements: list[Found]) -> list[str]:
 
 
 def found_share(runs: list[Found]) -> str:
-    """Return the share of neighbours that a contender found, or the reason why the share is unknown."""
+    """Return the share of neighbours that a contender found, or why the share is unknown."""
     found = values(runs, "complete")
     if found:
         return f"{percent(min(found))} found"

@@ -25,35 +25,35 @@ _ROUGH: Final = (
 _OLDER: Final = {
     "throughput": (
         "The steady part of every contender began at the end of a pause in its results, if there was one. The time to "
-        "the first result includes the installation and compilation of a contender. Of Spark by hand in Java, results "
-        "were expected that its watermark could not release, so it counts as having gone quiet early. The sinks of "
-        "Kafka Streams and of Flink by hand collected smaller batches for a longer time, and that of Spark by hand in "
-        "Java had Kafka's default batch size. The peers in Java and in bytewax converted JSON more slowly, and "
-        "bytewax by hand found all neighbours only because the sides alternate. The state folder of Flink by hand "
-        "contained copies of its jars. Other programs used the machine during the first turn and part of the second, "
-        "which is not marked. The contenders with a single run ran only during that time: their rates are too low by "
-        "an unknown factor, and must not be compared with medians of five turns. Parts of the fourth and fifth turn "
-        "ran hours later, with another broker."
+        "the first result includes installing and compiling the contender. Spark by hand in Java was expected to "
+        "produce results that its watermark could not release, so it counts as having gone quiet early. The sinks of "
+        "Kafka Streams and of Flink by hand collected smaller batches for longer, and that of Spark by hand in Java "
+        "had Kafka's default batch size. The peers in Java and in bytewax converted JSON more slowly, and bytewax by "
+        "hand found all neighbours only because the sides alternate. The state folder of Flink by hand contained "
+        "copies of its jars. Other programs used the machine during the first turn and part of the second; these runs "
+        "are not marked. The contenders with a single run ran only during that time: their rates are too low by an "
+        "unknown factor, and must not be compared with medians of five turns. Parts of the fourth and fifth turns ran "
+        "hours later, with a different broker."
     ),
     "latency": (
-        "The time runs from when a record was sent, not from when it was due. Three rates were measured, in a fixed "
-        "order of the contenders. The warm-up was 8 s long at 1,000 records/s, which is short for a JVM. Only Flink "
-        "had settings for latency (a checkpoint every 200 ms). Spark and bytewax had those for throughput, and Quix "
+        "The clock started when a record was sent, not when it was due. Three rates were measured, with the "
+        "contenders in a fixed order. The warm-up lasted 8 s at 1,000 records/s, which is short for a JVM. Only Flink "
+        "had latency settings (a checkpoint every 200 ms). Spark and bytewax used their throughput settings, and Quix "
         "Streams committed once a second."
     ),
     "workloads": (
         "The time limits were shorter, which cut off most peers. The contenders ran in a fixed order, and the sinks "
         "of Spark and Flink collected smaller batches. The number of records held was recorded only at the end of the "
-        "input. The workload like Nexmark had a simpler generator."
+        "input. The Nexmark-like workload had a simpler generator."
     ),
-    "widths": "The time limits, the order and the sinks were those of the other workloads.",
-    "recovery": "The time limits, the order and the sinks were those of the other workloads.",
+    "widths": "The time limits, the order and the sinks were the same as for the other workloads.",
+    "recovery": "The time limits, the order and the sinks were the same as for the other workloads.",
 }
-"""What differed when the recorded runs were made, for each kind of measurement. Shown until they are made again."""
+"""What was different about the recorded runs, for each kind of measurement. Shown until they are repeated."""
 _GUARANTEES: Final = (
-    "A *guarantee* is the one that the engine documents for these settings. In this benchmark, only the contenders "
-    "under Recovery were killed. The Flink programs here do not resume from a checkpoint after their whole process has "
-    "been killed: they read the topic from its beginning, and write its results again."
+    "The *guarantee* is what the engine documents for these settings. In this benchmark, only the contenders under "
+    "Recovery were killed. The Flink programs here do not resume from a checkpoint after their whole process has been "
+    "killed: they reread the topic from the beginning and write its results again."
 )
 _DISTURBED: Final = (
     "A figure marked ! was disturbed: in at least one run, other programs and the host took more than "
@@ -71,14 +71,14 @@ def write_report(results: Path, page: Path, plots: Path) -> None:
 
 
 def not_shown(text: str, drawn: dict[str, str]) -> dict[str, str]:
-    """Return the plots that the page does not already show outside the markers."""
+    """Return the plots not already shown on the page outside the markers."""
     before, _, rest = text.partition(BEGIN)
     own = before + rest.partition(END)[2]
     return {name: path for name, path in drawn.items() if f"]({path})" not in own}
 
 
 def with_figures(text: str, lines: list[str], name: str) -> str:
-    """Return the text of a page, with the part between its markers replaced by ``lines``."""
+    """Return the text of a page with the part between its markers replaced by ``lines``."""
     before, _, rest = text.partition(BEGIN)
     if not rest or END not in rest:
         raise ValueError(f"{name} has no markers for the figures; add a line {BEGIN!r} and, below it, a line {END!r}")
@@ -94,7 +94,7 @@ def figure_lines(found: Found, figures: dict[str, list[Found]], drawn: dict[str,
     withheld = {one.get("withheld") for measurements in figures.values() for one in measurements}
     lines = [
         "",
-        "Where there are three figures, they are the minimum / median / maximum of the runs; otherwise all runs agree.",
+        "Three figures are the minimum / median / maximum of the runs; a single figure means that all runs agree.",
         _ROUGH,
         *([_DISTURBED] if is_disturbed([one for runs in figures.values() for one in runs]) else []),
         *(f"\n{text}" for verdict, text in VERDICTS.items() if verdict in withheld),
@@ -142,12 +142,12 @@ def _machine(found: Found) -> list[str]:
 
 
 def _older(figures: dict[str, list[Found]]) -> list[str]:
-    """Return what differed in the kinds of runs that record no commit, which earlier rules were applied to."""
+    """Return what was different about each kind of run that records no commit, to which earlier rules applied."""
     kinds = {kind for kind, runs in figures.items() for one in runs if "commit" not in one and "reason" not in one}
     words = [f"- {kind}: {text}" for kind, text in _OLDER.items() if kind in kinds]
     intro = (
-        "**Older runs.** Some runs record no commit: not all rules under Method applied to them yet. In all of them, "
-        "the Spark stage is the former one, a query in Structured Streaming. In addition:"
+        "**Older runs.** Runs that record no commit predate some of the rules under Method. In all of them, the Spark "
+        "stage is the former one, a Structured Streaming query. In addition:"
     )
     return ["", intro, "", *words] if words else []
 
@@ -173,12 +173,12 @@ def _contenders() -> list[str]:
     kafkas = ", ".join(f"`{name} = {value}`" for name, value in KAFKAS_OWN.items())
     remarks = (
         (
-            f"For throughput and for latency, the joiner has its default settings, except for {ours} and what the "
+            f"For throughput and for latency, the joiner uses its default settings, except for {ours} and what the "
             "workload needs: its lateness and watermark scope."
         ),
-        f"Kafka is the local stack's broker, with replication factors of 1, append times as timestamps, and {kafkas}.",
+        f"Kafka is the local stack's broker, with replication factors of 1, append-time timestamps, and {kafkas}.",
     )
-    named = f"Named in a headline, and therefore run more often than the others, are: {'; '.join(HEADLINE)}."
+    named = f"Named in a headline, and therefore run more often than the others: {'; '.join(HEADLINE)}."
     contenders = table(["", "description", "guarantee", "limitations"], rows)
     return ["", _GUARANTEES, *contenders, *(f"\n{remark}" for remark in (named, *remarks))]
 

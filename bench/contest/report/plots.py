@@ -1,4 +1,4 @@
-"""The plots of the page."""
+"""Draws the plots of the benchmark page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.harness.plot import Line, Panel, plot_lines
 
 PLOTS: Final = ("throughput", "latency", "widths", "keys", "curves")
 _LOOKS: Final = (*CORE, "Flink interval join", "pass-through", engine.NAME)
-"""The contenders that are in several plots."""
+"""The contenders that appear in several plots."""
 
 
 def draw(figures: dict[str, list[Found]], folder: Path) -> dict[str, Path]:
@@ -77,9 +77,9 @@ def _line(groups: Mapping[Any, list[Found]], name: str, scale: float = 1.0) -> L
 def of_one_recording(figures: dict[str, list[Found]]) -> list[Found]:
     """Return the measurements at different numbers of keys that were made with the newest code.
 
-    The measurements with 8 keys are those of the throughput. They are left out if they were made with different code or
-    do not record their commit, because a line through points of different versions would not show the effect of the
-    number of keys.
+    The measurements with 8 keys are the throughput measurements. They are left out if they were made with different
+    code or do not record their commit, because a line through points of different versions would not show the effect of
+    the number of keys.
     """
     kept = [one for one in figures["workloads"] if one["workload"] in KEYS]
     newest = max(kept, key=lambda one: str(one["date"]), default={}).get("commit")

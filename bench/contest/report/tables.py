@@ -28,11 +28,11 @@ from bench.contest.workload.inputs import ROWS
 from bench.harness.report import table
 
 PRICE_EUR: Final = 0.04
-"""The assumed price of one core for one hour, in euros, from which the cost of records is computed."""
+"""The assumed price of a core-hour in euros, used to compute the cost of records."""
 
 
 def of_pass_through(runs: list[Found], measurements: list[Found]) -> list[float]:
-    """Return the ratio of each run's rate to the rate of the fastest pass-through in its turn, if there is one."""
+    """Return the ratio of each run's rate to that of the fastest pass-through in its turn, if there is one."""
     names = {PASS_THROUGH.name, *(one.name for one in CEILINGS)}
     turns = by((one for one in measurements if one["contender"] in names), *SAME_TURN)
     best = {turn: max(values(found, "records_per_s"), default=0.0) for turn, found in turns.items()}
@@ -45,7 +45,7 @@ def of_pass_through(runs: list[Found], measurements: list[Found]) -> list[float]
 
 
 def throughput(measurements: list[Found]) -> list[str]:
-    """Return the table of the rates."""
+    """Return the throughput table."""
     rows = []
     for (name,), runs in by(measurements, "contender").items():
         rows.append(
@@ -82,7 +82,7 @@ def about(workload: str, measurements: list[Found]) -> list[str]:
 
 
 def costs(measurements: list[Found]) -> list[str]:
-    """Return a table of what each contender found, and of the CPU time, memory and disk space that it used."""
+    """Return a table of what each contender found, and how much CPU time, memory and disk space it used."""
     rows = []
     for (name,), runs in by(measurements, "contender").items():
         rows.append(
@@ -101,8 +101,8 @@ def costs(measurements: list[Found]) -> list[str]:
     heads = ["", "neighbours found", "results that are not neighbours", "duplicate results", "CPU s/million records"]
     heads += ["Kafka CPU s", "€/billion records", "memory, MB", "written to Kafka, MB"]
     price = (
-        f"*€/billion records* is the price of the CPU time that the contender and Kafka use, at {PRICE_EUR} € per core "
-        "and hour. It does not include memory, disks, networks or idle cores."
+        f"*€/billion records* is the price of the CPU time that the contender and Kafka use, at {PRICE_EUR} € per "
+        "core-hour. It does not include memory, disks, networks or idle cores."
     )
     return [*table(heads, rows), "", price] if rows else []
 
@@ -139,15 +139,16 @@ def states(measurements: list[Found]) -> list[str]:
         )
     heads = ["", "positions", "records that must be held", "records held", "at most of the batch in progress"]
     words = (
-        "Figures are the median / maximum over nine positions, which are a tenth of the input apart; a run that was "
-        "cut off reached fewer of them. *Records that must be held* have a later record as their neighbour. *At most "
-        "of the batch in progress* is the largest share of the held records that may be held only because their batch "
-        "has not ended."
+        "Figures are the median / maximum over nine positions spaced a tenth of the input apart; a run that was cut "
+        "off reached fewer of them. *Records that must be held* have a neighbour that comes later. *At most of the "
+        "batch in progress* is the largest share of the held records that may be held only because their batch has "
+        "not ended."
     )
     stored = (
-        "*Bytes stored* are not alike. For a peer, they are the size of all files in its state folder, with old "
-        "versions, logs and checkpoints. For the joiner, they are the size of the newest snapshots, without the input "
-        "that it reads again after a restart. State that an engine keeps in memory or in Kafka is not measured."
+        "*Bytes stored* are not directly comparable. For a peer, they are the size of all files in its state folder, "
+        "including old versions, logs and checkpoints. For the joiner, they are the size of the newest snapshots, "
+        "without the input that it rereads after a restart. State that an engine keeps in memory or in Kafka is not "
+        "measured."
     )
     return ["", words, "", stored, *table([*heads, "bytes stored"], rows)] if rows else []
 
@@ -205,7 +206,7 @@ def _late_ratio(measurements: list[Found]) -> list[float]:
 
 
 def workloads(measurements: list[Found]) -> list[str]:
-    """Return the table of the other workloads. A column without figures, as in older files, is left out."""
+    """Return the table of the other workloads. It leaves out a column with no figures, as in older files."""
     has_rows = any("rows" in one.get("state", {}) for one in measurements)
     rows = []
     for (workload, name, _, width_ms), runs in by(measurements, "workload", "contender", "share", "width_ms").items():
@@ -231,7 +232,7 @@ def workloads(measurements: list[Found]) -> list[str]:
 
 
 def of_two_stream_join(runs: list[Found], measurements: list[Found]) -> list[float]:
-    """Return the ratio of each run's rate to that of the two-stream join of the same turn, where there is one."""
+    """Return the ratio of each run's rate to that of the two-stream join in the same turn, if there is one."""
     joins = by((one for one in measurements if one["workload"] != ROWS), *SAME_TURN)
     return [
         one["records_per_s"] / joins[turn][0]["records_per_s"]
@@ -261,15 +262,15 @@ def rows(measurements: list[Found]) -> list[str]:
     heads = ["", "guarantee", "runs", "thousand records/s in", "of the two-stream join of the turn", "results found"]
     heads += ["wrong results", "duplicate results", "CPU s/million records", "Kafka CPU s"]
     words = (
-        "Each row has a driver's value and the previous values of three columns. It counts as several results: that it "
-        "is there, and each value."
+        "Each row has a driver's value and the previous values of three columns. It counts as several results: one for "
+        "the row itself, and one for each value."
     )
     about_rows = about(ROWS, [one for one in measurements if one["workload"] == ROWS])
     return [*about_rows, words, *table(heads, lines)] if lines else []
 
 
 def widths(measurements: list[Found]) -> list[str]:
-    """Return the table of the widths of a window."""
+    """Return the table of window widths."""
     rows = [
         (
             name,

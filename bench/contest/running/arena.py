@@ -78,7 +78,7 @@ class Arena:
         delete_topics(self.kafka, topics)
 
     def job(self, contender: Contender, topic: str, records: int, *, partitions: int = PARTITIONS) -> Job:
-        """Return a new job for a contender, whose result topic has been created."""
+        """Return a new job for a contender, after creating its result topic."""
         name = f"{contender.slug}-{uuid.uuid4().hex[:6]}"
         job = Job(self.kafka, self.folder / name, name, topic, records, partitions=partitions)
         make_topic(self.kafka, job.out, partitions)
@@ -101,7 +101,7 @@ def commands_of(contender: Contender, job: Job) -> list[list[str]]:
 
 @contextmanager
 def at_work(commands: list[list[str]], job: Job) -> Iterator[Tree]:
-    """Run a contender's processes for the duration of the block. Their output is in ``job.folder``."""
+    """Run a contender's processes for the duration of the block. Their output goes to ``job.folder``."""
     environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pinned = ["taskset", "-c", f"0-{job.cores - 1}"] if job.cores else []
     running = []
@@ -132,7 +132,7 @@ def tidy(arena: Arena, job: Job) -> Iterator[None]:
 
 def delete_topics(kafka: KafkaSettings, topics: list[str]) -> None:
     """Delete topics; ignore those that do not exist."""
-    # The client is kept in a variable, because it would receive no responses once it is garbage-collected.
+    # Keep the client in a variable: once it is garbage-collected, it receives no responses.
     admin = make_admin(kafka)
     for gone in admin.delete_topics(topics).values() if topics else ():
         gone.exception()

@@ -6,7 +6,7 @@ proves nothing. A run that has not finished was cut off at its time limit, or we
 part of the input that it processed, and not compared for completeness.
 
 Rates are measured over the steady part of a run, which begins after a fifth of its results and ends with the last one,
-by the broker's clock. This excludes the start-up by the same rule for all contenders. For a contender that works in
+by the broker's clock. This excludes start-up by the same rule for all contenders. For a contender that works in
 batches, the steady part begins at the end of a batch.
 """
 
@@ -118,7 +118,7 @@ def steady(at_s: NDArray[np.float64], *, in_batches: bool = False) -> tuple[floa
 
 
 def _longest_pause_s(results: Results) -> float:
-    """Return the longest time without progress, in s, in which no result contained a row later than all rows before."""
+    """Return the longest time without progress, in s: with no result containing a row later than all previous rows."""
     reach = np.maximum.accumulate(np.maximum(results.left, results.right))
     at_s = results.at_s[np.flatnonzero(np.diff(reach, prepend=-1))]
     return float(np.diff(at_s).max(initial=0.0))

@@ -74,13 +74,13 @@ _decode = msgspec.json.Decoder(list[_Pair]).decode
 
 
 _NO_ROW: Final = 0
-"""A row that is the partner in no expected pair, because it is the first record of a driver."""
+"""A row that is never the partner in an expected pair, because it is the first record of a driver."""
 
 
 def pairs_of(values: list[bytes]) -> list[tuple[int, int, int]]:
     """Return the ids of the two records of each result, and its sign (-1: a retraction).
 
-    For a passed-through record, both ids are its own. An aligned row counts as several pairs, see `expected`.
+    For a passed-through record, both ids are its own. An aligned row counts as several pairs; see `expected`.
     """
     return list(chain.from_iterable(_pairs_by_message(values)))
 
@@ -168,7 +168,8 @@ def without_withdrawn(pairs: Ints, at_s: NDArray[np.float64]) -> Results:
 def count_results(consumer: Consumer, job: Job) -> int:
     """Return the sum of the result topic's end offsets. With transactions it slightly exceeds the number of results.
 
-    Raises `KafkaException` if the broker does not tell within a minute. A smaller number, such as 0, would end a run.
+    Raises `KafkaException` if the broker does not answer within a minute. Returning a smaller number, such as 0, would
+    end a run.
     """
     deadline_s = time.monotonic() + _COUNT_S
     while True:

@@ -58,7 +58,7 @@ class Watch:
         with closing(make_consumer(self._arena.kafka, "bench")) as consumer:
             while True:
                 self._look(tree)
-                # Look for this first: a contender may write its only transaction after the count, and exit.
+                # Check this first: a contender may write its only transaction after the count, and exit.
                 has_exited = all(root.poll() is not None for root in tree.roots)
                 progress.update(count_results(consumer, self._job) - already)
                 if results is not None and progress.count >= results:
@@ -116,7 +116,7 @@ class Watch:
         return others_cores(Machine(*machine), known_s, last_s - first_s)
 
     def _grown(self, first_s: float, last_s: float, rows: list[list[float]]) -> list[float]:
-        """Return by how much each column grew between two points in time. Each sample has a row."""
+        """Return by how much each column grew between two points in time. There is one row per sample."""
         at = [one.at_s for one in self.samples]
         return [float(np.diff(np.interp([first_s, last_s], at, column))[0]) for column in zip(*rows, strict=True)]
 
@@ -136,7 +136,7 @@ class _Progress:
         """Whether they showed the end of the input."""
 
     def update(self, count: int) -> None:
-        """Note a new count."""
+        """Record a new count."""
         if count != self.count:
             now_s = time.time()
             self.longest_s = max(self.longest_s, now_s - self.changed_s) if self.count else 0.0

@@ -5,8 +5,8 @@ The pairs are those defined in docs/semantics.md, computed without the engine un
 of the stream makes certain are optional. A pair is encoded as one integer: the left row times the number of rows, plus
 the right row.
 
-An aligned row counts as several pairs: of its driver record with itself, and with the record of each column that has a
-value. So a row that is missing, doubled or incomplete, or that has a wrong value, is found like a pair.
+An aligned row counts as several pairs: its driver record with itself, and with the record of each column that has a
+value. A row that is missing, duplicated or incomplete, or has a wrong value, is therefore detected like a pair.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def complete(self) -> float:
-        """The share of the neighbours that was found."""
+        """The share of the neighbours found."""
         return self.found / self.expected if self.expected else float("nan")
 
 
@@ -170,7 +170,7 @@ def _expect_rows(workload: Workload) -> Expected:
         column = np.flatnonzero(workload.side == side)
         frontier = np.full(len(workload.names), np.iinfo(np.int64).min)
         np.maximum.at(frontier, workload.thing[column], workload.time_ms[column] - workload.lateness_ms)
-        # Until the frontier has passed the time of a row, a record of the same time may follow.
+        # Until the frontier has passed the time of a row, another record with the same time may follow.
         is_sure &= frontier[workload.thing] > workload.time_ms
         row, found = _neighbours(workload, driver, column, "backward")
         codes.append(row * len(workload) + found)

@@ -103,7 +103,7 @@ def message(thing: str, side: int, time_ms: int, identity: int, padding: int = 0
 
 
 def record(thing: str, quantity: str, time_ms: int, value: float, identity: int, more: str = "") -> bytes:
-    """Return a record as JSON bytes. ``more``: the text of further fields."""
+    """Return a record as JSON bytes. ``more`` is the text of additional fields."""
     return (
         f'{{"thing": "{thing}", "quantity": "{quantity}", "phenomenonTime": {time_ms}, '
         f'"result": {value}, "id": "{identity}"{more}}}'
@@ -116,7 +116,7 @@ def value_of(row: int, side: int) -> float:
 
 
 def row_of(value: float, side: int) -> int | None:
-    """Return the row that has this value, or None if it is not one of this side."""
+    """Return the row that has this value, or None if no row of this side has it."""
     row = int(value)
     return row if value == value_of(row, side) else None
 
@@ -153,8 +153,8 @@ def _write(producer: Producer, topic: str, place: int, messages: list[dict[str, 
 def alternating(name: str, records: int, seed: int, *, things: int = 8, ratio: int = 1, **more: Any) -> Workload:
     """Make rows that are a millisecond apart and cycle through the things.
 
-    Each thing sends one speed, then ``ratio`` torques, then one speed again, and so on. A small workload uses fewer
-    things, so that each still has enough rows.
+    Each thing repeatedly sends one speed followed by ``ratio`` torques. A small workload uses fewer things, so that
+    each still has enough rows.
     """
     del seed
     things = min(things, records // 2)
@@ -251,7 +251,7 @@ def recorded(name: str, records: int, seed: int) -> Workload:
 def like_nexmark(name: str, records: int, seed: int, *, streams: nexmark.Streams) -> Workload:
     """Make two streams that follow the rules of the Nexmark generator. Rows with the same id belong to one thing.
 
-    The query is not one of Nexmark's but the neighbour join. The first stream has a single row for each id, which is
+    The query is the neighbour join, not one of Nexmark's. The first stream has a single row for each id, which is
     therefore a neighbour of every row of the second stream with that id. The things come and go, so the watermark scope
     is the partition.
     """
@@ -300,7 +300,7 @@ def make(name: str, records: int, seed: int = SEED) -> Workload:
 
 
 def _made(name: str, about: str, thing: Ints, side: Ints, time_ms: Ints, **more: Any) -> Workload:
-    """Assemble a workload. Few things are spread evenly over the partitions; many are partitioned by their hash."""
+    """Assemble a workload. A few things are spread evenly over the partitions; many are partitioned by hash."""
     count, partitions = int(thing.max()) + 1, int(more.get("partitions", PARTITIONS))
     if count <= 2 * partitions:
         names, places = map(list, zip(*things_over_all_units("machine", count, partitions), strict=True))

@@ -9,7 +9,7 @@ The rules and their constants come from the generator's default configuration (h
 - With probability 3/4, an auction is by the hot seller, who is the first of the current hundred persons. Otherwise it
   is by a random person among the last thousand and the next ten.
 
-The streams differ from Nexmark's in three ways. Events of the kind that the query does not join are left out. There is
+The streams differ from Nexmark's in three ways. The kind of event that the query does not join is left out. There is
 one event per millisecond, so that no two have the same time; Nexmark's default is ten per millisecond. Finally, the
 records have the form and size of this benchmark's records. Nexmark's queries join or aggregate in their own ways: Q20
 joins each bid with its auction and keeps one category, Q4 uses only the bids made while the auction was open, and Q8

@@ -54,7 +54,8 @@ ALIGNED: Final[dict[str, str]] = {
     "source.max.poll.records": "2000",
     "source.max.partition.fetch.bytes": str(256 << 10),
 }
-"""Settings for alignment. A source that fetched more at a time would be far ahead of the others before it is paused."""
+"""Settings for alignment. A source that fetched more at a time would get far ahead of the others before being
+paused."""
 
 VARIANTS: Final[dict[str, dict[str, str]]] = {
     "best": {},
@@ -86,7 +87,9 @@ _OPENS: Final = [
 def main() -> None:
     """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
-    parser.add_argument("--order", choices=["timers", "arrival"], default="arrival", help="of the records")
+    parser.add_argument(
+        "--order", choices=["timers", "arrival"], default="arrival", help="order in which to join records"
+    )
     add_quantities(parser)
     options = parser.parse_args()
     start_java(options, "flink.Joins", arguments(options), [*HEAP, *_OPENS])
@@ -110,7 +113,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
     for name in options.variant:
         settings |= VARIANTS[name]
     if order == "arrival":
-        settings["drift_ms"] = "0"  # whatever the variant: there is no held state that alignment could keep small
+        settings["drift_ms"] = "0"  # for every variant: there is no held state that alignment could keep small
     given = [order, options.bootstrap, options.data, options.out, str(options.lateness_ms)]
     return [*given, *(f"{name}={value}" for name, value in settings.items())]
 

@@ -18,7 +18,7 @@ the time."""
 def producer(prefix: str, *, linger_ms: int = 5, batch_bytes: int = 1_000_000) -> dict[str, str]:
     """Return the settings of a producer. By default, they are the same as for the joiner and all other peers.
 
-    ``prefix``: the prefix under which the engine passes the settings on to the producer. The buffer has room for
+    ``prefix`` is the prefix under which the engine passes the settings on to the producer. The buffer has room for
     several batches per partition.
     """
     settings = {"compression.type": "lz4", "linger.ms": linger_ms, "batch.size": batch_bytes}
@@ -39,22 +39,22 @@ def make_parser(about: str | None, variants: Iterable[str]) -> argparse.Argument
     parser.add_argument("bootstrap")
     parser.add_argument("data", help="topic to read")
     parser.add_argument("out", help="topic to write")
-    parser.add_argument("--classpath", required=True, help="of the program and its jars")
-    parser.add_argument("--partitions", type=int, default=4, help="of the topics")
-    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a thing are out of order")
-    parser.add_argument("--state", type=Path, help="folder of the state")
+    parser.add_argument("--classpath", required=True, help="class path of the program and its jars")
+    parser.add_argument("--partitions", type=int, default=4, help="partitions of each topic")
+    parser.add_argument("--lateness-ms", type=int, default=0, help="how far records of a thing may be out of order")
+    parser.add_argument("--state", type=Path, help="folder for the state")
     parser.add_argument("--variant", choices=sorted(variants), action="append", default=[], help="settings to change")
     return parser
 
 
 def add_quantities(parser: argparse.ArgumentParser) -> None:
-    """Add the argument for programs that can also make aligned rows."""
+    """Add the argument for programs that can also produce aligned rows."""
     what = "of the driver and of the columns, separated by commas: make aligned rows with previous values, not pairs"
     parser.add_argument("--quantities", help=what)
 
 
 def quantities_of(options: argparse.Namespace) -> dict[str, str]:
-    """Return the setting for the program in Java."""
+    """Return the setting for the Java program."""
     return {"quantities": options.quantities} if options.quantities else {}
 
 

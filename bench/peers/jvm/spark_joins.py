@@ -8,8 +8,8 @@ batch that completes it.
 
 The settings are those that worked best for the same join in Python (``spark_asof.py``): one state partition per core,
 the parallel garbage collector, RocksDB, the only store that Spark accepts for ``transformWithState``, with changelogs,
-and batches of 200,000 records. Whether other batches suit this faster program better is for the trials of the contest
-to find (``python -m bench.contest --only trials``).
+and batches of 200,000 records. The trials of the contest can show whether other batch sizes suit this faster program
+better (``python -m bench.contest --only trials``).
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ _JAVA: Final = ("-Xmx4g", "-XX:+UseParallelGC", *_OPENS)
 def main() -> None:
     """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
-    parser.add_argument("--order", choices=["watermark", "arrival"], default="watermark", help="of the records")
-    parser.add_argument("--batch", type=int, default=200_000, help="records")
+    parser.add_argument(
+        "--order", choices=["watermark", "arrival"], default="watermark", help="order in which to join records"
+    )
+    parser.add_argument("--batch", type=int, default=200_000, help="records per batch")
     add_quantities(parser)
     options = parser.parse_args()
     start_java(options, "spark.Joins", arguments(options), _JAVA)

@@ -54,7 +54,7 @@ def main() -> None:
     """Replace this process with Java."""
     parser = make_parser(__doc__, VARIANTS)
     parser.add_argument("--join", choices=["neighbours", "window"], default="neighbours")
-    parser.add_argument("--width-ms", type=int, default=16, help="of the window, to each side")
+    parser.add_argument("--width-ms", type=int, default=16, help="width of the window, to each side")
     options = parser.parse_args()
     start_java(options, "streams.Joins", arguments(options))
 

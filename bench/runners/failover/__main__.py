@@ -22,7 +22,7 @@ from broker.settings import KafkaSettings
 
 
 def measure(kafka: KafkaSettings, folder: Path, rate: int, count: int, standbys: int) -> tuple[Bench, dict[str, int]]:
-    """Let each kind of event happen ``count`` times. Return what has happened, and the counts of the tester."""
+    """Trigger each kind of event ``count`` times. Return what happened, and the tester's counts."""
     bench = Bench(kafka, folder, standbys)
     sender = start_sender(kafka, bench.application.data, rate)
     try:
@@ -51,9 +51,11 @@ def main() -> int:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=failover.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
-    parser.add_argument("--events", type=int, default=50, help="of each kind (default 50)")
-    parser.add_argument("--standbys", type=int, default=1, help="of each unit (default 1)")
-    parser.add_argument("--report", type=Path, default=Path(".lsb/bench_failover"), help="path of .json, .md and .png")
+    parser.add_argument("--events", type=int, default=50, help="events of each kind (default 50)")
+    parser.add_argument("--standbys", type=int, default=1, help="standbys of each unit (default 1)")
+    parser.add_argument(
+        "--report", type=Path, default=Path(".lsb/bench_failover"), help="path of the .json, .md and .png files"
+    )
     options = parser.parse_args()
     with own_kafka() as (kafka, folder):
         bench, verdict = measure(kafka, folder, options.rate, options.events, options.standbys)
@@ -91,8 +93,8 @@ def lines(figures: Mapping[str, Any], path: Path) -> list[str]:
     heads = ["instance", "events", "changes of owner per event", "pause p50 ms", "p99", "max"]
     heads.append("units that stay: p99.9 of gaps, ms")
     return [
-        "The longest pause of a unit that changes its owner, by event. Units that keep their owner are compared with",
-        f"themselves: in calm times, the p99.9 of the gaps between their results is {calm} ms.",
+        "The longest pause of a unit that changes owner, by event. Units that keep their owner are compared with",
+        f"themselves: in calm periods, the p99.9 of the gaps between their results is {calm} ms.",
         *table(heads, found),
         "",
         f"![Latency around each kind of event]({path.name}.png)",

@@ -27,17 +27,17 @@ SHARES: Final = (50.0, 99.0, 99.9)
 
 _BEFORE_MS: Final = 200
 _KILLED_MS: Final = 1_000
-"""The pause after a kill begins within this time. A later pause belongs to the return of the worker."""
+"""The pause after a kill begins within this time. A later pause is due to the worker's return."""
 _AT_ONCE: Final = 10_000
 FIRST_MS, LAST_MS, STEP_MS = -1_000, 4_000, 50
-"""The times around an event for which latencies are given, and the length of a step."""
+"""The range of times around an event for which latencies are reported, and the length of a step."""
 
 
 class UnitOutput(NamedTuple):
     """The output of a unit: when each result was appended, when its later record was due, and who owned the unit when.
 
-    All times are in ms since the epoch, as int64 arrays of shape (n,) in the order of the log. ``commits``: the append
-    time and the run of each checkpoint.
+    All times are in ms since the epoch, as int64 arrays of shape (n,) in the order of the log. ``commits`` holds the
+    append time and the run of each checkpoint.
     """
 
     appended_ms: Ints
@@ -68,7 +68,7 @@ def read_output(settings: JoinerSettings, unit: int) -> UnitOutput:
 
 
 def _due_ms(values: list[bytes]) -> Ints:
-    """Return when each result could be known: its records are stamped with the times at which they were due."""
+    """Return when the later record of each result was due. The records are stamped with their due times."""
     pairs = np.array([pair[:2] for pair in pairs_of(values)], dtype=np.int64)
     found: Ints = pairs.max(axis=1) // 1_000_000
     return found
@@ -80,7 +80,7 @@ def _all(reader: Any, topic: str, unit: int) -> Any:
 
 
 def pauses(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> list[dict[str, Any]]:
-    """Return a row per event and unit: its pause in ms, and whether it changed its owner."""
+    """Return a row per event and unit: its pause in ms, and whether it changed owner."""
     rows: list[dict[str, Any]] = []
     for unit, output in enumerate(outputs):
         for number, event in enumerate(events):
@@ -101,7 +101,7 @@ def gaps(
 ) -> dict[str, list[float]]:
     """Return percentiles of the gaps between appends, in ms, of units that keep their owner.
 
-    By kind of event, between the event and the time at which the units are settled; and in the calm times after that.
+    They are given by kind of event, from the event until the units are settled, and for the calm periods after that.
     """
     has_changed = {(row["event"], row["unit"]) for row in rows if row["changes"]}
     found: dict[str, list[Ints]] = {}
@@ -119,8 +119,8 @@ def gaps(
 def latencies(events: Sequence[Event], outputs: Sequence[UnitOutput]) -> dict[str, list[tuple[int, list[float]]]]:
     """Return percentiles of the latency in ms by kind of event and time since the event.
 
-    The time is that at which the later record of a result was due, in ms, in steps of `STEP_MS`. All units and all
-    events of a kind count.
+    The time is when the later record of a result was due, in ms, in steps of `STEP_MS`. All units and all events of a
+    kind are combined.
     """
     found: dict[str, list[tuple[int, list[float]]]] = {}
     for kind in dict.fromkeys(event.kind for event in events):

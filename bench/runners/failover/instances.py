@@ -1,4 +1,4 @@
-"""Runs two instances under load, and lets them be killed, leave, join and be drained."""
+"""Runs two instances under load, and kills, stops, starts and drains them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKER_KILLED: Final = "worker killed"
 KINDS: Final = ("killed", WORKER_KILLED, "joins", "leaves", "drained", "undrained")
 
 CALM_S: Final = 2.0
-"""How long nothing happens after an event, once the units are served again as they are assigned."""
+"""How long to wait after an event, once the units are served as assigned again."""
 
 _LOOK_S: Final = 0.05
 _DEADLINE_S: Final = 60.0
@@ -31,7 +31,7 @@ _DEADLINE_S: Final = 60.0
 class Event(NamedTuple):
     """What happened to the instance ``name``, and when, by the wall clock.
 
-    ``settled_ms``: when the units were served again as they were assigned. ``until_ms``: when the next event was due.
+    ``settled_ms`` is when the units were served as assigned again, and ``until_ms`` when the next event was due.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 class Bench:
-    """Instances under load, and what happens to them."""
+    """Instances under load, and the events that happen to them."""
 
     def __init__(self, kafka: KafkaSettings, folder: Path, standbys: int) -> None:
         name = f"failover-{uuid.uuid4().hex[:8]}"
@@ -55,7 +55,7 @@ class Bench:
         self._watch = SiteWatch(self.application.settings)
 
     def happens(self, kind: str, name: str, act: Callable[[], None], wanted: int) -> None:
-        """Let something happen, and wait until ``wanted`` instances have shares of the units and are warm."""
+        """Trigger an event, and wait until ``wanted`` instances share the units and their standbys are warm."""
         at_ms = _now_ms()
         act()
         self.settle(wanted)
@@ -65,7 +65,7 @@ class Bench:
         print(f"{name} {kind}: settled after {settled_ms - at_ms} ms", flush=True)
 
     def play(self, name: str) -> None:
-        """Let each kind of event happen to an instance."""
+        """Put an instance through each kind of event."""
         self.happens("killed", name, lambda: self.stop(name, kill=True), 1)
         self.happens("joins", name, lambda: self.start(name), 2)
         self.happens("leaves", name, lambda: self.stop(name, kill=False), 1)
@@ -78,18 +78,18 @@ class Bench:
         self.running[name] = self.application.start(*more, instance=name)
 
     def stop(self, name: str, *, kill: bool) -> None:
-        """Kill an instance, or let it end."""
+        """Kill an instance, or ask it to stop."""
         process = self.running.pop(name)
         (process.kill if kill else process.terminate)()
         process.wait(_DEADLINE_S)
 
     def drain(self, name: str, *more: str) -> None:
-        """Drain an instance, or end that."""
+        """Drain an instance, or undo a drain."""
         command = [sys.executable, "-m", "joiner", "drain", name, *more, "--config", str(self.application.config)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - the joiner
 
     def supervise(self) -> None:
-        """Replace all instances by worker processes of one supervisor."""
+        """Replace all instances with the worker processes of one supervisor."""
         for name in [*self.running]:
             self.stop(name, kill=False)
         self.start(SUPERVISOR, "--processes", str(len(NAMES)))
@@ -97,7 +97,7 @@ class Bench:
         time.sleep(CALM_S)
 
     def kill_worker(self, number: int) -> None:
-        """Kill a worker of the supervisor. It is started again."""
+        """Kill a worker of the supervisor, which restarts it."""
         name = f"{SUPERVISOR}-{number + 1}"
         self.happens(WORKER_KILLED, name, lambda: os.kill(self._worker(name), 9), len(NAMES))
 
@@ -107,11 +107,11 @@ class Bench:
         return next(one for one in children if name in Path(f"/proc/{one}/cmdline").read_text().split("\0"))
 
     def settle(self, wanted: int) -> None:
-        """Wait until the units are served as they are assigned, and the standbys are warm."""
+        """Wait until the units are served as assigned, and the standbys are warm."""
         deadline_s = time.monotonic() + _DEADLINE_S
         while not self._is_settled(wanted):
             if time.monotonic() > deadline_s or any(one.poll() is not None for one in self.running.values()):
-                raise RuntimeError("the instances do not share the units")
+                raise RuntimeError("the instances have not settled on an assignment")
             time.sleep(_LOOK_S)
 
     def _is_settled(self, wanted: int) -> bool:
