@@ -211,7 +211,7 @@ def test_an_application_that_runs_with_other_settings_is_not_misread(app: Applic
     app.tolerance = "2s"
     with control_service(app.config, tmp_path, "after") as service:
         shown = service.get(f"applications/{app.name}/keys")
-        assert all("start the service with the settings file of the joiner" in one["trouble"] for one in shown["units"])
+        assert all("start the service with the joiner's settings file" in one["trouble"] for one in shown["units"])
         assert all("joins.gap.tolerance_ns is 500000000 there" in one["trouble"] for one in shown["units"])
 
 

@@ -235,7 +235,7 @@ def test_the_page_names_the_versions_of_the_peers_and_who_is_in_a_headline(tmp_p
     text = page_of(tmp_path, "throughput", measured(OURS))
     for line in ("- apache-flink: 2.", "- bytewax: 0.", "- quixstreams: 3.", "- Flink's Kafka connector: "):
         assert line in text
-    assert f"are: {'; '.join(HEADLINE)}." in text
+    assert f"more often than the others: {'; '.join(HEADLINE)}." in text
 
 
 def test_a_column_of_the_workloads_without_figures_is_left_out() -> None:

@@ -142,8 +142,8 @@ REJECTED, LETTER = "would be rejected again", "not a dead letter"
     [
         (letter_text(b"{}"), "{}", ("utf-8", True, REJECTED)),
         (letter_text(b"\xff"), "/w==", ("base64", True, REJECTED)),
-        (letter_text(b"x" * 70_000), "x" * 65_536, ("utf-8", False, "only a part of the 70000 bytes")),
-        (LONG, "y" * 100_000, ("utf-8", False, "only a part of the 0 bytes")),
+        (letter_text(b"x" * 70_000), "x" * 65_536, ("utf-8", False, "only part of its record's 70000 bytes")),
+        (LONG, "y" * 100_000, ("utf-8", False, "only part of its record's 0 bytes")),
         (None, "", ("utf-8", True, LETTER)),
         (b"\x00garbage", "\x00garbage", ("utf-8", True, LETTER)),
         (b"\xff" * 70_000, None, ("base64", False, LETTER)),

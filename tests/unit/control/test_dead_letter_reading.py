@@ -353,7 +353,7 @@ def test_one_message_is_read_by_its_place(case: Case) -> None:
 @pytest.mark.parametrize(
     ("partition", "offset", "why"),
     [
-        (0, 0, "begins at offset 1 now: retention has removed"),
+        (0, 0, "now begins at offset 1: retention has removed"),
         (0, 2, "no message at offset 2"),
         (0, 4, "no message at offset 4"),
         (0, 5, "ends at offset 5"),

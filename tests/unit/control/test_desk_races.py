@@ -54,5 +54,5 @@ def test_the_contents_of_a_record_are_not_logged(office: Office, caplog: pytest.
     with pytest.raises(OrderRefused):
         desk.accept(PutRecordsBack(dead_letters=[(0, 1)], value="SECRET"), "other", "otto")
     wait_until(lambda: "otto ordered: PutRecordsBack" in caplog.text, "the order is logged")
-    assert "otto is refused" in caplog.text
+    assert "refused an order from otto" in caplog.text
     assert "SECRET" not in caplog.text

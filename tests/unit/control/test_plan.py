@@ -65,7 +65,10 @@ def would(order: Order, facts: Facts | None = None) -> str:
         (Pin(site="process", unit=0, instance="one", epochs=SEEN), "Let one keep unit 0"),
         (Standbys(site="process", count=1, epochs=SEEN), "Let each unit of process have 1 standby, whatever"),
         (Standbys(site="process", count=0, epochs=SEEN), "Let each unit of process have no standby, whatever"),
-        (Standbys(site="process", count=2, epochs=SEEN), "2 standbys, whatever `application.standbys` says. Only 1"),
+        (
+            Standbys(site="process", count=2, epochs=SEEN),
+            "2 standbys, whatever `application.standbys` says. Possible now: 1",
+        ),
         (Standbys(site="process", count=None, epochs=SEEN), "as many standbys as `application.standbys`"),
         (
             Retry(site="process", unit=1, epochs=SEEN),

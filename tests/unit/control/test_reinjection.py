@@ -109,7 +109,7 @@ def test_if_nothing_can_be_put_back_nothing_is_written_or_created(broker: Broker
 def test_a_topic_that_is_gone_is_not_created_again(broker: Broker) -> None:
     del broker.logs[DATA, 1]
     first, second = put((0, 7), (1, 7))
-    assert (first.is_done, second.reason) == (True, f"there is no {DATA} [1] any more")
+    assert (first.is_done, second.reason) == (True, f"{DATA} [1] no longer exists")
     del broker.logs[DATA, 0]
     assert put((0, 7), again=True)[0].reason == f"{DATA} [0] no longer exists"
 

@@ -247,7 +247,12 @@ def test_several_input_topics_have_an_edge_each_and_name_their_readers() -> None
             "none was acknowledged for 30 s or longer",
         ),
         (msgspec.structs.replace(SINK, lag=0, stalled_s=0.0, members=[]), "not running", "warning", "has no members"),
-        (msgspec.structs.replace(SINK, lag=3, members=[]), "not running", "trouble", "results wait in machine.out"),
+        (
+            msgspec.structs.replace(SINK, lag=3, members=[]),
+            "not running",
+            "trouble",
+            "results are waiting in machine.out",
+        ),
         (msgspec.structs.replace(SINK, lag=None, members=[]), "not running", "warning", "has no members"),
         (msgspec.structs.replace(SINK, members=[GroupMember("a", [0, 4])]), "nobody reads 1-3", "warning", "1-3"),
         (msgspec.structs.replace(SINK, others=[2]), "other database", "warning", "partitions 2 were committed"),

@@ -188,7 +188,7 @@ def test_a_worker_that_ends_at_once_is_started_less_and_less_often(
     made = Running(tmp_path, 1, "import sys; sys.exit(1)")
     wait_until(lambda: len(caplog.messages) >= 4)
     made.stop()
-    assert [message.rpartition("again in ")[2] for message in caplog.messages[:4]] == [
+    assert [message.rpartition("restarting it in ")[2] for message in caplog.messages[:4]] == [
         "0.1 s",
         "0.1 s",
         "0.2 s",
