@@ -131,7 +131,7 @@ class Guard:
 
 
 def network_of(address: str) -> str:
-    """Return the address that identifies a caller. For IPv6, it is the network, because a caller owns all of it."""
+    """Return the address that identifies a caller: for IPv6, the network, because a caller usually controls it all."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -102,7 +102,7 @@ def progress(order: Move | StandingOrder, facts: Facts) -> Progress:
 
 
 def is_in_force(order: StandingOrder, facts: Facts) -> bool | None:
-    """Return whether an order is in force, rather than one that contradicts it, or None if that is not known."""
+    """Return whether an order is in force. It is not if a later order replaced it. Return None if that is unknown."""
     status = facts.status
     assignment = None if status is None else status.assignments.get(order.site)
     if isinstance(order, Scale):

@@ -82,7 +82,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of a dead letter.
 
     ``is_done``: whether its record was put back or, in a dry run, would be. ``reason``: why not, and what to do.
-    ``to_topic``, ``to_partition``: where the record goes, or empty and None if that is not known.
+    ``to_topic``, ``to_partition``: where the record goes. They are empty and None, respectively, if that is unknown.
     """
 
     partition: int

@@ -171,7 +171,7 @@ def plot(found: ThingRecords | None) -> dict[str, Any]:
 
 
 def _span(streams: Sequence[StreamRecords | None], frontiers: Sequence[int | None]) -> dict[str, float]:
-    """Return the first and the last time of the chart, with a margin."""
+    """Return the chart's start and end times, with a margin."""
     times_ns = [one.time_ns for stream in streams if stream is not None for one in stream.records]
     times_ns += [ns for ns in frontiers if ns is not None]
     if not times_ns:

@@ -243,7 +243,7 @@ class GridRows:
 
 
 class _State(NamedTuple):
-    """The touched keys' state that a step changes before finding the ticks, kept so that it can undo a failure."""
+    """The touched keys' state that a step changes before it finds the ticks, kept so that it can be restored."""
 
     frontiers: Ints
     of_all: Ints

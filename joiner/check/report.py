@@ -81,7 +81,7 @@ def _verdict(findings: Findings) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Render the report of the built-in and random cases."""
+    """Render the report on the built-in and random cases."""
     rows = [[o.name, o.records, o.certain, o.after_end, "differs" if o.differences else "equal"] for o in outcomes]
     parts = [render_table(("case", "records", "pairs certain", "after the end", "engine and oracle"), rows)]
     wrong = [outcome for outcome in outcomes if outcome.differences]

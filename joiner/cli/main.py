@@ -308,7 +308,9 @@ def _add_runners(add_command: Callable[[str, str], argparse.ArgumentParser]) -> 
             help="if units belong to another site, wait until they are moved to this one",
         )
         runner.add_argument(
-            "--force-claim", action="store_true", help="also claim units of other sites whose runners have stopped"
+            "--force-claim",
+            action="store_true",
+            help="also claim units of other sites; use it only once their runners have stopped",
         )
         runner.add_argument(
             "--take", dest="force_claim", nargs=0, const=True, action=_FormerFlag, help=argparse.SUPPRESS

@@ -12,8 +12,8 @@ from joiner.runtime.settings import JoinerSettings
 def give_order(settings: JoinerSettings, options: argparse.Namespace, clock: Clock) -> int:
     """Give the order named by the command, and print the outcome. Return the exit status.
 
-    The status is 0 once the order is carried out, 2 if the unit does not exist, and 1 if the order is refused or is not
-    carried out in time. In the last case, the order remains in force.
+    The status is 0 once the order is carried out, 2 if the unit does not exist, and 1 otherwise, such as if the order
+    is refused or is not carried out in time. An order that was written then stays in force, unless it is a `Retry`.
     """
     began_s = clock.monotonic_s()
 

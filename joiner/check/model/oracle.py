@@ -100,7 +100,7 @@ def join(
     watermark_scope: str = "key",
     closed: bool = False,
 ) -> Answer:
-    """Return the pairs that must have been emitted after reading exactly ``left`` and ``right``.
+    """Return exactly the pairs that must have been emitted after reading ``left`` and ``right``.
 
     ``lateness_ns``: one value for both streams, or (left, right). ``driver``: the side whose records look for
     neighbours: "left", "right" or "both". ``direction``: which neighbours they look for: "backward" (prev), "forward"
@@ -178,9 +178,9 @@ def _certain_neighbours(
 def _certain_nearest(records: list[Rec], other: Stream, _direction: str, *, closed: bool) -> Iterator[tuple[Rec, Rec]]:
     """Yield each record with its nearest neighbour, once no nearer record can follow. prev wins at equal distances.
 
-    Future records are at or above the frontier. So prev is certain once the frontier is above the record's time and not
-    nearer to it than prev. A next nearer than prev is certain once the other stream can no longer send an earlier
-    record.
+    Future records are at or above the frontier, so prev is certain once the frontier is above the record's time and at
+    least as far from it as prev. If next is nearer than prev, it is certain once no earlier record can follow in the
+    other stream.
     """
     for record in records:
         frontier = ENDED if closed else other.frontier(record.key)

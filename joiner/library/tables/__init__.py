@@ -1,1 +1,1 @@
-"""The kinds of tables that `join` and `align` accept, and the operations they need on each kind."""
+"""The kinds of tables that `join` and `align` accept, each implementing the operations that those two need."""

@@ -172,7 +172,9 @@ class Ordering:
         state = self._state()
         order = Standbys(site=self.site, count=count)
         if count is None and not state.live:
-            return self._give(order, _done("each unit will have as many standbys as the instances' settings say"))
+            return self._give(
+                order, _done("no instance is running; each unit will have as many standbys as the settings say")
+            )
         self._check_any_running(state)
         units = self._units
 

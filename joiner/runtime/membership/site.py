@@ -210,7 +210,9 @@ class SiteMembership:
         with self._lock:
             units = self._member.take_retries()
         if units:
-            _log.info("units %s: trying again, as ordered", sorted(units))
+            _log.info(
+                "units %s: forgetting earlier failures, because they were ordered to be tried again", sorted(units)
+            )
             self._host.retry(units)
 
     def _turn(self) -> None:

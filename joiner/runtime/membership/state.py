@@ -36,7 +36,7 @@ _BEFORE_ALL: Final = -2
 """Lower than -1, which stands for the unknown offset of an order."""
 
 _UNDONE_MAX: Final = 1_000
-"""How many undone drains are remembered, so that an old order does not come back into force."""
+"""How many withdrawn drains are remembered, so that an old order does not come back into force."""
 
 _RUNS_MAX: Final = 16
 """How many replaced runs of an instance are remembered."""
@@ -123,7 +123,7 @@ class StandingOrders:
         )
 
     def _forget_the_oldest(self) -> None:
-        """Forget the oldest undone drains if there are too many. There may be one for every instance name ever used."""
+        """Forget the oldest withdrawn drains if there are too many. There may be one per instance name ever used."""
         undone = [subject for subject in self.offsets if (name := _instance_of(subject)) and name not in self.drained]
         for subject in sorted(undone, key=self.offsets.__getitem__)[:-_UNDONE_MAX]:
             del self.offsets[subject]

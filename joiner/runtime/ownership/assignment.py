@@ -121,7 +121,7 @@ class AssignmentManager:
             self._by_force = set(units)
         for number in [number for number, look_s in list(self._lost.items()) if is_current and look_s <= now_s]:
             # By now, every member has received its assignment. If the unit is still assigned to us, the process that
-            # claimed it didn't know yet that the unit was no longer assigned to it, and nobody is serving the unit.
+            # claimed it had not yet learnt that the unit was no longer its own, and nobody is serving the unit.
             del self._lost[number]
             if self.failed.pop(number, None) is not None:
                 _log.info("unit %s: still assigned to this process; claiming it again", number)

@@ -43,8 +43,8 @@ aborted record is still in the log. But if there was also a transaction in fligh
 the log, removed and missing results cannot be distinguished, and both are written. A consumer that has read the removed
 part of the log may then see these results twice.
 
-One case is not covered: retention removes input that follows the earlier of the two snapshots before the transactions
-are resolved.
+One case is not covered: before the transactions are resolved, retention removes input that follows the earlier of the
+two snapshots.
 """
 
 from __future__ import annotations

@@ -220,8 +220,8 @@ class Followers:
         is_behind = -math.inf < followed.current_s < now_s - BEHIND_S
         if is_behind != followed.is_behind:
             followed.is_behind = is_behind
-            how = "cannot keep up with its owner, so it is not considered warm" if is_behind else "has caught up again"
-            _log.warning("unit %s: the state kept warm here %s", unit, how)
+            how = "cannot keep up with its owner, so it does not count as warm" if is_behind else "has caught up again"
+            _log.warning("unit %s: the state followed here %s", unit, how)
 
     def _end(self, unit: int, followed: _Followed) -> None:
         """Drop a state once the step in progress has ended."""

@@ -86,7 +86,7 @@ def _warm_up(
         undo.callback(readers.close)
         readers.is_over = is_over
         if of_own_site:
-            # A standby checks this repeatedly, so don't connect all the consumers just to find out.
+            # A standby checks this repeatedly, so it does not connect all consumers to find out.
             found = read_checkpoint(readers, number)
             if found is None:
                 return None

@@ -1,4 +1,4 @@
-"""The plain process: reads, joins and commits the units that its site assigns to it.
+"""The plain process: reads, joins and commits the units of its site that are assigned to it.
 
 One consumer reads all units, from offsets that the process specifies. Each unit has its own transactions, so a failure
 of one unit does not affect the others. Transactions are written in the background while the next batch is read and

@@ -175,7 +175,7 @@ class Emitter:
 
 
 def sides_of(rows: Rows) -> list[Side]:
-    """Return the records in ``rows`` in the form that results contain."""
+    """Return the records in ``rows`` in the form used in results."""
     return decode_sides(glue(rows.shown, b"\n").joined())
 
 

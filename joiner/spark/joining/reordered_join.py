@@ -61,7 +61,7 @@ class Rules:
         )
 
     def emits_unmatched(self, side: int) -> bool:
-        """Return whether unmatched rows of a side (0 left, 1 right) are emitted."""
+        """Return whether unmatched rows from one side (0 left, 1 right) are emitted."""
         return self.emit_unmatched in {"both", self.sides[side].name}
 
     def fingerprint(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Finds the watermarks that a unit can write to its result topic, for readers that join or align its results.
 
-A watermark names the quantity of the results and a thing, or all things. It is valid because it is taken from the state
+A watermark names the quantity of the results and a thing, or all things. It is true because it is taken from the state
 after a batch and written after that batch's results, in the same transaction and partition: the state gives a lower
 bound on the time of every later result (`UnitOperator.bounds_ns`). Unlike results, watermarks are not a function of the
-vector C, and need not be: a watermark is valid whenever it is taken, and a reader's results depend only on the log that
+vector C, and need not be: a watermark is true whenever it is taken, and a reader's results depend only on the log that
 it reads.
 
 A unit remembers which watermarks it has written only in memory, so its next owner writes them again.
