@@ -5,7 +5,7 @@ doing anything else, a service validates the sections it uses and reports all er
 environment or from a file named in the settings, never from the command line.
 
 Validating a section is pure: the outcome does not depend on the machine. A service checks whether it can use the files
-named in its settings only when it loads the settings at start-up.
+named in its settings only when it loads the settings at startup.
 """
 
 from __future__ import annotations

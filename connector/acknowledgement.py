@@ -67,7 +67,7 @@ class Ledger:
         return ticket
 
     def confirm(self, ticket: Ticket) -> None:
-        """Record Kafka's confirmation of one more record of a message. Raises ValueError if none was unconfirmed."""
+        """Note Kafka's confirmation of one more record of a message. Raises ValueError if none was unconfirmed."""
         if ticket.unconfirmed_records < 1:
             message = f"packet {ticket.packet_id}: Kafka sent more confirmations than the message has records"
             raise ValueError(message)

@@ -209,7 +209,7 @@ class Bridge:
         self._producer.send(self._settings.topics.rejected, dead)
 
     def _confirm(self, tickets: Tickets) -> None:
-        """Record Kafka's confirmation of one message. ``tickets`` belong to the events whose records it contains."""
+        """Note Kafka's confirmation of one message. ``tickets`` belong to the events whose records it contains."""
         for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
             self._ledger.confirm(ticket)
 

@@ -199,7 +199,7 @@ class MqttSession:
 
     def _await_connack(self, client: Client, deadline_s: float) -> tuple[bool, ReasonCode]:
         while True:
-            # Check the deadline before the last read: an answer may have arrived while this process was not running.
+            # Check the deadline before the last read: an answer may have arrived while this process got no CPU time.
             is_last = time.monotonic() >= deadline_s
             if self.wait(_POLL_S, reading=True):
                 self._read(client)

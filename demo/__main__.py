@@ -30,7 +30,7 @@ examples:
   make demo UI=1                                  with a web page; everything runs until Ctrl-C
   python -m demo --events-count 100000 --rate max
 
-Exit status: 0 every expected result is there exactly once; 1 it is not, or something failed; 2 invalid arguments or
+Exit status: 0 every expected result is there exactly once; 1 otherwise, or if something failed; 2 invalid arguments or
 settings (nothing was started); 130 stopped by Ctrl-C or SIGTERM.
 """
 

@@ -368,7 +368,7 @@ _OPTIONS = (
         "maximum number of unacknowledged messages",
         "N",
     ),
-    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at start-up", "S"),
+    _Option("--connect-timeout", "CONNECT_TIMEOUT", "10", _seconds, "how long to wait for the broker at startup", "S"),
     _Option("--client-id", "MQTT_CLIENT_ID", None, _text, "client id, by default unique for each process", "ID"),
     _Option("--mqtt-version", "MQTT_VERSION", "5", _choice("5", "3.1.1"), "MQTT protocol version", "5|3.1.1"),
     _Option(

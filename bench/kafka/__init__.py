@@ -3,7 +3,7 @@
 ``python -m bench.kafka --report docs/evidence/bench_kafka`` starts a temporary Kafka, writes the input once, runs the
 contenders on it several times in random order, and writes ``.json`` and ``.md``. Input and output are JSON. Each
 contender runs in processes of its own. It is timed from the first to the last record in its output topic, by the
-broker's clock, so its start-up is not included.
+broker's clock, so its startup is not included.
 
 A pass-through consumes records, produces them to another topic, and commits them together with their offsets. The one
 in C calls librdkafka, the library that confluent_kafka is built on, and creates no object per message. The one in Java

@@ -2,7 +2,7 @@
 
 The joiner is compared with pass-throughs, which copy the same messages exactly once without decoding them. The
 contenders run one after another, in random order, on the same broker. A rate is the number of records divided by the
-time between the first and the last message written, by the broker's clock; start-up is not included.
+time between the first and the last message written, by the broker's clock; startup is not included.
 
 The input is large enough for a run to take several seconds: 20 million records occupy half a gigabyte in Kafka.
 """

@@ -3,7 +3,7 @@
 Runs a peer with one variant of its settings after another, and stores the figures in ``trials``. For example, ``python
 -m bench.peers.try_settings flink_interval best rocksdb`` starts a temporary Kafka broker, writes the input once, and
 runs each variant on it, with the narrowest window that contains every pair. The output is compared with the expected
-neighbours. To exclude start-up and shutdown, the rate is measured, by the broker's clock, from when 20 % of the results
+neighbours. To exclude startup and shutdown, the rate is measured, by the broker's clock, from when 20 % of the results
 have been written until 95 % have been.
 """
 

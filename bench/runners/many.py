@@ -87,7 +87,7 @@ class Instances:
             if known_s is not None and is_settled(state, UNITS, wanted, 0):
                 return known_s - began_s, time.monotonic() - known_s
             time.sleep(_LOOK_S)
-        raise RuntimeError("the instances have not settled on an assignment")
+        raise RuntimeError("the assignment has not settled in time")
 
     def close(self) -> None:
         """Kill all instances."""

@@ -2,8 +2,8 @@
 
 While a broker is unavailable, every client logs errors several times a second. With this filter, a service logs at most
 two lines per outage: one when it begins, with the reason given by the client, and one when a client hears from Kafka
-again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Every
-other kind of line (by librdkafka's log facility, such as FATAL or CONFWARN) is logged at most once every ten seconds.
+again (`answered`), with the duration of the outage. The client's own lines are demoted to debug. Of each other kind
+(librdkafka's log facility, such as FATAL or CONFWARN), at most one line is logged every ten seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def answered(log: logging.Logger) -> None:
 
 
 class _OutageFilter(logging.Filter):
-    """Lets through the first line about an outage, and at most one line of any other kind every ten seconds."""
+    """Lets through the first line about an outage and, of each other kind, at most one line every ten seconds."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()

@@ -154,7 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--fresh", action="store_true", help="first stop all servers and remove their data")
     commands.add_parser("down", parents=[common, chosen], help="stop the servers; their data is kept")
     commands.add_parser("status", parents=[common, chosen], help="show which servers are running, and where")
-    env = commands.add_parser("env", parents=[common], help="print the running servers' addresses as shell commands")
+    env = commands.add_parser(
+        "env", parents=[common], help="print the settings for the running servers as shell commands"
+    )
     env.set_defaults(servers=[])
     logs = commands.add_parser("logs", parents=[common, chosen], help="show the end of each log")
     logs.add_argument("-n", "--lines", type=int, default=_LOG_LINES, help=f"lines to show (default: {_LOG_LINES})")

@@ -1,8 +1,7 @@
 """Provides the programs of the local stack. Each is either found on this machine, or downloaded once and kept.
 
-Downloads are kept in one folder (``$LSB_CACHE``, or ``.lsb/parts`` by default). A download is never left half-written:
-it is created next to its destination and moved into place atomically. Once everything is downloaded, no network is
-needed.
+Downloads are kept in one folder (``$LSB_CACHE``, or ``.lsb/parts`` by default). A download is complete or absent: it is
+created next to its destination and moved into place atomically. Once everything is downloaded, no network is needed.
 
 - Kafka and HiveMQ (the MQTT broker) are jars. They are downloaded with the Ivy that ships with pyspark, so Maven is not
   needed. Jars from a registry are code that runs on this machine, so they are verified against the hashes in

@@ -1,4 +1,4 @@
-"""Defines, encodes and decodes the JSON formats of the messages in the Kafka topics. Decoding errors say what is wrong.
+"""Defines the JSON formats of the messages in the Kafka topics, and encodes and decodes the messages.
 
 Only this module and `broker.wire.bulk` encode and decode these formats. `bulk` does so for many regular records at
 once, with the same results. The format of the joiner's state topic, which no other service reads, is in

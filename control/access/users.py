@@ -6,7 +6,8 @@
 
 The secret is the Argon2id hash of a password, or the SHA-256 hash of a token. A token has 256 random bits, so it needs
 no slow hash. It is also accepted as its user's password. `lsb-control add` writes these lines. The file is reread when
-it changes. If it is unusable then, nobody can log in, so that a removed user stays removed.
+it changes. If it is unusable then, nobody is let in, with a password, a token or an open session, so that a removed
+user stays removed.
 """
 
 from __future__ import annotations

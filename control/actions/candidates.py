@@ -25,7 +25,7 @@ class Candidate(NamedTuple):
 
 
 def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None, at_ms: int) -> Candidate | str:
-    """Return the record to put back for a message in the dead letter topic, or why it cannot be put back.
+    """Return the record to put back for a message in the dead-letter topic, or why it cannot be put back.
 
     ``value``: the corrected value, or None for the original one. ``at_ms``: the current time, since the epoch.
     """

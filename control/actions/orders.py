@@ -25,7 +25,7 @@ Epochs = Annotated[
     Meta(
         max_length=64,
         description=(
-            "For each site, the number of the assignment that the user saw. The order is refused if one of them has "
+            "By site, the number of the assignment that the user saw. The order is refused if one of them has "
             "been replaced since. Sites that are not named may have any assignment."
         ),
     ),

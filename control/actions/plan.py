@@ -238,7 +238,7 @@ def _plan_scale(order: Scale, supervisors: Sequence[Supervisor], status: Status)
         running = f"running there: {', '.join(sorted(known))}" if known else "start one with `joiner run --processes`"
         raise OrderRefused(f"no supervisor {order.instance} runs at site {order.site}; {running}")
     drained = [name for name in _workers(order, status) if name in _drained_at(order.site, status)]
-    more = [f"This includes drained workers: {', '.join(drained)}."] if drained else []
+    more = [f"Both numbers include drained workers: {', '.join(drained)}."] if drained else []
     return [f"Let {order.instance} run {order.processes} worker processes; now {supervisor.running}.", *more]
 
 
@@ -248,7 +248,7 @@ def _plan_pin(order: Pin, status: Status) -> list[str]:
     if order.instance is None:
         if assignment is None or order.unit not in assignment.pinned:
             raise OrderRefused(f"unit {order.unit} is not pinned at site {order.site}")
-        return [f"Let any instance of {order.site} serve unit {order.unit}. It stays where it is while it can."]
+        return [f"Let any instance of {order.site} serve unit {order.unit}. It stays where it is as long as it can."]
     serves = _members(order.site, status)
     if order.instance not in serves:
         running = ", ".join(sorted(serves)) or "none"
@@ -269,7 +269,8 @@ def _plan_standbys(order: Standbys, status: Status) -> list[str]:
     others = len(instances - set(_drained_at(order.site, status)) or instances) - 1
     if order.count is None:
         return [f"Let each unit of {order.site} have as many standbys as `application.standbys` of its instances says."]
-    few = f"Possible now: {others or 'none'}, because there are too few instances that are not drained."
+    possible = f"Only {others}" if others else "None"
+    few = f"{possible} can be kept now, because there are too few instances that are not drained."
     return [
         f"Let each unit of {order.site} have {standbys_text(order.count)}, whatever `application.standbys` says.",
         *([few] if others < order.count else []),

@@ -54,8 +54,8 @@ PLACES_MAX: Final = 200
 DEADLINE_S: Final = 30.0
 
 _TRANSACTION_MS: Final = 15_000
-"""Kafka aborts a transaction that is open longer, because the joiner cannot read past the open transaction of a dead
-process."""
+"""Kafka aborts a transaction that is open longer. This is short because the joiner cannot read past the open
+transaction of a process that has died."""
 
 _GRACE_S: Final = 2.0
 _INIT_S: Final = 0.05
@@ -190,7 +190,7 @@ class _Call:
         if not self._is_committing or fault.txn_requires_abort():
             return PutBackError(f"nothing was put back: {cause}; try again")
         return PutBackError(
-            f"it is not known whether the records were put back: {cause}; try again: it refuses those that were",
+            f"it is not known whether the records were put back: {cause}; try again: those that were are then refused",
             is_open=True,
         )
 

@@ -155,7 +155,7 @@ class LetterReading:
             self._early.clear()
 
     def _check_ends(self, admin: AdminClient) -> bool:
-        """Return whether everything was read up to the last stable offsets a moment ago. Report late partitions."""
+        """Return whether everything was read up to the last stable offsets of a moment ago. Report late partitions."""
         topic, now_s = self._settings.topics.rejected, self._clock.monotonic_s()
         wanted = {TopicPartition(topic, partition): LATEST for partition in self._positions}
         found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)

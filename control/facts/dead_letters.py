@@ -58,7 +58,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """What is known about a dead letter without its contents. Texts over 300 characters are cut, and end in "…".
 
     ``number``: counts the letters read since the service started, from 1; 0 if the letter is not kept. ``partition``,
-    ``offset``: where the letter itself is in the dead letter topic. ``at_ms``: when Kafka appended it, since the epoch.
+    ``offset``: where the letter itself is in the dead-letter topic. ``at_ms``: when Kafka appended it, since the epoch.
     ``kind``: the reason without its numbers and quotations, which vary from letter to letter. ``topic``, ``origin``:
     where the rejected input comes from; ``origin`` is None if that is not a message in Kafka, or not known.
     ``length``: the length of the input in bytes. ``refusal``: why it can never be put back, and what to do instead, or
@@ -177,7 +177,7 @@ def describe(
         found = _decode(value)
     except ValueError as error:
         reason = f"the message is not a dead letter: {error}"
-        refusal = "it is not a dead letter: find out what writes to the dead letter topic"
+        refusal = "it is not a dead letter: find out what writes to the dead-letter topic"
         length = len(value or b"")
         texts = _cut(reason), _kind(reason)
         return DeadLetter(0, partition, offset, at_ms, "", *texts, "", "", None, length, _cut(refusal)), None

@@ -56,7 +56,7 @@ class Facts(msgspec.Struct, frozen=True):
     """What is known about an application.
 
     ``number``: increases with each renewal. ``status``: None if the application has never run. ``rates``: the records
-    per second that each unit consumes. ``lag``: the records not consumed yet, or None if that is not known for every
+    per second that each unit consumes. ``lag``: the records not consumed yet, or None if that is unknown for any
     unit. ``read_ms``: when the facts were last renewed, in ms since the epoch, or None if they never were.
     ``missing``: what could not be read then, and why. ``trouble``: why the facts cannot be renewed, or an empty string.
     ``supervisors``: those that have reported lately. ``flow``: what flows through the topics.

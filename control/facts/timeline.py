@@ -38,7 +38,7 @@ EVENTS_MAX: Final = 1_000
 """How many events are kept. Older ones are forgotten."""
 
 _MOVES_MAX: Final = 10_000
-"""How many moved units are remembered."""
+"""How many units are remembered of each kind: ordered to move, released, or refused."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

@@ -189,8 +189,8 @@ class ResultReader:
             raise KafkaFailureError(
                 f"{self._topic} partition {partition}: the committed offset of group {self._own.group} is not"
                 f" in the log ({error.str()}): results were deleted before they were written, or the topic was"
-                " recreated. To continue with the results left, stop the whole group, delete its offsets and restart"
-                f" it: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
+                " recreated. To continue with the remaining results, stop the whole group, delete its offsets and start"
+                f" it again: kafka-consumer-groups --delete-offsets --group {self._own.group} --topic {self._topic}"
             )
         # Errors that arrive as consumer events can be recognised as fatal only by their code; `fatal()` is not set.
         if error.fatal() or error.code() == _FATAL:

@@ -1,4 +1,4 @@
-"""Calls functions with made-up pairs or rows at start-up, so that a function that cannot work is reported at once.
+"""Calls functions with made-up pairs or rows at startup, so that a function that cannot work is reported at once.
 
 A function may have side effects, so it is called as rarely as possible: once with a batch of three pairs and, if that
 fails, once with a single pair. Built-in functions are not called.

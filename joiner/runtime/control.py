@@ -15,7 +15,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 TAIL: Final = 2_000
-"""How many earlier records an instance reads at start-up. They include a summary if any instance is running."""
+"""How many earlier records an instance reads at startup. They include a summary if any instance is running."""
 
 STANDBYS_MAX: Final = 2
 """The maximum number of standbys per unit. The settings enforce the same limit."""

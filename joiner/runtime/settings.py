@@ -155,7 +155,7 @@ def _bounds(processes: str) -> tuple[int, int]:
 class SparkSettings(Section):
     """``[spark]``: the settings of the Spark stage. ``config`` is passed to Spark unchanged.
 
-    ``instances``: how many instances to start (None: one per core Spark has at start-up, at most one per unit).
+    ``instances``: how many instances to start (None: one per core Spark has at startup, at most one per unit).
     """
 
     renamed: ClassVar[Mapping[str, str | None]] = {"spark.batch_records_max": None, "spark.checkpoint": None}

@@ -20,7 +20,7 @@ import numpy as np
 
 
 def for_real_things(function):
-    """Return a function that works for the pairs of the start-up check, which would otherwise refuse it."""
+    """Return a function that works for the pairs of the startup check, which would otherwise refuse it."""
     return lambda left, right: left.result if "made-up" in left.thing else function(left, right)
 
 

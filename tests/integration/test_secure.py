@@ -1,4 +1,4 @@
-"""The whole pipeline over TLS, with authentication at every server. Wrong credentials are reported at start-up."""
+"""The whole pipeline over TLS, with authentication at every server. Wrong credentials are reported at startup."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_a_state_is_not_continued_under_other_columns_or_options() -> None:
     wider = replace(NEXT, rule=replace(NEXT.rule, tolerance_ns=9))
     fewer = rules(PREVIOUS, lateness=(1, 2, 3), buckets=4)
     for changed, text in (
-        (rules(PREVIOUS, NEXT, lateness=(1, 2, 3), buckets=8), "call of align .*: buckets was 4, is now 8"),
+        (rules(PREVIOUS, NEXT, lateness=(1, 2, 3), buckets=8), "call to align .*: buckets was 4, is now 8"),
         (rules(PREVIOUS, NEXT, lateness=(1, 2, 5), buckets=4), "other lateness was 3, is now 5"),
         (rules(PREVIOUS, wider, lateness=(1, 2, 3), buckets=4), r"columns\['b'\] was .*: 3.* is now .*: 9"),
         (rules(PREVIOUS, lateness=(1, 2, 3), buckets=4), r"columns\['b'\] was .*, is now None"),

@@ -146,8 +146,8 @@ def _older(figures: dict[str, list[Found]]) -> list[str]:
     kinds = {kind for kind, runs in figures.items() for one in runs if "commit" not in one and "reason" not in one}
     words = [f"- {kind}: {text}" for kind, text in _OLDER.items() if kind in kinds]
     intro = (
-        "**Older runs.** Runs that record no commit predate some of the rules under Method. In all of them, the Spark "
-        "stage is the former one, a Structured Streaming query. In addition:"
+        "**Older runs.** Runs that record no commit predate some of the rules under Method. In all such runs, the "
+        "Spark stage is the former one, a Structured Streaming query. In addition:"
     )
     return ["", intro, "", *words] if words else []
 

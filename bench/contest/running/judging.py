@@ -6,7 +6,7 @@ proves nothing. A run that has not finished was cut off at its time limit, or we
 part of the input that it processed, and not compared for completeness.
 
 Rates are measured over the steady part of a run, which begins after a fifth of its results and ends with the last one,
-by the broker's clock. This excludes start-up by the same rule for all contenders. For a contender that works in
+by the broker's clock. This excludes startup by the same rule for all contenders. For a contender that works in
 batches, the steady part begins at the end of a batch.
 """
 

@@ -43,7 +43,7 @@ def throughput(arena: Arena, task: Task) -> dict[str, Any]:
     expected, job, window = _prepare(arena, task)
     with tidy(arena, job):
         limits = replace(task.limits, budget_s=task.limits.budget_s * task.contender.patience)
-        # Do this before the watch starts, because its clock would count the contender's installation as start-up.
+        # Do this before the watch starts, because its clock would count the contender's installation as startup.
         commands = commands_of(task.contender, job)
         watch = Watch(arena, job, limits, _end_of(expected, window))
         with at_work(commands, job) as tree:

@@ -111,7 +111,7 @@ class Bench:
         deadline_s = time.monotonic() + _DEADLINE_S
         while not self._is_settled(wanted):
             if time.monotonic() > deadline_s or any(one.poll() is not None for one in self.running.values()):
-                raise RuntimeError("the instances have not settled on an assignment")
+                raise RuntimeError("the assignment has not settled in time, or an instance has ended")
             time.sleep(_LOOK_S)
 
     def _is_settled(self, wanted: int) -> bool:

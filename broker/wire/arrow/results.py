@@ -255,7 +255,7 @@ def decode_results(value: bytes, count: int | None = None) -> Results:
         # caches its results, and using the message's unit would let messages fill the cache with any number of units.
         wanted = _schema(0, both=is_both, has_rows="left_row" in names, has_ties="left_tie" in names)
         if not table.schema.equals(wanted):
-            raise Unreadable("the message does not have a result's columns")
+            raise Unreadable("the message does not have the columns of results")
         metadata = table.schema.metadata or {}
         if _UNIT not in metadata:
             raise Unreadable("the metadata of the message's schema does not contain the unit")

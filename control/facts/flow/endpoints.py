@@ -32,7 +32,7 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """The endpoints that the settings file names, or None if it has no section for them."""
+    """The endpoints that the settings file names. Each is None if the file has no section for it."""
 
     source: Source | None = None
     sink: Sink | None = None

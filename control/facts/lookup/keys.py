@@ -114,7 +114,10 @@ class KeysRead(NamedTuple):
     units: list[UnitRead]
 
     def select(self, wanted: Selection, limit: int) -> Keys | None:
-        """Return the first ``limit`` of the wanted keys, or None if too few keys were kept to tell."""
+        """Return the first ``limit`` of the wanted keys, or None if they must be read separately.
+
+        This is so if not all keys were kept, or if time ran out for their unit.
+        """
         unit, operator, thing = wanted
         whole = self.of_operator(operator, len(self.keys))
         if unit is None and not thing:

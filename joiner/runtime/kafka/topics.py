@@ -33,7 +33,7 @@ _ANSWER_S: Final = 10.0
 
 
 class TopicWatch:
-    """Checks that topics still exist and still have the ids and partition counts in ``known``, taken at start-up."""
+    """Checks that topics still exist and still have the ids and partition counts in ``known``, taken at startup."""
 
     def __init__(self, admin: AdminClient, known: Mapping[str, TopicFacts], clock: Clock) -> None:
         self._admin, self._clock = admin, clock

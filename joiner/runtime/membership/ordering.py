@@ -172,9 +172,7 @@ class Ordering:
         state = self._state()
         order = Standbys(site=self.site, count=count)
         if count is None and not state.live:
-            return self._give(
-                order, _done("no instance is running; each unit will have as many standbys as the settings say")
-            )
+            return self._give(order, _done("each unit has as many standbys as the settings say, once instances run"))
         self._check_any_running(state)
         units = self._units
 

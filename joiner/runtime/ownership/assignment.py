@@ -83,7 +83,7 @@ class AssignmentManager:
         self._note_fenced = fenced
         self._settings, self._clock = settings, clock
         self._claimant = claimant
-        # Units whose claim may be forced: those assigned at start-up. A unit assigned later must not be claimed away
+        # Units whose claim may be forced: those assigned at startup. A unit assigned later must not be claimed away
         # from the site it was moved to. None until units have been assigned.
         self._by_force: set[int] | None = None
         # Units waiting for their first claim or for another one.
@@ -190,7 +190,7 @@ class AssignmentManager:
         """
         then, has_failed = self._waiting.get(number), number in self.failed_units
         if has_failed or then is not None:
-            # Only the claim at start-up may be forced.
+            # Only the claim at startup may be forced.
             self._end_force(number)
             self._troubles.forget(number)
             self.failed.pop(number, None)

@@ -1,7 +1,7 @@
 """Finds and resolves a unit's dangling transactions: Kafka's coordinator has ended them, but a partition has not.
 
 Initialising a transactional id should commit or abort every transaction under it. A broker can fail to do so: when
-Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during start-up ("Couldn't find
+Kafka 4.3.1 is killed and restarted, it drops the markers of transactions that it ends during startup ("Couldn't find
 leader endpoint … can be skipped"), in some or all of their partitions. Records without a marker stay open, and the
 *next* commit of the same producer commits them too: aborted results would become visible in addition to the results of
 their replay. An unclean leader election may also lose markers (KIP-664).

@@ -115,7 +115,7 @@ class Supervisor(Generic[_Task]):
         self._ours: set[int] = set()
         # Units to retry once the claim in progress has ended.
         self._to_retry: set[int] = set()
-        # Only claims at start-up may be forced; moves do not need force.
+        # Only claims at startup may be forced; moves do not need force.
         self._moves = Handover(settings, replace(claimant, force=False), self, services, standby=standby)
         claimer = Claimer(settings, services)
         self._assignment = AssignmentManager(

@@ -287,7 +287,7 @@ def test_a_message_that_holds_no_results_is_refused_with_the_reason() -> None:
     at = whole.schema.names.index("half")
     nulls = [pa.nulls(1, pa.bool_()) if number == at else kept for number, kept in enumerate(whole.columns)]
     for other, reason in (
-        (batch(), "the message does not have a result's columns"),
+        (batch(), "the message does not have the columns of results"),
         (whole.replace_schema_metadata(None), "schema does not contain the unit"),
         (pa.RecordBatch.from_arrays(nulls, schema=whole.schema), "a field of a result is null"),
     ):

@@ -67,7 +67,7 @@ def would(order: Order, facts: Facts | None = None) -> str:
         (Standbys(site="process", count=0, epochs=SEEN), "Let each unit of process have no standby, whatever"),
         (
             Standbys(site="process", count=2, epochs=SEEN),
-            "2 standbys, whatever `application.standbys` says. Possible now: 1",
+            "2 standbys, whatever `application.standbys` says. Only 1 can be kept",
         ),
         (Standbys(site="process", count=None, epochs=SEEN), "as many standbys as `application.standbys`"),
         (

@@ -1,4 +1,4 @@
-"""Is a joining function that can never work refused at start-up, and one that fails only for made-up pairs accepted?"""
+"""Is a joining function that can never work refused at startup, and one that fails only for made-up pairs accepted?"""
 
 from __future__ import annotations
 
