@@ -97,9 +97,9 @@ def scale(settings: JoinerSettings, count: int, instance: str | None, timeout_s:
         (instance,) = known
     if instance not in known or instance is None:
         running = f"running there: {', '.join(known)}" if known else "start one with `joiner run --processes`"
-        wanted = f"is no supervisor {instance!r}" if instance else "is no supervisor"
-        wanted = "are several supervisors" if known and not instance else wanted
-        print(f"there {wanted} of worker processes at site {site!r}; {running}")
+        any_name = "are several supervisors" if known else "is no supervisor"
+        fault = f"is no supervisor {instance!r}" if instance else any_name
+        print(f"there {fault} of worker processes at site {site!r}; {running}")
         return 1
     began_s = clock.monotonic_s()
     with closing(ControlLog(settings)) as control:
