@@ -50,7 +50,7 @@ _PAGE_POLICY: Final = (
     "img-src 'self' data:; font-src 'self' data:; object-src 'none'; base-uri 'self'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
-"""NiceGUI compiles templates in the browser, so its pages need ``unsafe-eval``."""
+"""NiceGUI evaluates expressions in the browser, so its pages need ``unsafe-eval``."""
 
 
 class Guard:

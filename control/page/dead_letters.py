@@ -12,7 +12,7 @@ from control.actions.dead_letter_contents import contents_of
 from control.actions.desk import KeyReused, NotAccepted
 from control.actions.orders import PutRecordsBack
 from control.page import dead_letter_content as content
-from control.page.frame import TROUBLE, Visit, list_in, table_of
+from control.page.frame import TROUBLE, Visit, button_cells, list_in, table_of
 from control.problem import Problem
 from control.roles import Role
 from joiner.runtime.membership.ordering import OrderRefused
@@ -27,14 +27,6 @@ _PAGE: Final = 50
 _TEXT_MAX: Final = 300
 _ALL: Final = ""
 _WRAP: Final = "overflow-wrap: anywhere"
-
-_BUTTON: Final = """
-<q-td :props="props">
-  <q-btn outline dense no-caps label="Show" :aria-label="'Show the dead letter ' + props.row.key"
-    @click="() => $parent.$emit('show', props.row.key)" />
-</q-td>
-"""
-"""Everything on the page is shown as text, except this template, which contains nothing from Kafka."""
 
 
 class LetterSection:
@@ -71,8 +63,8 @@ class LetterSection:
                 for number in range(content.REASONS_SHOWN)
             ]
         self._table = table_of("Dead letters", content.LETTER_COLUMNS, "key").props("wrap-cells")
-        self._table.add_slot("body-cell-show", _BUTTON)
-        self._table.on("show", self._open)
+        show = button_cells(self._table, "show", self._open, "Show the dead letter", "props.row.key")
+        show.props("outline label=Show")
         with ui.row():
             self._newest = ui.button("Newest", on_click=self._show_newest, color=None).props("outline no-caps")
             self._older = ui.button("Older", on_click=self._show_older, color=None).props("outline no-caps")

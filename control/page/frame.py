@@ -1,9 +1,9 @@
 """The frame of all pages, built with NiceGUI: who is logged in, which application is shown, and the navigation.
 
 A page receives the facts once a second, over a WebSocket. NiceGUI was chosen because its assets are in its wheel, so
-the pages work without the internet, and because we need no front end of our own. It compiles templates in the browser,
-so the pages need ``unsafe-eval``. Texts from Kafka are therefore shown only in labels and table cells, never as HTML or
-Markdown.
+the pages work without the internet, and because we need no front end of our own. It evaluates expressions in the
+browser, so the pages need ``unsafe-eval``. Texts from Kafka are therefore shown only in labels and table cells, never
+as HTML or Markdown.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from control.page import content
 from control.problem import Problem
 
 if TYPE_CHECKING:
+    from nicegui.events import GenericEventArguments
+
     from control.access.login import Login
     from control.access.users import User
     from control.actions.desk import Desk
@@ -201,6 +203,24 @@ def table_of(title: str, names: Sequence[str], key: str) -> ui.table:
     columns: list[dict[str, Any]] = [{"name": name, "label": name, "field": name, "align": "left"} for name in names]
     made = ui.table(columns=columns, rows=[], row_key=key, title=title, pagination={"rowsPerPage": 0})
     return made.props("dense hide-pagination").classes("w-full")
+
+
+def button_cells(
+    table: ui.table, column: str, on_click: Callable[[GenericEventArguments], Any], name: str, value: str
+) -> ui.element:
+    """Show the cells of a column as buttons, and return the element that is rendered for each of them.
+
+    ``value``: a JavaScript expression for what ``on_click`` receives, such as ``props.row.key``. It also follows
+    ``name`` in the accessible name of the button.
+    """
+    # Not a template: NiceGUI creates what is in a template again whenever anything on the page changes. The button
+    # would lose the focus, and a click would be lost if the change came between pressing and releasing.
+    with table.add_slot(f"body-cell-{column}"), ui.element("q-td").props(':props="props"'):
+        button = ui.element("q-btn").props("dense no-caps")
+    button.props[":aria-label"] = f"'{name} ' + {value}"
+    # NiceGUI would give the buttons of all rows the same id.
+    button.props[":id"] = "undefined"
+    return button.on("click", on_click, js_handler=f"() => emit({value})")
 
 
 def chart_of(title: str) -> ui.echart:

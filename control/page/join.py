@@ -15,7 +15,7 @@ from broker.wire.records import NAME_LENGTH_MAX
 from control.facts.lookup.keys import Selection
 from control.facts.lookup.one_at_a_time import Unavailable
 from control.page import join_content
-from control.page.frame import TROUBLE, Visit, list_in, table_of
+from control.page.frame import TROUBLE, Visit, button_cells, list_in, table_of
 from control.roles import Role
 from joiner.operators import JoinSettings
 
@@ -33,14 +33,6 @@ _VISIBILITY: Final = "lsb_visibility"
 _WATCH_VISIBILITY: Final = f"""
 document.addEventListener("visibilitychange", () => emitEvent("{_VISIBILITY}", document.visibilityState === "visible"));
 """
-
-_CHOOSE: Final = """
-<q-td :props="props">
-  <q-btn flat dense no-caps :label="props.value" :aria-label="'Show ' + props.value"
-    @click="() => $parent.$emit('choose', props.value)" />
-</q-td>
-"""
-"""The cell with a thing's name, as a button. Vue shows the name as text."""
 
 
 class JoinSection:
@@ -79,8 +71,10 @@ class JoinSection:
             self._summary = ui.label()
             self._pairs = table_of("The last pairs", join_content.PAIR_COLUMNS, "key")
         self._keys = table_of("Held records", join_content.KEY_COLUMNS, "key")
-        self._keys.add_slot("body-cell-thing", _CHOOSE)
-        self._keys.on("choose", lambda event: self._thing.set_value(str(event.args)))
+        choose = button_cells(
+            self._keys, "thing", lambda event: self._thing.set_value(str(event.args)), "Show", "props.value"
+        )
+        choose.props('flat :label="props.value"')
         self._as_of = ui.column()
         ui.on(_VISIBILITY, lambda event: self._note_visibility(is_visible=bool(event.args)))
         ui.run_javascript(_WATCH_VISIBILITY)

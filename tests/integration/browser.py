@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect, sync_playwright
-from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from control.access.users import add_user
 from control.roles import Role
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import Application
-from tests.integration.services import wait_until
 
 PASSWORD: Final = "correct horse battery"  # noqa: S105 - of a test
 SEEN_MS: Final = 30_000
@@ -33,25 +31,6 @@ SCREENS: Final = _SCREENS if os.environ.get("LSB_CHAOS_FULL") else _SCREENS[:2]
 """Sizes and color schemes for which each page is checked."""
 
 _USERS: Final = {"vera": Role.VIEWER, "otto": Role.OPERATOR, "ada": Role.ADMIN}
-
-
-def click_until_visible(button: Locator, wanted: Locator) -> None:
-    """Click a button until something is on the page.
-
-    A click does nothing if the page moves below the pointer, which it may while it receives the facts for the first
-    time. A person then clicks again.
-    """
-
-    def is_visible() -> bool:
-        try:
-            if not wanted.is_visible():
-                button.click()
-            expect(wanted).to_be_visible(timeout=_REACTS_MS)
-        except (AssertionError, PlaywrightTimeout):
-            return False
-        return True
-
-    wait_until(is_visible, "what the button opens is on the page")
 
 
 def _find_browser() -> str | None:
