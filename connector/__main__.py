@@ -9,8 +9,9 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
-from broker.commandline import imports_of, version_of
+from broker.commandline import imports_of, leave, version_of
 
 with imports_of("connector"):
     from confluent_kafka import KafkaException
@@ -34,7 +35,12 @@ exit status: 0 stopped (SIGTERM, Ctrl-C), 1 failed, 2 invalid arguments or setti
 """
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit."""
+    leave(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
     """Run the connector and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="connector",
@@ -82,4 +88,4 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,7 @@ import getpass
 import sys
 from pathlib import Path
 
-from broker.commandline import imports_of, version_of
+from broker.commandline import imports_of, leave, version_of
 
 with imports_of("lsb-control", "control"):
     import control.access.users as access
@@ -16,7 +16,6 @@ with imports_of("lsb-control", "control"):
     from control.roles import Role
     from control.server import serve
     from control.settings import Settings, check_access, check_applications
-    from joiner.runtime.shutdown import leave
 
 _EXAMPLES = """\
 examples:
@@ -39,7 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
             return _add(applications[0], given)
         check_applications(applications)
         check_access(applications[0].control)
-        # Requests still waiting for Kafka must not delay the exit.
         leave(serve(applications))
     except SettingsError as error:
         print(f"lsb-control: invalid settings\n{error}", file=sys.stderr)

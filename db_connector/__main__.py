@@ -10,9 +10,9 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from broker.commandline import imports_of, version_of
+from broker.commandline import imports_of, leave, version_of
 
 with imports_of("db_connector"):
     from confluent_kafka import KafkaException
@@ -51,7 +51,12 @@ exit status: 0 stopped by a signal, 1 failed, 2 invalid arguments or settings
 log = logging.getLogger("db_connector")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit."""
+    leave(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     options = _parser().parse_args(arguments)
     set_up_logs("info")
@@ -139,4 +144,4 @@ def _serve(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
+
+from broker.commandline import leave
 
 GRACE_S: Final = 5.0
 """The maximum time from the signal to the exit, for a plain process."""
@@ -34,13 +35,6 @@ def end_on_signals(stop: Callable[[], None], grace_s: float = GRACE_S) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
     threading.Thread(target=_wait, args=(reader, stop, grace_s), name="signals", daemon=True).start()
-
-
-def leave(status: int) -> NoReturn:
-    """Exit immediately, without waiting for threads that are inside calls to Kafka."""
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(status)
 
 
 def _wait(reader: int, stop: Callable[[], None], grace_s: float) -> None:

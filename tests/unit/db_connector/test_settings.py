@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.settings import SettingsError, load_settings
-from db_connector.__main__ import main
+from db_connector.__main__ import run
 from db_connector.progress import Journal, Progress, RateLimit
 from db_connector.settings import ConnectorSettings, DbConnectorSettings
 
@@ -48,7 +48,7 @@ def test_names_begin_with_a_letter_or_digit_and_are_valid_in_kafka(tmp_path: Pat
 def test_wrong_settings_end_the_command_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "lsb.toml"
     file.write_text("[db_connector]\nbatch_records = 0\n")
-    assert main(["--config", str(file)]) == 2
+    assert run(["--config", str(file)]) == 2
     assert "batch_records" in capsys.readouterr().err
 
 
@@ -58,13 +58,13 @@ def test_a_journal_that_cannot_be_written_ends_the_command_with_status_2(
     file = tmp_path / "lsb.toml"
     file.write_text("")
     journal = tmp_path / "missing" / "journal.tsv"
-    assert main(["--config", str(file), "--journal", str(journal)]) == 2
+    assert run(["--config", str(file), "--journal", str(journal)]) == 2
     assert str(journal) in capsys.readouterr().err
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--help"])
+        run(["--help"])
     assert ended.value.code == 0
     assert "examples:" in capsys.readouterr().out
 
