@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 VERSION: Final = "0.1.0"
@@ -95,6 +95,8 @@ def leave(status: int) -> NoReturn:
     in 60 processes that Kafka refused over TLS crashed instead of returning its exit status.
     """
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as after `>&-`
+            with suppress(OSError, ValueError):
+                stream.flush()
     os._exit(status)

@@ -6,6 +6,7 @@ import argparse
 import getpass
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from broker.commandline import imports_of, leave, version_of
 
@@ -28,7 +29,12 @@ exit status: 0 stopped (SIGTERM, Ctrl-C) or added, 1 failed, 2 invalid arguments
 """
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command and exit."""
+    leave(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit status."""
     given = _parser().parse_args(arguments)
     set_up_logs("debug" if given.verbose else "info")
@@ -38,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _add(applications[0], given)
         check_applications(applications)
         check_access(applications[0].control)
-        leave(serve(applications))
+        return serve(applications)
     except SettingsError as error:
         print(f"lsb-control: invalid settings\n{error}", file=sys.stderr)
         return 2
@@ -98,4 +104,4 @@ def _password() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

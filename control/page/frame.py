@@ -8,6 +8,7 @@ as HTML or Markdown.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -215,11 +216,12 @@ def button_cells(
     """
     # Not a template: NiceGUI creates what is in a template again whenever anything on the page changes. The button
     # would lose the focus, and a click would be lost if the change came between pressing and releasing.
-    with table.add_slot(f"body-cell-{column}"), ui.element("q-td").props(':props="props"'):
+    with table.add_slot(f"body-cell-{column}"), ui.element("q-td") as cell:
         button = ui.element("q-btn").props("dense no-caps")
-    button.props[":aria-label"] = f"'{name} ' + {value}"
-    # NiceGUI would give the buttons of all rows the same id.
-    button.props[":id"] = "undefined"
+    cell.props[":props"] = "props"
+    button.props[":aria-label"] = f"{json.dumps(name)} + ' ' + {value}"
+    # NiceGUI would give those of all rows the same id.
+    cell.props[":id"] = button.props[":id"] = "undefined"
     return button.on("click", on_click, js_handler=f"() => emit({value})")
 
 

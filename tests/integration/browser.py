@@ -22,7 +22,6 @@ PASSWORD: Final = "correct horse battery"  # noqa: S105 - of a test
 SEEN_MS: Final = 30_000
 """How long to wait until something is on the page."""
 expect.set_options(timeout=SEEN_MS)
-_REACTS_MS: Final = 10_000
 
 WIDE: Final = ViewportSize(width=1280, height=800)
 NARROW: Final = ViewportSize(width=360, height=740)

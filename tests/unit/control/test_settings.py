@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.settings import SettingsError, load_settings
-from control.__main__ import main
+from control.__main__ import run
 from control.facts.flow.endpoints import Endpoints, Sink, Source, target_of
 from control.settings import ControlSettings, Settings, check_access, check_applications
 from db_connector.kafka.target import target_of as db_connector_target
@@ -124,12 +124,12 @@ def test_users_are_added_by_the_command(
     users = tmp_path / "users"
     config.write_text(f'{TOML}[control]\nusers_file = "{users}"\n')
     monkeypatch.setattr("sys.stdin", io.StringIO("correct horse battery\n"))
-    assert main(["add", "ada", "--role", "admin", "--config", str(config)]) == 0
-    assert main(["add", "grafana", "--role", "viewer", "--token", "--config", str(config)]) == 0
+    assert run(["add", "ada", "--role", "admin", "--config", str(config)]) == 0
+    assert run(["add", "grafana", "--role", "viewer", "--token", "--config", str(config)]) == 0
     token = capsys.readouterr().out.strip()
     assert len(token) >= 40
     assert [line.rpartition(":")[0] for line in users.read_text().splitlines()] == ["ada:admin", "grafana:viewer"]
-    assert main(["add", "ada", "--role", "admin", "--token", "--config", str(config)]) == 2
+    assert run(["add", "ada", "--role", "admin", "--token", "--config", str(config)]) == 2
     assert "already has a user 'ada'" in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_settings_that_cannot_be_used_are_told(
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         Path("lsb.toml").write_text(f"{TOML}{more}\n".replace("{taken}", taken))
-        assert main(["run"]) == 2
+        assert run(["run"]) == 2
     assert fault.replace("{taken}", taken) in capsys.readouterr().err
 
 
@@ -163,5 +163,5 @@ def test_without_a_users_file_nobody_can_be_added(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("lsb.toml").write_text(TOML)
-    assert main(["add", "ada", "--role", "admin", "--token"]) == 2
+    assert run(["add", "ada", "--role", "admin", "--token"]) == 2
     assert "control.users_file is missing" in capsys.readouterr().err
