@@ -47,7 +47,7 @@ DEFAULT_FILE: Final = Path("lsb.toml")
 SECTIONS: Final = frozenset(
     {
         *("kafka", "mqtt", "influxdb", "topics", "events", "metrics", "connector", "application", "scaling", "spark"),
-        *("join", "align", "db_connector", "control"),
+        *("join", "align", "stream", "db_connector", "control"),
     }
 )
 """The names of all sections that a settings file may contain. Any other section is an error."""

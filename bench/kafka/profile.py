@@ -96,7 +96,7 @@ def time_steps(stopwatch: Stopwatch) -> None:
     from joiner.runtime.kafka.transaction import UnitTransactions  # noqa: PLC0415 - as above
     from joiner.runtime.kafka.unit_producer import UnitProducer  # noqa: PLC0415 - as above
     from joiner.runtime.runners.input import InputConsumer, PendingInput  # noqa: PLC0415 - as above
-    from joiner.runtime.task.decode import TopicDecoder  # noqa: PLC0415 - as above
+    from joiner.runtime.task.decoding.decoder import TopicDecoder  # noqa: PLC0415 - as above
     from joiner.runtime.task.emit import Emitter  # noqa: PLC0415 - as above
     from joiner.runtime.task.operators.unit_join import UnitJoin  # noqa: PLC0415 - as above
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.wire.records import Unreadable, Watermark, decode_data
 from control.facts.dead_letters import describe, whole_value
-from joiner.runtime.task.decode import Keys, Messages, TopicDecoder
+from joiner.mapping.reading import MappedTopic
+from joiner.mapping.settings import KAFKA_TIMESTAMP
+from joiner.runtime.task.decoding.factory import make_decoder
+from joiner.runtime.task.decoding.keys import Keys
+from joiner.runtime.task.decoding.messages import Messages
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -32,6 +36,10 @@ def candidate_of(settings: JoinerSettings, message: Message, value: bytes | None
     letter, content = describe(settings, message.partition() or 0, message.offset() or 0, 0, message.value())
     if content is None or letter.refusal:
         return letter.refusal
+    if any(stream.time == KAFKA_TIMESTAMP for stream in settings.mapped_streams(content.topic)):
+        return (
+            f"its time would be that of its second arrival, because a stream of {content.topic} has {KAFKA_TIMESTAMP}"
+        )
     given = whole_value(content) if value is None else value
     if given is None:
         return f"it contains only part of its record's {content.length} bytes: give a corrected value"
@@ -50,13 +58,21 @@ def check_record(settings: JoinerSettings, topic: str, partition: int, value: by
 
     Raises `Unreadable`, with the reason, if the joiner would reject or ignore it.
     """
-    content, _ = decode_data(value, settings.events.time_unit)
-    if isinstance(content, Watermark):
-        raise Unreadable("it is a watermark, which a later one replaces")
-    decoder = TopicDecoder(settings, topic, partition, Keys(partition, settings.topics.partitions))
+    if streams := settings.mapped_streams(topic):
+        things = [one.record.thing for one in MappedTopic(streams, settings.events.time_unit).read(value, 0, at_ms)]
+        if not things:
+            message = f"it belongs to none of the streams that are read from {topic}"
+            raise Unreadable(message)
+        thing, quantity = things[0], streams[0].name
+    else:
+        content, _ = decode_data(value, settings.events.time_unit)
+        if isinstance(content, Watermark):
+            raise Unreadable("it is a watermark, which a later one replaces")
+        thing, quantity = content.thing, content.quantity
+    decoder = make_decoder(settings, topic, partition, Keys(partition, settings.topics.partitions))
     found = decoder.decode(Messages.of([0], [at_ms], [value]))
     if found.rejected:
         raise Unreadable(found.rejected[0].reason)
     if found.not_selected:
-        raise Unreadable(f"no join and no align reads the quantity {content.quantity!r} from {topic}")
-    return content.thing
+        raise Unreadable(f"no join and no align reads the quantity {quantity!r} from {topic}")
+    return thing

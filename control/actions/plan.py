@@ -144,6 +144,8 @@ def plan_watermark(order: ReleaseSilent, settings: JoinerSettings, now_ns: int) 
     topic = settings.topics.data if order.topic is None else order.topic
     if topic not in settings.input_topics:
         raise OrderRefused(f"{topic} is not an input topic; the input topics are: {', '.join(settings.input_topics)}")
+    if settings.mapped_streams(topic):
+        raise OrderRefused(f"{topic} contains the messages of other programs, among which there are no watermarks")
     quantities = quantities_of(settings, topic)
     if order.quantity is not None and not {order.quantity, None} & quantities:
         known = ", ".join(sorted(filter(None, quantities)))
@@ -401,7 +403,7 @@ def _site_of(status: Status, unit: int) -> str:
 
 def quantities_of(settings: JoinerSettings, topic: str | None = None) -> set[str | None]:
     """Return the quantities that joins and aligns read from a topic, or from all. None stands for any quantity."""
-    streams = [settings.stream(stream) for operator in settings.operators for stream in operator.streams.values()]
+    streams = [settings.selection(stream) for operator in settings.operators for stream in operator.streams.values()]
     return {stream["quantity"] for stream in streams if topic in {None, stream["topic"]}}
 
 

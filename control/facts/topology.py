@@ -84,7 +84,7 @@ def _readers(settings: JoinerSettings, topic: str) -> list[tuple[str, str]]:
         (operator.name, stream.quantity or name)
         for operator in settings.operators
         for name, stream in operator.streams.items()
-        if settings.stream(stream)["topic"] == topic
+        if settings.selection(stream)["topic"] == topic
     ]
 
 

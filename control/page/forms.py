@@ -111,7 +111,11 @@ def options(kind: str, facts: Facts, settings: JoinerSettings) -> dict[str, list
         UNPIN: {"pin": [f"{site} {unit} {at}" for site, one in assignments.items() for unit, at in one.pinned.items()]},
         STANDBYS: {"site": sites},
         RETRY: {"site": sites},
-        RELEASE: {"quantity": sorted(filter(None, quantities_of(settings))), "topic": settings.input_topics},
+        RELEASE: {
+            # Mapped streams have no watermarks.
+            "quantity": sorted(filter(None, quantities_of(settings) - {stream.name for stream in settings.stream})),
+            "topic": [topic for topic in settings.input_topics if not settings.mapped_streams(topic)],
+        },
     }
     return found[kind]
 

@@ -32,11 +32,14 @@ from broker.settings import (
 )
 from broker.times import parse_duration
 from joiner.functions import load_all
+from joiner.mapping.conditions import parse_literal
+from joiner.mapping.settings import StreamSettings
 from joiner.operators import (
     NAME_LENGTH_MAX,
     AlignSettings,
     JoinSettings,
     Name,
+    Outline,
     Stream,
     clashes,
     outline_of,
@@ -180,10 +183,11 @@ class JoinerSettings(ServiceSettings):
     spark: SparkSettings = SparkSettings()
     join: list[JoinSettings] = Field(default_factory=list)
     align: list[AlignSettings] = Field(default_factory=list)
+    stream: list[StreamSettings] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _operators_fit_together(self) -> Self:
-        mistakes = clashes([outline_of(operator) for operator in self.operators], self.topics.data)
+        mistakes = clashes([self._outline(operator) for operator in self.operators], self.topics.data)
         if not self.operators:
             mistakes.append(_NO_OPERATOR)
         if self.align and self.application.results == "arrow":
@@ -207,9 +211,40 @@ class JoinerSettings(ServiceSettings):
             for one, other in combinations(sorted({*written, *self.input_topics}), 2)
             if one.replace(".", "_") == other.replace(".", "_")
         ]
+        mistakes += self._mistakes_of_streams()
         if mistakes:
             raise ValueError("; ".join(mistakes))
         return self
+
+    def _mistakes_of_streams(self) -> list[str]:
+        names, topics = [stream.name for stream in self.stream], {stream.topic for stream in self.stream}
+        mistakes = [
+            f"more than one [[stream]] is named {name!r}" for name in sorted(set(names)) if names.count(name) > 1
+        ]
+        selections, mapped = self._selections(), self._mapped
+        used = {one["quantity"] for one in selections}
+        mistakes += [f"no join and no align reads the [[stream]] {name!r}" for name in mapped if name not in used]
+        for topic, quantity in sorted({(str(one["topic"]), one["quantity"] or "") for one in selections}):
+            if topic in topics and (quantity not in mapped or mapped[quantity].topic != topic):
+                what = f"{quantity!r}" if quantity else "the whole topic"
+                mistakes.append(f"the topic {topic!r} has a [[stream]]: select such a stream by name instead of {what}")
+            elif quantity in mapped and mapped[quantity].topic != topic:
+                there = mapped[quantity].topic
+                mistakes.append(f"the [[stream]] {quantity!r} is in the topic {there!r}, not in {topic!r}")
+        mistakes += [
+            f"the [[stream]] {stream.name!r} has the same key in all messages, but its topic has "
+            f"{self.topics.partitions} partitions: use a path"
+            for stream in self.stream
+            if parse_literal(stream.key) is not None and self.topics.partitions > 1
+        ]
+        if self.topics.data in topics:
+            mistakes.append(
+                f"a [[stream]] cannot be in topics.data ({self.topics.data!r}), which has records of the pipeline's "
+                "own form: set topics.data to another topic"
+            )
+        if self.stream and self.topics.has_rows:
+            mistakes.append("topics.data_format is 'arrow', which cannot be combined with a [[stream]]")
+        return mistakes
 
     @classmethod
     def further_errors(cls, given: Mapping[str, Any], *, parts_are_right: bool) -> list[str]:
@@ -240,15 +275,35 @@ class JoinerSettings(ServiceSettings):
         """The joins, then the aligns."""
         return [*self.join, *self.align]
 
-    def stream(self, side: Stream) -> dict[str, str | None]:
-        """Return the full selection of a stream: ``topic`` and ``quantity`` (None: any)."""
-        return {"topic": side.topic or self.topics.data, "quantity": side.quantity}
+    def selection(self, side: Stream) -> dict[str, str | None]:
+        """Return the full selection of a stream: ``topic`` and ``quantity`` (None: any).
+
+        The quantity of a mapped stream is its name.
+        """
+        mapped = self._mapped.get(side.quantity or "")
+        by_default = self.topics.data if mapped is None else mapped.topic
+        return {"topic": side.topic or by_default, "quantity": side.quantity}
+
+    def _outline(self, operator: JoinSettings | AlignSettings) -> Outline:
+        selections = {name: self.selection(stream) for name, stream in operator.streams.items()}
+        streams = {name: (one["topic"], one["quantity"]) for name, one in selections.items()}
+        return outline_of(operator)._replace(streams=streams)
+
+    @property
+    def _mapped(self) -> dict[str, StreamSettings]:
+        return {stream.name: stream for stream in self.stream}
+
+    def mapped_streams(self, topic: str) -> list[StreamSettings]:
+        """Return the mapped streams of a topic by name, so that the order of the sections does not matter."""
+        return sorted((stream for stream in self.stream if stream.topic == topic), key=lambda stream: stream.name)
+
+    def _selections(self) -> list[dict[str, str | None]]:
+        return [self.selection(stream) for operator in self.operators for stream in operator.streams.values()]
 
     @property
     def input_topics(self) -> list[str]:
         """The topics that the joins and aligns read from, sorted and without repetitions."""
-        streams = (stream for operator in self.operators for stream in operator.streams.values())
-        return sorted({str(self.stream(stream)["topic"]) for stream in streams})
+        return sorted({str(one["topic"]) for one in self._selections()})
 
     @property
     def output_topics(self) -> dict[str, str]:
@@ -319,8 +374,8 @@ class JoinerSettings(ServiceSettings):
             **({"data_format": self.topics.data_format} if self.topics.has_rows else {}),
             "joins": {
                 join.name: {
-                    "left": self.stream(join.left),
-                    "right": self.stream(join.right),
+                    "left": self.selection(join.left),
+                    "right": self.selection(join.right),
                     "tolerance_ns": join.tolerance,
                     "lateness_ns": list(join.lateness),
                     "direction": join.direction,
@@ -331,19 +386,23 @@ class JoinerSettings(ServiceSettings):
                 for join in self.join
             },
             # Likewise, included only if there are any.
+            **({"streams": self._stream_semantics()} if self.stream else {}),
             **({"aligns": {align.name: self._align_semantics(align) for align in self.align}} if self.align else {}),
         }
+
+    def _stream_semantics(self) -> dict[str, Any]:
+        return {stream.name: stream.semantics(self.events.time_unit) for stream in self.stream}
 
     def _align_semantics(self, align: AlignSettings) -> dict[str, Any]:
         streams, grid = align.streams, align.grid
         return {
-            **({} if align.driver is None else {"driver": self.stream(align.driver)}),
+            **({} if align.driver is None else {"driver": self.selection(align.driver)}),
             **({} if grid is None else {"grid": grid.semantics()}),
             "lateness_ns": align.lateness,
             "watermark_scope": align.watermark_scope,
             "columns": {
                 name: {
-                    "stream": self.stream(streams[name]),
+                    "stream": self.selection(streams[name]),
                     "rule": column.rule,
                     "tolerance_ns": column.tolerance,
                     "lateness_ns": column.lateness,

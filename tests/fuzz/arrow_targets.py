@@ -11,7 +11,7 @@ from broker.wire.arrow.rows import read_rows
 from broker.wire.records import Record, Unreadable, decode_rejected, encode
 from joiner.check.found.rows import rows_of
 from joiner.check.verify.arrow_results import results_of
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit
 from tests.fuzz.mutation import Mutator
 from tests.unit.joiner.runtime.arrow_inputs import settings_of

@@ -8,7 +8,7 @@ import msgspec
 
 from broker.wire.records import decode_joined
 from db_connector.points import LINE_BYTES_MAX, UnrepresentableError, point_line
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit
 from tests.fuzz.mutation import Mutator
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, make_settings

@@ -35,8 +35,10 @@ from joiner.runtime.model import Checkpoint, StateLog, UnitStopped, checkpoint_k
 from joiner.runtime.model import encode as encode_checkpoint
 from joiner.runtime.ownership import restore, unit_reports
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task import decode
-from joiner.runtime.task.decode import Keys, Messages, TopicDecoder
+from joiner.runtime.task.decoding import decoder
+from joiner.runtime.task.decoding.decoder import TopicDecoder
+from joiner.runtime.task.decoding.keys import Keys
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit, load_loops
 from simulator.recording import InvalidLineError, read_head, rewrite
 from simulator.settings import SettingsError as SimulatorSettingsError
@@ -171,7 +173,7 @@ def _read(messages: Messages) -> tuple[Any, ...]:
 
 
 def _read_singly(messages: Messages) -> tuple[Any, ...]:
-    with _replaced(decode, "_read_together", lambda *_given: None):
+    with _replaced(decoder, "_read_together", lambda *_given: None):
         return _read(messages)
 
 

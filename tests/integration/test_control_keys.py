@@ -19,7 +19,7 @@ from control.facts.lookup.one_at_a_time import Deadline
 from joiner.check.model import oracle
 from joiner.core.frontier import NEVER
 from joiner.runtime.clock import SystemClock
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit
 from tests.integration.browser import SCREENS, SEEN_MS, Visitor, needs_browser
 from tests.integration.control_service import ControlService, control_service

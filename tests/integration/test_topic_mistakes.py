@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from broker.kafka.topics import ensure_topics, state_topic_spec
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit
 from tests.integration.joiner_application import (
     PARTITIONS,

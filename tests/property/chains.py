@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from joiner.check.model import aligned, oracle
 from joiner.check.model.oracle import Rec, Watermark
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, Message, batch

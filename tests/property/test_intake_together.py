@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from broker.times import TIME_MAX_NS, TIME_MIN_NS
 from broker.wire.columns import glue
-from joiner.runtime.task import decode
-from joiner.runtime.task.decode import Intake, Keys, Messages, TopicDecoder
+from joiner.runtime.task.decoding import decoder
+from joiner.runtime.task.decoding.decoder import TopicDecoder
+from joiner.runtime.task.decoding.intake import Intake
+from joiner.runtime.task.decoding.keys import Keys
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.emit import mean_time, mean_times
 from joiner.runtime.task.payloads import Rows
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, POWER, make_settings
@@ -121,7 +124,7 @@ def test_a_message_becomes_the_same_together_with_others_and_alone(
     values: list[bytes | None], joins: list[dict[str, Any]], partitions: int, singly: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "_SINGLY", singly)
+        patch.setattr(decoder, "_SINGLY", singly)
         found = _read(values, joins, partitions)
         patch.setattr(TopicDecoder, "_decode_together", lambda *_: False)
         assert found == _read(values, joins, partitions)

@@ -27,7 +27,7 @@ from joiner.runtime.ownership.retry_policy import RetryTracker
 from joiner.runtime.runners.active_task import ActiveTask
 from joiner.runtime.runners.process_tasks import ProcessTasks
 from joiner.runtime.runners.task_commits import TaskCommits
-from joiner.runtime.task.decode import Keys
+from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 

@@ -230,5 +230,5 @@ def _time_ns(times_ns: Mapping[str, NDArray[np.int64]], stream: str, at: int) ->
 
 
 def _name_of(settings: JoinerSettings, operator: JoinSettings | AlignSettings, stream: str) -> str:
-    selection = settings.stream(operator.streams[stream])
+    selection = settings.selection(operator.streams[stream])
     return selection["quantity"] or str(selection["topic"])

@@ -24,7 +24,9 @@ from joiner.runtime.kafka.checkpoint_log import read_appended
 from joiner.runtime.kafka.clients import log_range
 from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.model import UnitStopped
-from joiner.runtime.task.decode import Keys, Messages, TopicDecoder
+from joiner.runtime.task.decoding.factory import make_decoder
+from joiner.runtime.task.decoding.keys import Keys
+from joiner.runtime.task.decoding.messages import Messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from joiner.operators import JoinSettings
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings
-    from joiner.runtime.task.decode import Intake
+    from joiner.runtime.task.decoding.intake import Intake
 
 LIMIT_MAX: Final = 500
 """The maximum number of records shown per stream."""
@@ -121,11 +123,11 @@ class Subject(NamedTuple):
 
     def topic(self, side: str) -> str:
         """Return the topic of a side."""
-        return str(self.settings.stream(self.join.streams[side])["topic"])
+        return str(self.settings.selection(self.join.streams[side])["topic"])
 
     def name(self, side: str) -> str:
         """Return what a side selects."""
-        return self.settings.stream(self.join.streams[side])["quantity"] or self.topic(side)
+        return self.settings.selection(self.join.streams[side])["quantity"] or self.topic(side)
 
 
 def read_records(subject: Subject, clock: Clock, limit: int, deadline: Deadline) -> ThingRecords:
@@ -257,7 +259,7 @@ def _records_in(
     offsets, times_ms = [one.offset() or 0 for one in messages], [int(one.timestamp()[1]) for one in messages]
     keys = Keys(subject.unit, settings.topics.partitions)
     given = Messages.of(offsets, times_ms, [one.value() for one in messages])
-    intake = _decoder(subject, topic, keys).decode(given)
+    intake = make_decoder(subject.settings, topic, subject.unit, keys).decode(given)
     key = keys.number(subject.thing)
     return {
         side: _shown(intake, (number, stream), key, given, consumed, has_rows=settings.topics.has_rows)
@@ -279,12 +281,3 @@ def _shown(
         ShownRecord(position_text(place, has_rows=has_rows), ts_ns, value, appended_ms, at < consumed)
         for place, at, ts_ns, value, appended_ms in zip(*(column.tolist() for column in columns), strict=True)
     ]
-
-
-def _decoder(subject: Subject, topic: str, keys: Keys) -> TopicDecoder:
-    kind = TopicDecoder
-    if subject.settings.topics.has_rows:
-        from joiner.runtime.task.arrow.decode import ArrowDecoder  # noqa: PLC0415 - pyarrow is an extra
-
-        kind = ArrowDecoder
-    return kind(subject.settings, topic, subject.unit, keys)

@@ -286,7 +286,7 @@ def _altered_output(message: Message, side: SideJudgement, judgement: UnitJudgem
         for name, value in want.items()
         if getattr(found, name) != value
     ]
-    record = judgement.records[side.topic][seq]
+    record = judgement.records_of(side)[seq]
     if found.record.thing != record.thing:
         wrong.append(f"record.thing: {found.record.thing!r}, expected {record.thing!r}")
     return wrong + altered_record(found.record, record, "record.")

@@ -189,7 +189,7 @@ class EventsCheck:
             (f"{operator.name} {side}", stream.quantity)
             for operator in settings.operators
             for side, stream in operator.streams.items()
-            if settings.stream(stream)["topic"] == settings.topics.data
+            if settings.selection(stream)["topic"] == settings.topics.data
         ]
         self._accounts = {name: _Account() for name in (*(name for name, _ in self._sides), NO_SIDE)}
         self._names_of: dict[str, list[str]] = {}

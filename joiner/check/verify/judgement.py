@@ -21,6 +21,7 @@ from broker.partitioner import partition_of
 from broker.wire.records import ROW_BITS, Record, Rejected, Unreadable, Watermark, decode_data, reject
 from joiner.check.model.expected import ACCEPTED, LATE, Judge
 from joiner.check.model.oracle import ALL_KEYS
+from joiner.mapping.reading import MappedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,15 +80,14 @@ class UnitJudgement:
             SideJudgement(
                 operator,
                 side,
-                str(settings.stream(stream)["topic"]),
-                settings.stream(stream)["quantity"],
+                str(settings.selection(stream)["topic"]),
+                settings.selection(stream)["quantity"],
                 Judge(operator.lateness_by_stream[side], operator.watermark_scope),
             )
             for operator in settings.operators
             for side, stream in operator.streams.items()
         ]
-        self.records: dict[str, dict[int, Record]] = {topic: {} for topic in settings.input_topics}
-        """The records that at least one side selects and that are not rejected, by topic and position."""
+        self._records: dict[tuple[str, str | None], dict[int, Record]] = {}
         self.rejected: dict[str, Rejected] = {}
         """The dead letters expected for rejected entries, by id."""
         self.rejected_places: set[tuple[str, int]] = set()
@@ -95,6 +95,11 @@ class UnitJudgement:
         self.watermarks = 0
         self.read_count = 0
         self._settings = settings
+        self._mappings = {
+            topic: MappedTopic(streams, settings.events.time_unit)
+            for topic in settings.input_topics
+            if (streams := settings.mapped_streams(topic))
+        }
         self._has_rows = settings.topics.has_rows
         self._unit_ns = settings.events.time_unit
         self._max_future_skew_ns = settings.application.max_future_skew
@@ -114,8 +119,17 @@ class UnitJudgement:
         """Classify the next messages of the unit's partition of ``topic``."""
         sides = [side for side in self.sides if side.topic == topic]
         by_quantity: dict[str, list[SideJudgement]] = {}
-        for entry in (entry for message in messages for entry in self.entries(message)):
+        for message in messages:
+            self._read(message, sides, by_quantity)
+
+    def _read(self, message: Message, sides: list[SideJudgement], by_quantity: dict[str, list[SideJudgement]]) -> None:
+        entries = [*self.entries(message)]
+        if message.topic in self._mappings:
             self.read_count += 1
+            self.not_selected += not entries
+        else:
+            self.read_count += len(entries)
+        for entry in entries:
             content = entry.content
             if content is None:
                 self._reject(entry, entry.fault)
@@ -139,6 +153,9 @@ class UnitJudgement:
 
         A position is the offset or, if messages hold many records, the offset shifted by `ROW_BITS` plus the row.
         """
+        if (mapping := self._mappings.get(message.topic)) is not None:
+            yield from self._mapped(message, mapping)
+            return
         value, seq = message.value, message.offset << ROW_BITS if self._has_rows else message.offset
         if self._has_rows and value and not value.startswith(b"{"):
             yield from self._rows(message, value, seq)
@@ -152,6 +169,29 @@ class UnitJudgement:
             yield Entry(message, seq, value, None, 0, "not a watermark")
         else:
             yield Entry(message, seq, value, content, ts)
+
+    def _mapped(self, message: Message, mapping: MappedTopic) -> Iterator[Entry]:
+        """Yield an entry for each record of a message in another program's layout, or one that rejects the message."""
+        seq, value = message.offset, message.value
+        try:
+            found = mapping.read(value, seq, message.time_ms)
+        except Unreadable as reason:
+            yield Entry(message, seq, value, None, 0, str(reason))
+            return
+        entries = [Entry(message, seq, value, one.record, one.ts_ns) for one in found]
+        for entry, one in zip(entries, found, strict=True):
+            if fault := self._fault(entry, one.record.thing):
+                yield Entry(message, seq, value, None, 0, fault)
+                return
+        yield from entries
+
+    def records_of(self, side: SideJudgement) -> dict[int, Record]:
+        """Return records by position: all that ``side`` selects, and possibly those that other sides select."""
+        return self._records.setdefault(self._place(side.topic, side.quantity), {})
+
+    def _place(self, topic: str, quantity: str | None) -> tuple[str, str | None]:
+        # Several mapped streams can have a record at the same position.
+        return topic, quantity if topic in self._mappings else None
 
     def _rows(self, message: Message, value: bytes, seq: int) -> Iterator[Entry]:
         from joiner.check.found.rows import rows_of  # noqa: PLC0415 - pyarrow is an extra
@@ -191,7 +231,7 @@ class UnitJudgement:
 
     def _judge(self, entry: Entry, record: Record, selecting: list[SideJudgement]) -> None:
         seq, key = entry.seq, self._key(record.thing)
-        self.records[entry.message.topic][seq] = record
+        self._records.setdefault(self._place(entry.message.topic, record.quantity), {})[seq] = record
         for side in selecting:
             # A side that reads several quantities may select several records of an event, which are not duplicates.
             quantity = record.quantity

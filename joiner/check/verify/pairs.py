@@ -93,7 +93,7 @@ def expect_pairs(
     left, right = sides
     pairs, unmatched = now = certain_now(join, sides)
     lefts, rights = (
-        [judgement.records[side.topic][offset] for offset in seqs.tolist()]
+        [judgement.records_of(side)[offset] for offset in seqs.tolist()]
         for side, seqs in ((left, pairs.left_seq), (right, pairs.right_seq))
     )
     values = _apply(join.function, _columns(lefts, pairs.left_ts), _columns(rights, pairs.right_ts))

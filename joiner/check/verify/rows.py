@@ -105,7 +105,7 @@ def expect_rows(
 ) -> ExpectedRows:
     """Return an align's expected rows, given the records read so far. ``due``: the rows at C, or None if C' = C."""
     rows, known = rows_now(judgement, align, sides), judgement.things
-    records = {} if align.driver is None else judgement.records[sides[0].topic]
+    records = {} if align.driver is None else judgement.records_of(sides[0])
     ids: dict[str, RowKey] = {}
     things: dict[RowKey, str] = {}
     for row in rows.rows:
@@ -121,7 +121,7 @@ def rows_now(judgement: UnitJudgement, align: AlignSettings, sides: Sequence[Sid
     columns = []
     of_columns = [side for side in sides if side.side != _DRIVER]
     for side, column in zip(of_columns, align.columns.values(), strict=True):
-        records = judgement.records[side.topic]
+        records = judgement.records_of(side)
         values = {seq: records[seq].result for seq in side.accepted}
         rule = Column([], values, column.rule, column.tolerance, column.period, column.on_missing, column.lateness)
         columns.append((side.judge.stream(), rule))

@@ -24,7 +24,7 @@ from joiner.runtime.model import Checkpoint, StateLog, UnitStopped
 from joiner.runtime.ownership.dangling import ReplayedEffects
 from joiner.runtime.ownership.eligibility import check_log_range, log_ranges
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 

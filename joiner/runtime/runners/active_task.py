@@ -15,7 +15,7 @@ from joiner.runtime.kafka.transaction import UnitTransactions
 from joiner.runtime.model import Checkpoint
 from joiner.runtime.runners.commit import Commit
 from joiner.runtime.settings import ApplicationSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import SILENT_S, topics_to_pause
 from joiner.runtime.task.function_failures import Failures, counts_with

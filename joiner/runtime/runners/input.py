@@ -18,7 +18,7 @@ from joiner.runtime.kafka.batches.parts import split
 from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import log_range, make_consumer
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.flow_control import BatchLimit
 
 _RECORDS_FOR_ONE: Final = 10

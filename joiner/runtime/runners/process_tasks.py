@@ -21,7 +21,7 @@ from joiner.runtime.runners.input import InputConsumer, PendingInput
 from joiner.runtime.runners.supervisor import Claimed, Failure
 from joiner.runtime.runners.task_commits import TaskCommits
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.telemetry.metrics import JoinerMetrics
 from joiner.runtime.telemetry.unit_gauges import UnitStatus

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from joiner.runtime.task.decode import Messages
+    from joiner.runtime.task.decoding.messages import Messages
 
     Ints = NDArray[np.int64]
 

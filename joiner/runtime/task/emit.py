@@ -90,7 +90,7 @@ class Emitter:
         self._join = join
         self._encode_pairs = encode_pairs
         self._has_rows = settings.topics.has_rows
-        self._quantities = settings.stream(join.left)["quantity"], settings.stream(join.right)["quantity"]
+        self._quantities = settings.selection(join.left)["quantity"], settings.selection(join.right)["quantity"]
         self._unit = unit
         self._source = settings.application.name
         self._topic = settings.topics.out

@@ -77,7 +77,7 @@ def with_json(rows: Rows, quantity: str | None, time_unit: str) -> Rows:
     positions = glue(*position_pieces(rows.seq, has_rows=True))
     ids = glue(ids, positions.where(ids.lengths() == 0))
     results = StringColumn.of_lines(encode_lines(rows.result.tolist()))
-    shown = encode_sides(escape(quantities), _time_texts(rows.ts_ns, time_unit), results, escape(ids))
+    shown = encode_sides(escape(quantities), encode_times(rows.ts_ns, time_unit), results, escape(ids))
     return rows._replace(shown=shown)
 
 
@@ -90,7 +90,7 @@ def split_short(shown: StringColumn, quantity: str | None) -> tuple[StringColumn
     return StringColumn(shown.data, shown.start, ends), StringColumn(shown.data, ends + 1, shown.end)
 
 
-def _time_texts(ts_ns: Ints, time_unit: str) -> StringColumn:
+def encode_times(ts_ns: Ints, time_unit: str) -> StringColumn:
     """Return times as exact numbers in ``time_unit``, as JSON."""
     whole, rest = np.divmod(ts_ns, UNIT_NS[time_unit])
     if not rest.any():

@@ -17,7 +17,10 @@ from joiner.core.compiled import compile_declared
 from joiner.core.errors import NewerSnapshotError
 from joiner.runtime.model import WATERMARK_COUNT, AlignSummary, JoinSummary, UnitStopped
 from joiner.runtime.task.append_times import AppendTimes
-from joiner.runtime.task.decode import Keys, Messages, SideInput, TopicDecoder
+from joiner.runtime.task.decoding.factory import make_decoder
+from joiner.runtime.task.decoding.intake import SideInput
+from joiner.runtime.task.decoding.keys import Keys
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.flow_control import Lead
 from joiner.runtime.task.operators.output_watermarks import OutputWatermarks
@@ -56,8 +59,7 @@ class Unit:
         self._keys = Keys(unit, settings.topics.partitions, things)
         self._keys_swept_above = _KEYS_MIN
         self._appended = {topic: AppendTimes() for topic in offsets} if settings.metrics.listen else {}
-        decoder = _arrow_decoder() if settings.topics.has_rows else TopicDecoder
-        self._decoders = {topic: decoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
+        self._decoders = {topic: make_decoder(settings, topic, unit, self._keys) for topic in settings.input_topics}
         shared = unit, self._keys, self._appended
         self._joins = [UnitJoin(settings, join, *shared) for join in settings.join]
         self._aligns = [_unit_align(settings, align, *shared) for align in settings.align]
@@ -208,9 +210,3 @@ def _unit_align(
 ) -> UnitAlign | UnitGrid:
     shared = unit, keys, appended
     return UnitAlign(settings, align, *shared) if align.grid is None else UnitGrid(settings, align, align.grid, *shared)
-
-
-def _arrow_decoder() -> type[TopicDecoder]:
-    from joiner.runtime.task.arrow.decode import ArrowDecoder  # noqa: PLC0415 - pyarrow is an extra
-
-    return ArrowDecoder

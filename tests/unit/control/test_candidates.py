@@ -83,3 +83,25 @@ def test_not_even_a_corrected_value_makes_up_for_a_letter_that_is_about_somethin
 def test_a_message_that_is_no_dead_letter_is_refused() -> None:
     for text in (None, b"", GOOD):
         assert "not a dead letter" in candidate_of(SETTINGS, message(text), GOOD, NOW_MS)
+
+
+PLANT = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.rpm", "where": "$.rpm"}
+
+
+def test_a_message_of_another_program_is_put_back_as_it_was() -> None:
+    settings = make_settings(partitions=2, stream=[PLANT])
+    value = json.dumps({"id": THING, "ts": NOW_MS, "rpm": 5}).encode()
+    found = candidate_of(settings, message(letter_text(value, topic="plant")), None, NOW_MS)
+    assert found == Candidate("plant", 0, THING.encode(), value, "plant:0:3")
+    for wrong, reason in ((b"{}", "it belongs to none of the streams"), (b'{"rpm":1}', "there is no key at $.id")):
+        refused = candidate_of(settings, message(letter_text(wrong, topic="plant")), None, NOW_MS)
+        assert isinstance(refused, str)
+        assert reason in refused
+
+
+def test_a_message_whose_time_is_that_of_its_arrival_is_not_put_back() -> None:
+    settings = make_settings(partitions=2, stream=[PLANT | {"time": "kafka.timestamp"}])
+    value = json.dumps({"id": THING, "rpm": 5}).encode()
+    refused = candidate_of(settings, message(letter_text(value, topic="plant")), value, NOW_MS)
+    assert isinstance(refused, str)
+    assert "second arrival" in refused

@@ -26,6 +26,7 @@ from control.page.forms import (
 )
 from joiner.runtime.membership.ordering import OrderRefused
 from tests.unit.control.audited import facts_of, settings_of
+from tests.unit.joiner.runtime.joiner_inputs import DATA
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,12 @@ def test_each_choice_of_a_form_has_options(kind: str) -> None:
     choices = {field.name for field in INPUTS[kind] if field.kind == "choice"}
     assert options(kind, facts_of(), settings_of()).keys() == choices
     assert options(kind, facts_of(status=None), settings_of()).keys() == choices
+
+
+def test_mapped_streams_are_not_offered_for_watermarks_because_they_have_none() -> None:
+    stream = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.rpm"}
+    found = options(RELEASE, facts_of(), settings_of(stream=[stream]))
+    assert (found["quantity"], found["topic"]) == (["torque"], [DATA])
 
 
 def test_a_pin_that_is_chosen_is_ended() -> None:

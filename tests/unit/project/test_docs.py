@@ -31,6 +31,7 @@ from control.actions import audit
 from control.settings import ControlSettings
 from db_connector.settings import ConnectorSettings as DbConnectorSettings
 from joiner.functions import BUILT_IN
+from joiner.mapping.settings import StreamSettings
 from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSettings, Stream
 from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
@@ -65,6 +66,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "spark": SparkSettings,
     "join": JoinSettings,
     "align": AlignSettings,
+    "stream": StreamSettings,
     "connector": ConnectorSettings,
     "db_connector": DbConnectorSettings,
     "control": ControlSettings,
@@ -175,6 +177,10 @@ CHANGED: Final[dict[str, dict[str, Any]]] = {
         "name": "other", "driver": "c", "grid": {"every": "1s"}, "result": "x", "function": "own:f",
         "lateness": "1s", "watermark_scope": "partition", "columns": {"y": {}},
     },
+    "stream": {
+        "name": "y", "topic": "other", "key": "$.l", "time": "kafka.timestamp", "time_unit": "s", "value": "$.w",
+        "id": "$.i", "where": "$.w",
+    },
 }  # fmt: skip
 
 ALONG: Final[dict[str, dict[str, Any]]] = {
@@ -189,12 +195,13 @@ def fingerprint(section: str, name: str | None = None, *, beside: str = "") -> s
     values: dict[str, Any] = {other: {} for other in CHANGED}
     values["join"] = {"name": "a", "left": "x", "right": "y", "output": "z"}
     values["align"] = {"name": "b", "driver": "t", "columns": {"x": {}}}
+    values["stream"] = {"name": "x", "topic": "u", "key": "$.k", "time": "$.t", "value": "$.v"}
     if section == "align":
         values[section] = values[section] | ALONG.get(beside, {})
     if name is not None:
         values[section] = values[section] | {name: CHANGED[section][name]}
-    operators = {one: [values[one]] for one in ("join", "align") if one in {"join", section}}
-    return JoinerSettings.model_validate(values | {"align": []} | operators).fingerprint()
+    lists = {one: [values[one]] if one in {"join", section} else [] for one in ("join", "align", "stream")}
+    return JoinerSettings.model_validate(values | lists).fingerprint()
 
 
 @pytest.mark.parametrize("section", CHANGED)

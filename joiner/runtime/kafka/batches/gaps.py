@@ -17,7 +17,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S, is_passing, log_range, make_
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

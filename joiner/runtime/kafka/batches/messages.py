@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, Message
 
 from broker.kafka.native.reader import Event, Fetched
 from joiner.runtime.kafka.clients import EOF_CODE
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 
 
 class Read(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.wire.arrow.limits import check_limits
 from broker.wire.records import Unreadable
 from joiner.runtime.kafka.batches.messages import Read
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 
 
 def split(read: Read, records_max: int) -> tuple[Read, Read]:

@@ -12,7 +12,7 @@ from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.batches.reader import make_batch_reader
 from joiner.runtime.kafka.clients import READ_WAIT_S, TIMEOUT_S, is_passing, timed_out
 from joiner.runtime.kafka.transaction import offsets_as_text
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 
 _MANY: Final = 10_000
 """If more messages than this remain to be read, each poll waits longer, so that it returns larger batches."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from joiner.operators import AlignSettings
     from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.append_times import AppendTimes
-    from joiner.runtime.task.decode import Keys
+    from joiner.runtime.task.decoding.keys import Keys
     from joiner.runtime.task.effects import Effects
     from joiner.runtime.task.emit import Things
 

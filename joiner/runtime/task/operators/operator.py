@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from joiner.runtime.model import AlignSummary, JoinSummary
     from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.append_times import AppendTimes
-    from joiner.runtime.task.decode import Keys, SideInput
+    from joiner.runtime.task.decoding.intake import SideInput
+    from joiner.runtime.task.decoding.keys import Keys
     from joiner.runtime.task.effects import Effects
     from joiner.runtime.task.unit_snapshot import UnitSnapshot
 
@@ -55,7 +56,7 @@ class UnitOperator(ABC):
         self._keys, self._appended = keys, appended
         self._has_rows = settings.topics.has_rows
         self._streams = list(operator.streams)
-        selections = [settings.stream(stream) for stream in operator.streams.values()]
+        selections = [settings.selection(stream) for stream in operator.streams.values()]
         self._topics = [str(selection["topic"]) for selection in selections]
         self._quantities = [selection["quantity"] for selection in selections]
         self._lateness_ns = list(operator.lateness_by_stream.values())

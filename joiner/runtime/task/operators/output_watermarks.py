@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from joiner.runtime.settings import JoinerSettings
-    from joiner.runtime.task.decode import Keys
+    from joiner.runtime.task.decoding.keys import Keys
     from joiner.runtime.task.operators.operator import UnitOperator
 
     Ints = NDArray[np.int64]

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from joiner.operators import AlignSettings
     from joiner.runtime.settings import JoinerSettings
     from joiner.runtime.task.append_times import AppendTimes
-    from joiner.runtime.task.decode import Keys, SideInput
+    from joiner.runtime.task.decoding.intake import SideInput
+    from joiner.runtime.task.decoding.keys import Keys
     from joiner.runtime.task.effects import Effects
 
     Ints = NDArray[np.int64]

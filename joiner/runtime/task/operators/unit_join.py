@@ -14,7 +14,8 @@ from broker.wire.records import Late, Unmatched
 from joiner.core.engine import LocalStreamBuffer, Step
 from joiner.core.frontier import NEVER
 from joiner.runtime.model import JoinSummary
-from joiner.runtime.task.decode import LEFT, RIGHT, Keys, SideInput
+from joiner.runtime.task.decoding.intake import LEFT, RIGHT, SideInput
+from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.emit import Emitter, EncodePairs, Pairs
 from joiner.runtime.task.function_failures import add_up
 from joiner.runtime.task.operators.operator import Output, UnitOperator, note_latencies
@@ -204,6 +205,6 @@ class UnitJoin(UnitOperator):
 def _arrow_encoder(settings: JoinerSettings, join: JoinSettings, unit: int) -> EncodePairs | None:
     if settings.application.results != "arrow":
         return None
-    from joiner.runtime.task.arrow.results import ResultEncoder  # noqa: PLC0415 - pyarrow is an extra
+    from joiner.runtime.task.arrow_results import ResultEncoder  # noqa: PLC0415 - pyarrow is an extra
 
     return ResultEncoder(settings, join, unit)

@@ -16,7 +16,7 @@ from joiner.check.found.findings import Findings
 from joiner.check.verify.outputs import verify
 from joiner.runtime.model import FORMAT_VERSION, Checkpoint
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.arrow_inputs import (
     GAP_ALL,

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.wire.arrow.rows import encode_columns
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, DATA, GAP, make_settings
 
 WHOLE: dict[str, Any] = {"name": "whole", "left": {"topic": "a"}, "right": {"topic": DATA}, "output": "w"}

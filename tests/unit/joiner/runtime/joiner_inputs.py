@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from broker.partitioner import partition_of
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 

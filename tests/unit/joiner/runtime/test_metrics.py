@@ -34,7 +34,7 @@ from joiner.runtime.model import AlignSummary, Checkpoint, JoinSummary
 from joiner.runtime.ownership.eligibility import Claimant
 from joiner.runtime.runners.commit import write_commit
 from joiner.runtime.task.append_times import STEPS_MAX, AppendTimes
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from joiner.runtime.telemetry.metrics import JoinerMetrics

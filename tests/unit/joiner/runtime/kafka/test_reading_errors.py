@@ -24,7 +24,7 @@ from joiner.runtime.kafka.readers import Readers
 from joiner.runtime.kafka.transaction import OwnershipInDoubt
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.ownership import restore
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.flow_control import BatchLimit
 from joiner.runtime.task.unit import Unit
 from tests.simulation.memory_clients import MemoryMessage

@@ -14,7 +14,7 @@ from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.kafka.batches.parts import split
 from joiner.runtime.runners import input as runner_input
 from joiner.runtime.runners.input import InputConsumer, _MessageLimit
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from tests.unit.joiner.runtime.arrow_inputs import settings_of
 from tests.unit.joiner.runtime.joiner_inputs import DATA, POWER
 

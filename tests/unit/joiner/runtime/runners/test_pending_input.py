@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from joiner.runtime.kafka.batches.messages import Read
 from joiner.runtime.runners.input import PendingInput
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 
 DATA = "data"
 

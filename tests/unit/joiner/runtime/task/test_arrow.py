@@ -15,7 +15,7 @@ from broker.wire.arrow.results import decode_results
 from broker.wire.records import decode_joined
 from joiner.runtime.model import UnitStopped
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.effects import Effects
 from joiner.runtime.task.unit import Unit
 from tests.unit.joiner.runtime.arrow_inputs import (

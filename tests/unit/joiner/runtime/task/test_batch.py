@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from joiner.runtime.task.batch import Batch
-from joiner.runtime.task.decode import Messages
+from joiner.runtime.task.decoding.messages import Messages
 
 
 def test_batches_are_appended_and_parts_are_taken() -> None:

@@ -13,7 +13,7 @@ import pytest
 from broker.times import UNIT_NS
 from broker.wire.records import Record, encode
 from joiner.functions import BUILT_IN, load_function
-from joiner.runtime.task.decode import records_of
+from joiner.runtime.task.decoding.intake import records_of
 from joiner.runtime.task.emit import Emitter, Pairs, Things, mean_time
 from joiner.runtime.task.payloads import Rows
 from tests.unit.joiner.runtime.joiner_inputs import POWER, make_settings

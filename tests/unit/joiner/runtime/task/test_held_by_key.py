@@ -60,7 +60,7 @@ def seeded(seed: int, count: int, *, is_in_order: bool) -> list[Message]:
 def awaited(unit: Unit, settings: JoinerSettings) -> set[tuple[str, str]]:
     """Return the things and the quantities that are waited for."""
     return {
-        (thing, str(settings.stream(operator.streams[stream])["quantity"]))
+        (thing, str(settings.selection(operator.streams[stream])["quantity"]))
         for operator in settings.operators
         for stream, times_ns in unit.held_by_key()[operator.name].awaited_ns.items()
         for thing, ns in zip(unit.held_by_key()[operator.name].things, times_ns.tolist(), strict=True)

@@ -6,7 +6,9 @@ import pytest
 
 from joiner import ALL_KEYS
 from joiner.runtime.settings import JoinerSettings
-from joiner.runtime.task.decode import LEFT, RIGHT, Intake, Keys, TopicDecoder
+from joiner.runtime.task.decoding.decoder import TopicDecoder
+from joiner.runtime.task.decoding.intake import LEFT, RIGHT, Intake
+from joiner.runtime.task.decoding.keys import Keys
 from joiner.runtime.task.emit import sides_of
 from tests.unit.joiner.runtime.joiner_inputs import (
     BASE_MS,

@@ -1,4 +1,4 @@
-"""Decodes Arrow messages, which hold many records each, into the same columns as `joiner.runtime.task.decode`.
+"""Decodes Arrow messages, which hold many records each, into the same columns as `decoder`.
 
 All records in a message are consumed together, because the vector C contains message offsets. Rows are checked in the
 same order as JSON records: is the row readable, selected, not too far in the future, in its key's partition? Each
@@ -16,7 +16,9 @@ import numpy as np
 from broker.wire.arrow.rows import ArrowRows, read_rows
 from broker.wire.columns import StringColumn, glue
 from broker.wire.records import ROW_BITS, Unreadable
-from joiner.runtime.task.decode import Intake, Messages, TopicDecoder
+from joiner.runtime.task.decoding.decoder import TopicDecoder
+from joiner.runtime.task.decoding.intake import Intake
+from joiner.runtime.task.decoding.messages import Messages
 from joiner.runtime.task.payloads import Rows
 
 if TYPE_CHECKING:

@@ -1,0 +1,225 @@
+"""Reads the records of mapped streams from the messages of one topic.
+
+A message yields a record for each stream whose ``where`` is true. If one of these records cannot be read, the whole
+message is rejected, so that it is either joined completely or becomes one dead letter. The records have the same form
+as the pipeline's own (`broker.wire.records.Record`): the thing is the key, the quantity is the stream's name, and the
+time is a number in the application's unit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from broker.times import UNIT_NS, mean_text, parse_time
+from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
+from joiner.mapping.conditions import Condition, parse_condition, parse_literal
+from joiner.mapping.paths import MISSING, Path, parse_path
+from joiner.mapping.settings import KAFKA_TIMESTAMP, StreamSettings
+
+MESSAGE_BYTES_MAX: Final = 1024 * 1024
+"""The maximum size of a message in bytes: Kafka's default for ``max.message.bytes``."""
+
+DEPTH_MAX: Final = 100
+"""How deeply a message can be nested. The parser's own limit depends on the process, and is higher."""
+
+NUMBER_LENGTH_MAX: Final = 400
+"""The maximum length of a number in characters. Longer integers would be read differently by different processes."""
+
+EXPONENT_LENGTH_MAX: Final = 6
+"""The maximum number of digits of an exponent. With more, Decimal could not hold every number."""
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_LONG: Final = re.compile(rb"[-+.0-9eE]{%d}" % (NUMBER_LENGTH_MAX + 1))
+# A string need not be closed: otherwise, each quote in one that is not would be tried as the beginning of another.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_TOKEN: Final = re.compile(_STRING + rb"|[-0-9][-+.0-9eE]*+", re.DOTALL)
+_BRACKET: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+
+
+_Value = TypeVar("_Value")
+
+
+class MappedRecord(NamedTuple):
+    """A record and its event time in ns."""
+
+    record: Record
+    ts_ns: int
+
+
+class MappedTopic:
+    """Reads the messages of a topic for its mapped streams."""
+
+    def __init__(self, streams: Sequence[StreamSettings], time_unit: str) -> None:
+        """``time_unit``: the unit of the records' times, a key of `UNIT_NS`."""
+        self._streams = [_Stream(stream, time_unit) for stream in streams]
+
+    def read(self, value: bytes | None, offset: int, append_ms: int) -> list[MappedRecord]:
+        """Return the records in a message, at most one for each stream.
+
+        A null message, such as a tombstone, has none. ``append_ms``: when Kafka appended the message, in ms since the
+        epoch. Raises `Unreadable` with the reason if the message is not JSON, or if a stream's record in it cannot be
+        read.
+        """
+        if value is None:
+            return []
+        document = decode_document(value)
+        return [stream.read(document, offset, append_ms) for stream in self._streams if stream.selects(document)]
+
+
+def decode_document(value: bytes) -> Any:
+    """Decode a JSON message. Numbers are of type int or Decimal.
+
+    Raises `Unreadable` if the message is empty, too long, nested too deeply, or is not JSON.
+    """
+    if not value:
+        raise Unreadable("the value is empty")
+    if len(value) > MESSAGE_BYTES_MAX:
+        message = f"the value has {len(value)} bytes, more than {MESSAGE_BYTES_MAX}"
+        raise Unreadable(message)
+    if _LONG.search(value) is not None and any(len(token) > NUMBER_LENGTH_MAX for token in _numbers_in(value)):
+        message = f"the value contains a number of more than {NUMBER_LENGTH_MAX} characters"
+        raise Unreadable(message)
+    # Checked before decoding, even if the message is not JSON: the parser's own limit depends on the caller's stack.
+    if value.count(b"[") + value.count(b"{") > DEPTH_MAX and _is_deeper(value, DEPTH_MAX):
+        message = f"the value is nested more than {DEPTH_MAX} levels deep"
+        raise Unreadable(message)
+    try:
+        return _documents.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        message = f"not JSON: {error}"
+        raise Unreadable(message) from error
+
+
+def _decimal(text: str) -> Decimal:
+    _, _, exponent = text.lower().partition("e")
+    if len(exponent.lstrip("+-")) > EXPONENT_LENGTH_MAX:
+        message = f"an exponent has more than {EXPONENT_LENGTH_MAX} digits"
+        raise ValueError(message)
+    return Decimal(text)
+
+
+_documents: Final = msgspec.json.Decoder(float_hook=_decimal)
+
+
+def _numbers_in(value: bytes) -> Iterator[bytes]:
+    """Yield what may be a number: each run of such characters outside strings."""
+    return (match[0] for match in _TOKEN.finditer(value) if not match[0].startswith(b'"'))
+
+
+def _is_deeper(value: bytes, levels: int) -> bool:
+    """Return whether brackets outside strings are nested more than ``levels`` deep."""
+    depth = 0
+    for match in _BRACKET.finditer(value):
+        depth += _NESTS.get(match[0], 0)
+        if depth > levels:
+            return True
+    return False
+
+
+_NESTS: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+
+class _Stream:
+    """Reads the records of one stream."""
+
+    def __init__(self, settings: StreamSettings, time_unit: str) -> None:
+        self._name = settings.name
+        self._unit, self._unit_there = time_unit, settings.time_unit or time_unit
+        self._where: Condition | None = None if settings.where is None else parse_condition(settings.where)
+        literal = parse_literal(settings.key)
+        self._thing = _constant(literal) if literal is not None else _reading("key", settings.key, _name)
+        from_kafka = settings.time == KAFKA_TIMESTAMP
+        self._time = None if from_kafka else _reading("time", settings.time, self._time_ns)
+        self._value = _reading("value", settings.value, _double)
+        self._id = None if settings.id is None else _reading("id", settings.id, _name)
+
+    def selects(self, document: Any) -> bool:
+        return self._where is None or self._where.holds(document)
+
+    def read(self, document: Any, offset: int, append_ms: int) -> MappedRecord:
+        """Return the stream's record in a document. Raises `Unreadable`, with the name of the stream."""
+        try:
+            thing = self._thing(document)
+            ts_ns = append_ms * 1_000_000 if self._time is None else self._time(document)
+            result = self._value(document)
+            identity = str(offset) if self._id is None else self._id(document)
+        except ValueError as error:
+            message = f"stream {self._name!r}: {error}"
+            raise Unreadable(message) from error
+        return MappedRecord(Record(thing, self._name, _in_unit(ts_ns, self._unit), result, identity), ts_ns)
+
+    def _time_ns(self, value: Any) -> int:
+        if isinstance(value, Decimal):
+            return parse_time(str(value).encode(), self._unit_there)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            message = "expected a number or an ISO-8601 string"
+            raise ValueError(message)  # noqa: TRY004 - the input is wrong, not the program
+        return parse_time(value, self._unit_there)
+
+
+def _constant(value: str) -> Callable[[Any], str]:
+    thing = _name(value)
+    return lambda _: thing
+
+
+def _reading(field: str, path_text: str, convert: Callable[[Any], _Value]) -> Callable[[Any], _Value]:
+    path: Path = parse_path(path_text)
+
+    def read(document: Any) -> _Value:
+        found = path.find(document)
+        if found is MISSING:
+            message = f"there is no {field} at {path_text}"
+            raise ValueError(message)
+        try:
+            return convert(found)
+        except ValueError as error:
+            message = f"{field} at {path_text}: {error}"
+            raise ValueError(message) from error
+
+    return read
+
+
+def _name(value: Any) -> str:
+    """Convert a string, or an integer, to a name. Raises ValueError if it is neither, empty or too long."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        message = "expected a string or an integer"
+        raise ValueError(message)  # noqa: TRY004 - as above
+    text = str(value)
+    if not 1 <= len(text) <= NAME_LENGTH_MAX:
+        message = f"expected 1 to {NAME_LENGTH_MAX} characters, got {len(text)}"
+        raise ValueError(message)
+    return text
+
+
+def _double(value: Any) -> float:
+    """Convert a number, a string that is a JSON number, or a Boolean (as 1 or 0) to a double."""
+    if isinstance(value, str):
+        if len(value) > NUMBER_LENGTH_MAX or _NUMBER.fullmatch(value) is None:
+            message = f"{value[:40]!r} is not a number"
+            raise ValueError(message)
+        if value == "-0":  # an integer, as without quotes
+            return 0.0
+    elif not isinstance(value, bool | int | Decimal):
+        message = "expected a number"
+        raise ValueError(message)  # noqa: TRY004 - as above
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        message = f"the number {str(value)[:40]} is too large for a double"
+        raise ValueError(message)
+    return found
+
+
+def _in_unit(time_ns: int, unit: str) -> int:
+    """Return a time as an integer in ``unit`` or, if that is not exact, as the text of a decimal number."""
+    whole, rest = divmod(time_ns, UNIT_NS[unit])
+    # The annotation of `Record` omits the type of exact times; see there.
+    return cast("int", msgspec.Raw(mean_text(time_ns, time_ns, unit).encode())) if rest else whole

@@ -1,4 +1,0 @@
-"""Decodes Arrow input and encodes results as Arrow.
-
-This package requires the ``arrow`` extra, and is imported only if the settings select Arrow.
-"""

@@ -1,0 +1,145 @@
+"""Are messages of other programs decoded like the pipeline's own records?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from joiner.mapping.reading import MappedRecord, MappedTopic
+from joiner.runtime.settings import JoinerSettings
+from joiner.runtime.task.decoding.factory import make_decoder
+from joiner.runtime.task.decoding.intake import LEFT, RIGHT, Intake
+from joiner.runtime.task.decoding.keys import Keys
+from joiner.runtime.task.emit import sides_of
+from joiner.runtime.task.unit import Unit
+from tests.unit.joiner.runtime.joiner_inputs import BASE_MS, batch, lines, make_settings, message, thing_of
+
+DAY_MS = 86_400_000
+SPEED: dict[str, Any] = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.rpm"}
+TORQUE: dict[str, Any] = {**SPEED, "name": "torque", "value": "$.nm", "where": "$.nm"}
+
+
+def settings_of(*streams: dict[str, Any], **more: Any) -> JoinerSettings:
+    return make_settings(stream=list(streams or (SPEED, TORQUE)), **more)
+
+
+def plant(offset: int, time_ms: Any, **more: Any) -> Any:
+    return message(offset, {"id": "a", "ts": time_ms, "rpm": 100 + offset} | more)
+
+
+def read(settings: JoinerSettings, *messages: Any, unit: int = 0) -> Intake:
+    keys = Keys(unit, settings.topics.partitions)
+    return make_decoder(settings, "plant", unit, keys).decode(batch(messages))
+
+
+def test_each_stream_gets_its_records() -> None:
+    intake = read(settings_of(), plant(3, BASE_MS), plant(4, BASE_MS + 1, nm=2.5))
+    assert sorted(intake.sides) == [(0, LEFT), (0, RIGHT)]
+    speeds, torques = (intake.sides[0, side].rows() for side in (LEFT, RIGHT))
+    assert (speeds.seq.tolist(), speeds.result.tolist()) == ([3, 4], [103.0, 104.0])
+    assert (torques.seq.tolist(), torques.ts_ns.tolist()) == ([4], [(BASE_MS + 1) * 10**6])
+    assert (intake.records, intake.not_selected, intake.rejected) == (2, 0, [])
+    (side,) = sides_of(torques)
+    assert (side.quantity, side.result, side.id) == ("torque", 2.5, "4")
+
+
+def test_a_message_that_no_stream_selects_is_only_counted() -> None:
+    intake = read(settings_of(SPEED | {"where": "$.rpm > 1000"}, TORQUE), plant(0, BASE_MS))
+    assert (intake.records, intake.not_selected, intake.sides, intake.rejected) == (1, 1, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"ts": BASE_MS + 2 * DAY_MS}, "ahead of its arrival"),
+        ({"ts": "never"}, "stream 'speed': time at $.ts"),
+        ({"nm": "x"}, "stream 'torque': value at $.nm: 'x' is not a number"),
+    ],
+)
+def test_a_message_counts_as_a_whole_or_not_at_all(more: dict[str, Any], reason: str) -> None:
+    intake = read(settings_of(), plant(0, BASE_MS), plant(1, BASE_MS, **({"nm": 1} | more)))
+    (letter,) = intake.rejected
+    assert reason in letter.reason
+    assert (letter.topic, letter.partition, letter.offset, letter.id) == ("plant", 0, 1, "plant:0:1")
+    assert [side.rows().seq.tolist() for side in intake.sides.values()] == [[0]]
+
+
+def test_a_key_in_the_wrong_partition_is_rejected() -> None:
+    settings = settings_of(partitions=5)
+    intake = read(settings, plant(0, BASE_MS, id=thing_of(2, 5)), plant(1, BASE_MS, id=thing_of(3, 5)), unit=2)
+    (letter,) = intake.rejected
+    assert "belongs to partition 3" in letter.reason
+
+
+def test_a_tombstone_is_only_counted() -> None:
+    intake = read(settings_of(), plant(0, BASE_MS), message(1, None))
+    assert (intake.records, intake.not_selected, intake.rejected) == (2, 1, [])
+
+
+def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which the offsets of messages are added that are read one by one."""
+    seen: list[int] = []
+    original = MappedTopic.read
+
+    def counted(self: MappedTopic, value: bytes | None, offset: int, append_ms: int) -> list[MappedRecord]:
+        seen.append(offset)
+        return original(self, value, offset, append_ms)
+
+    monkeypatch.setattr(MappedTopic, "read", counted)
+    return seen
+
+
+def test_messages_without_a_layout_leave_the_others_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = read_one_by_one(monkeypatch)
+    messages = [plant(n, BASE_MS + n, **({"unit": "°C"} if n in {0, 7} else {})) for n in range(100)]
+    intake = read(settings_of(SPEED), *messages)
+    assert seen == [0, 7]
+    assert intake.sides[0, LEFT].rows().seq.tolist() == [*range(100)]
+
+
+@pytest.mark.parametrize("odd", [{"rpm": "100"}, {"ts": "1"}, {"id": ""}, {"rpm": -0.0}])
+def test_an_unusual_message_leaves_those_of_its_layout_in_columns(
+    odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = read_one_by_one(monkeypatch)
+    messages = [plant(n, BASE_MS + n, **(odd if n == 700 else {})) for n in range(1000)]
+    intake = read(settings_of(SPEED), *messages)
+    assert 700 in seen
+    assert len(seen) <= 64
+    records = intake.sides[0, LEFT].rows().seq.tolist()
+    assert sorted([*records, *(letter.offset for letter in intake.rejected)]) == [*range(1000)]
+    assert records == sorted(records)
+
+
+def test_a_watermark_in_such_a_topic_is_a_message_like_any_other() -> None:
+    intake = read(settings_of(), message(0, {"mark": BASE_MS, "thing": "a"}))
+    assert "there is no key at $.id" in intake.rejected[0].reason
+
+
+@pytest.mark.parametrize("sizes", [[6], [1] * 6, [2, 4], [5, 1]])
+def test_records_of_two_layouts_are_joined_whatever_the_batches(sizes: list[int]) -> None:
+    torque = TORQUE | {
+        "topic": "lab",
+        "key": "$[0]",
+        "time": "$[1]",
+        "value": "$[2]",
+        "time_unit": "s",
+        "where": "$[2]",
+    }
+    settings = settings_of(SPEED, torque)
+    speeds = [plant(n, BASE_MS + 1000 * n) for n in range(6)]
+    torques = [message(n, json.dumps(["a", BASE_MS // 1000 + n, 2]).encode()) for n in range(6)]
+    unit, whole = Unit(settings, 0, {"plant": 0, "lab": 0}), Unit(settings, 0, {"plant": 0, "lab": 0})
+    effects, at = [], 0
+    for size in sizes:
+        parts = {"plant": batch(speeds[at : at + size]), "lab": batch(torques[at : at + size])}
+        at += size
+        effects.append(unit.apply(parts, {"plant": at, "lab": at}))
+    wanted = lines(settings, whole.apply({"plant": batch(speeds), "lab": batch(torques)}, {"plant": 6, "lab": 6}))
+    assert lines(settings, *effects) == wanted
+    results = [json.loads(value) for _, _, value in wanted]
+    assert [
+        (one["phenomenonTime"], one["result"], one["left"]["id"]) for one in results if one["id"].endswith(":3:3")
+    ] == [(BASE_MS + 3000, 206.0, "3")]

@@ -1,0 +1,98 @@
+"""Are mistakes in ``[[stream]]`` reported, and does each of its settings change the fingerprint?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.unit.joiner.runtime.joiner_inputs import make_settings
+
+SPEED: dict[str, Any] = {"name": "speed", "topic": "plant", "key": "$.id", "time": "$.ts", "value": "$.rpm"}
+TORQUE: dict[str, Any] = {**SPEED, "name": "torque", "value": "$.nm"}
+
+
+def test_a_join_names_a_stream_and_reads_its_topic() -> None:
+    settings = make_settings(stream=[SPEED])
+    assert settings.input_topics == ["machine.data", "plant"]
+    assert settings.selection(settings.join[0].left) == {"topic": "plant", "quantity": "speed"}
+    assert [stream.name for stream in settings.mapped_streams("plant")] == ["speed"]
+    assert settings.mapped_streams("machine.data") == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"stream": [SPEED, SPEED]}, "more than one [[stream]] is named 'speed'"),
+        ({"stream": [SPEED | {"name": "other"}]}, "no join and no align reads the [[stream]] 'other'"),
+        ({"stream": [SPEED | {"topic": "machine.data"}]}, "a [[stream]] cannot be in topics.data ('machine.data')"),
+        ({"stream": [SPEED], "topics": {"data_format": "arrow"}}, "cannot be combined with a [[stream]]"),
+        ({"stream": [SPEED | {"topic": "machine.out"}]}, "both read and written"),
+        ({"stream": [SPEED | {"key": "id"}]}, "a path starts with $"),
+        ({"stream": [SPEED | {"key": "''"}]}, "a key has 1 to 256 characters, not 0"),
+        ({"stream": [SPEED | {"key": "'" + "x" * 257 + "'"}]}, "not 257"),
+        ({"stream": [SPEED | {"key": "'x'"}], "partitions": 2}, "the same key in all messages"),
+        ({"stream": [SPEED | {"time": "kafka.timestamp", "id": "$.id"}]}, "cannot be combined with an id"),
+        ({"stream": [SPEED | {"time": "kafka.timestamp", "time_unit": "s"}]}, "time_unit is for times in messages"),
+        ({"stream": [SPEED | {"time": "kafka.time"}]}, "a path starts with $"),
+        ({"stream": [SPEED | {"value": "$.a.*"}]}, "is not a path at '.*'"),
+        ({"stream": [SPEED | {"where": "$.a = 1"}]}, "is not a condition at '= 1'"),
+        ({"stream": [SPEED | {"unit": "ms"}]}, "unit"),
+    ],
+)
+def test_mistakes_are_reported(sections: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        make_settings(**sections)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [
+        ({"topic": "plant"}, "select such a stream by name instead of the whole topic"),
+        ({"topic": "plant", "quantity": "rpm"}, "select such a stream by name instead of 'rpm'"),
+        (
+            {"topic": "elsewhere", "quantity": "torque"},
+            "the [[stream]] 'torque' is in the topic 'plant', not in 'elsewhere'",
+        ),
+    ],
+)
+def test_a_topic_is_read_in_one_way(left: dict[str, Any], reason: str) -> None:
+    join = {"name": "power", "left": left, "right": "speed", "output": "p"}
+    more = {"name": "more", "left": "torque", "right": "speed", "output": "q"}
+    with pytest.raises(ValidationError) as refused:
+        make_settings(join, more, stream=[SPEED, TORQUE])
+    assert reason in str(refused.value)
+
+
+def test_a_stream_and_the_data_topic_have_no_records_in_common() -> None:
+    join = {"name": "power", "left": "speed", "right": {"topic": "machine.data"}, "output": "p"}
+    assert make_settings(join, stream=[SPEED]).input_topics == ["machine.data", "plant"]
+    both = {"name": "power", "left": "speed", "right": {"topic": "plant", "quantity": "speed"}, "output": "p"}
+    with pytest.raises(ValidationError, match="a record may be on both sides"):
+        make_settings(both, stream=[SPEED])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "other"},
+        {"key": "$.machine"},
+        {"time": "kafka.timestamp"},
+        {"time_unit": "s"},
+        {"value": "$.torque"},
+        {"id": "$.id"},
+        {"where": "$.rpm > 0"},
+    ],
+)
+def test_each_setting_of_a_stream_changes_the_results(change: dict[str, Any]) -> None:
+    base, changed = make_settings(stream=[SPEED, TORQUE]), make_settings(stream=[SPEED | change, TORQUE])
+    assert base.fingerprint() != changed.fingerprint()
+    assert base.fingerprint() == make_settings(stream=[TORQUE, SPEED | {"time_unit": "ms"}]).fingerprint()
+
+
+def test_the_order_of_the_sections_does_not_matter() -> None:
+    one, other = (make_settings(stream=streams) for streams in ([SPEED, TORQUE], [TORQUE, SPEED]))
+    assert one.mapped_streams("plant") == other.mapped_streams("plant")
+    assert one.fingerprint() == other.fingerprint()
