@@ -58,7 +58,7 @@ class Chain(NamedTuple):
         return powers
 
     def verify(self) -> None:
-        """Check every application with the tester, and that each row has come out once and no result was late."""
+        """Run the tester on every application. Check that each row was emitted exactly once and no result was late."""
         for app in self:
             findings = app.verify()
             assert (findings["counts"].get("watermarks written", 0) > PARTITIONS) == (app is not self.third)

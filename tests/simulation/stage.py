@@ -1,7 +1,7 @@
-"""Patches the joiner's modules for the duration of a simulated history: their clients, their pools and a few limits.
+"""Patches the joiner's modules (their clients, their pools and a few limits) for the duration of a simulated history.
 
-The modules themselves are the production code, and use the world's clock. The only replacements are names that they
-import, and constants that would keep a short history from reaching rare cases. All are restored at the end.
+The modules themselves are the production code, and use the world's clock. Only names that they import are replaced, and
+constants that would keep a short history from reaching rare cases. The originals are restored at the end.
 """
 
 from __future__ import annotations

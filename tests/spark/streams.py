@@ -117,7 +117,7 @@ class Streams:
 
 
 class AlignedStreams(Streams):
-    """Three streams: a driver, and the frames of its columns. ``options``: those of `align`."""
+    """Three streams: a driver, and two whose values become columns of its rows. ``options``: the options of `align`."""
 
     SIDES: ClassVar[tuple[str, ...]] = ("driver", "one", "other")
     OPERATOR: ClassVar = "align"

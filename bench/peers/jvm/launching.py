@@ -48,7 +48,7 @@ def make_parser(about: str | None, variants: Iterable[str]) -> argparse.Argument
 
 
 def add_quantities(parser: argparse.ArgumentParser) -> None:
-    """Add the argument for programs that can also produce aligned rows."""
+    """Add ``--quantities``, the argument of programs that can also produce aligned rows."""
     what = "of the driver and of the columns, separated by commas: make aligned rows with previous values, not pairs"
     parser.add_argument("--quantities", help=what)
 

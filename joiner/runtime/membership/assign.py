@@ -1,7 +1,8 @@
-"""Computes the next assignment of a site from its state.
+"""Computes a site's next assignment from the site's state.
 
-The assignment is sticky. A unit changes owners only if the owner is gone, leaves, is drained or cannot serve it, if the
-unit is pinned to another instance that can, or to balance the load. Load is the number of units relative to capacity.
+The assignment is sticky. A unit changes owners for one of three reasons: its owner is gone, is leaving, is drained or
+cannot serve it; the unit is pinned to another instance that can serve it; or the move balances the load. An instance's
+load is its number of units divided by its capacity.
 """
 
 from __future__ import annotations

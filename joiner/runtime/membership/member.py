@@ -1,7 +1,7 @@
-"""One instance's part in its site's membership: decides what to write, and what to do with each unit.
+"""Decides, for one instance of a site, which membership records to write and what to do with each unit.
 
-A state machine that uses neither Kafka nor a clock. It compares the assignment with what the instances report, so a
-lost or late record causes at most a delay.
+This is a state machine that uses neither Kafka nor a clock. It compares the assignment with what the instances report,
+so a lost or late record causes at most a delay.
 """
 
 from __future__ import annotations

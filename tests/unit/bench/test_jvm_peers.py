@@ -1,4 +1,4 @@
-"""The peers in Java: their shared rule against the expected results, and the commands that start them."""
+"""Tests the Java peers: compares their results with the expected ones, and checks the commands that start them."""
 
 from __future__ import annotations
 

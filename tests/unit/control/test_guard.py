@@ -1,4 +1,4 @@
-"""Is every request refused that comes from another site, from nobody, too often or too large?"""
+"""Does the guard refuse requests that are cross-origin, unauthenticated, too frequent or too large?"""
 
 from __future__ import annotations
 
