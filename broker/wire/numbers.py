@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numba import types
 
+from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire.columns import StringColumn, glue
 from broker.wire.compiled import BYTES, BYTES_OUT, INTS, compiled
 from broker.wire.records import encode_lines
@@ -110,3 +111,11 @@ def _read_numbers(data: Bytes, start: Ints, end: Ints, values: Floats, found: By
             found[row] = _ENCODED
         else:
             found[row] = _REWRITTEN
+
+
+def to_ns(times: Ints, time_unit: str) -> Ints | None:
+    """Convert times in a unit, at least one, to ns. Return None if any of them is out of range."""
+    unit_ns = UNIT_NS[time_unit]
+    if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
+        return None
+    return times * unit_ns

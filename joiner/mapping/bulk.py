@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, parse_time
+from broker.times import parse_time
 from broker.wire.columns import StringColumn
-from broker.wire.numbers import Numbers, read_numbers
+from broker.wire.numbers import Numbers, read_numbers, to_ns
 from broker.wire.records import NAME_LENGTH_MAX, Unreadable
 from joiner.mapping.conditions import parse_condition, parse_literal
 from joiner.mapping.layouts import NUMBER, STRING, WORD, Layout, Scalar, learn_layout
@@ -190,7 +190,7 @@ class _Fields:
     """Reads the records of one stream from columns."""
 
     def __init__(self, settings: StreamSettings, time_unit: str) -> None:
-        self._unit_ns = UNIT_NS[settings.time_unit or time_unit]
+        self._time_unit = settings.time_unit or time_unit
         self._where = None if settings.where is None else parse_condition(settings.where)
         self._literal = parse_literal(settings.key)
         self._key = None if self._literal is not None else parse_path(settings.key)
@@ -278,10 +278,7 @@ class _Fields:
             except ValueError:
                 return None
         times = texts.integers()
-        unit_ns = self._unit_ns
-        if times is None or times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
-            return None
-        return times * unit_ns
+        return None if times is None else to_ns(times, self._time_unit)
 
 
 def _scalar_at(layout: Layout, path: Path) -> Scalar | None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from broker.partitioner import partition_of
-from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS
 from broker.wire.bulk import encode_sides, escape, read_plain
 from broker.wire.columns import glue
+from broker.wire.numbers import to_ns
 from broker.wire.records import (
     ROW_BITS,
     Record,
@@ -221,7 +221,7 @@ def _read_together(messages: Messages, unit: str) -> Records | None:
     seq = messages.offset
     plain = None if messages.is_null is not None else read_plain(messages.value)
     if plain is not None:
-        times_ns = _times_ns(plain.time, unit)
+        times_ns = to_ns(plain.time, unit)
         if times_ns is None:
             return None
         shown = encode_sides(plain.quantity, plain.time_digits, plain.result.encoded, plain.id)
@@ -233,13 +233,5 @@ def _read_together(messages: Messages, unit: str) -> Records | None:
         times = np.array([record.phenomenonTime for record in records], dtype=np.int64)
     except OverflowError:
         return None
-    times_ns = _times_ns(times, unit)
+    times_ns = to_ns(times, unit)
     return None if times_ns is None else records_of(seq, times_ns, records)
-
-
-def _times_ns(times: Ints, unit: str) -> Ints | None:
-    """Convert times to ns. Return None if any is out of range."""
-    unit_ns = UNIT_NS[unit]
-    if times.min() < -(-TIME_MIN_NS // unit_ns) or times.max() > TIME_MAX_NS // unit_ns:
-        return None
-    return times * unit_ns
