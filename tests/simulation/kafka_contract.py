@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.groups import read_group
 from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
 from joiner.runtime.kafka.clients import (
@@ -32,6 +33,7 @@ _FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
 _ATTEMPTS_MAX = 50
 _LOOKS_MAX = 400
 _LOOK_S = 0.1
+_ANSWER_S = 5.0
 _SESSION_MS = 6000
 
 
@@ -335,6 +337,9 @@ class KafkaContract:
         cluster.make_topic(name=topic)
         assert topic_facts(admin, [topic])[topic].topic_id != before[topic].topic_id
 
+    def test_a_group_that_does_not_exist_has_no_members(self, cluster: Cluster) -> None:
+        assert read_group(make_admin(cluster.kafka), "a group that does not exist", _ANSWER_S) == []
+
     def test_a_member_that_comes_back_under_its_name_gets_its_units_again(self, cluster: Cluster) -> None:
         topic = cluster.make_topic(2)
         one = Member(cluster, topic, topic, "one")
@@ -351,6 +356,11 @@ class KafkaContract:
         two = Member(cluster, topic, topic, "two")
         poll_until(lambda: len(one.units) == len(two.units) == 1, one, two)
         assert one.units | two.units == {0, 1}
+        found = read_group(make_admin(cluster.kafka), topic, _ANSWER_S)
+        assert {member.name: {(place.topic, place.partition) for place in member.assigned} for member in found} == {
+            "one": {(topic, unit) for unit in one.units},
+            "two": {(topic, unit) for unit in two.units},
+        }
         one.close()
         poll_until(lambda: two.units == {0, 1}, two)
         two.close()

@@ -8,7 +8,9 @@ or a commit, and some of them earlier.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -119,24 +121,21 @@ class MemoryAdmin:
         except KafkaException as error:
             return {name: _failed(error) for name in topics.topic_names}
 
-    def describe_consumer_groups(self, names: Sequence[str], **_options: Any) -> dict[str, Future[Any]]:
-        """Return the instance names and client ids of the members of groups."""
+    def list_groups(self, group: str, timeout: float) -> list[Any]:  # noqa: ARG002 - part of the library's signature
+        """Return the group with its members, or nothing if it has none."""
 
-        def look() -> dict[str, Future[Any]]:
-            found = {}
-            for name in names:
-                found[name] = future = Future[Any]()
-                members = [
-                    SimpleNamespace(group_instance_id=member.instance, client_id=member.client)
-                    for member in self._link.kafka.group(name).members
-                ]
-                future.set_result(SimpleNamespace(members=members))
-            return found
+        def look() -> list[Any]:
+            members = [
+                SimpleNamespace(
+                    id=f"{member.instance}-{uuid.UUID(int=at)}",
+                    client_id=member.client,
+                    assignment=encode_assignment(member.has),
+                )
+                for at, member in enumerate(self._link.kafka.group(group).members)
+            ]
+            return [SimpleNamespace(error=None, protocol_type="consumer", members=members)] if members else []
 
-        try:
-            return self._link.act("describe", look)
-        except KafkaException as error:
-            return {name: _failed(error) for name in names}
+        return self._link.act("describe", look)
 
     def _describe(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
@@ -185,6 +184,18 @@ class MemoryAdmin:
         self._link.act("admin", effect)
         future.set_result(None)
         return future
+
+
+def encode_assignment(places: Iterable[Place]) -> bytes:
+    """Return a ``ConsumerProtocolAssignment`` message of version 0 without user data."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(places):
+        by_topic.setdefault(topic, []).append(partition)
+    encoded = struct.pack(">hi", 0, len(by_topic))
+    for topic, partitions in by_topic.items():
+        name, count = topic.encode(), len(partitions)
+        encoded += struct.pack(f">h{len(name)}si{count}i", len(name), name, count, *partitions)
+    return encoded + struct.pack(">i", -1)
 
 
 def _failed(error: KafkaException) -> Future[Any]:

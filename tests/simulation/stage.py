@@ -7,14 +7,17 @@ constants that would keep a short history from reaching rare cases. The original
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
 
+from confluent_kafka import KafkaException
+
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction, unit_producer
-from joiner.runtime.membership import site
+from joiner.runtime.membership import older_release, site
 from joiner.runtime.membership.site import SiteMembership
 from joiner.runtime.ownership import services
 from joiner.runtime.runners import process, process_tasks
@@ -82,6 +85,15 @@ def _facts(kafka: MemoryKafka) -> dict[str, TopicFacts]:
     return {name: TopicFacts(topic.topic_id, len(topic.logs)) for name, topic in kafka.topics.items()}
 
 
+def _at_once(_name: str, call: Callable[[], Any]) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except KafkaException as error:
+        future.set_exception(error)
+    return future
+
+
 @contextmanager
 def on_stage(world: World) -> Iterator[None]:
     """Patch the joiner's modules to run in ``world``."""
@@ -99,6 +111,7 @@ def on_stage(world: World) -> Iterator[None]:
         (transaction, "SNAPSHOT_BYTES_MAX", world.snapshot_bytes_max),
         # Called in the same thread, because no other thread may run now.
         (unit_producer, "within", lambda _seconds, call, *arguments: call(*arguments)),
+        (older_release, "in_background", _at_once),
         (checkpoint_log, "TAIL", TAIL),
         (process_tasks, "_WAIT_S", WAIT_S),
     ]

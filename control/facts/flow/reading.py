@@ -6,19 +6,19 @@ delays nothing else. No new requests are sent while some are unanswered.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.groups import read_group
 from control.facts.flow.endpoints import Sink, target_of
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
-from joiner.runtime.kafka.clients import EARLIEST, LATEST, describe, make_consumer, timed_out
+from joiner.runtime.kafka.clients import EARLIEST, LATEST, describe, in_background, make_consumer, timed_out
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, MemberDescription
+    from confluent_kafka.admin import AdminClient
 
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings
@@ -109,18 +109,26 @@ class _GroupReading:
         self._group = sink.group
         self._consumer = make_consumer(settings.kafka, sink.group)
         self._meter = SinkMeter(_RATE_S, range(settings.topics.partitions), target_of(sink))
-        self._members: Future[Any] = Future()
+        self._members: Future[list[GroupMember]] = _done([])
         self._committed: Future[Any] = _done([])
         self._starts: dict[TopicPartition, Future[Any]] = {}
 
     def ask(self) -> None:
         """Send the requests."""
-        self._members = self._admin.describe_consumer_groups([self._group], request_timeout=_TIMEOUT_S)[self._group]
+        if self._members.done():
+            self._members = in_background("group members", self._ask_members)
         if self._committed.done():
-            self._committed = _in_background(self._ask_committed)
+            self._committed = in_background("committed offsets", self._ask_committed)
         # The connector reads these partitions from their beginning.
         starts = {TopicPartition(self._topic, one): EARLIEST for one in self._meter.uncommitted}
         self._starts = self._admin.list_offsets(starts, request_timeout=_TIMEOUT_S) if starts else {}
+
+    def _ask_members(self) -> list[GroupMember]:
+        members = []
+        for found in read_group(self._admin, self._group, _TIMEOUT_S):
+            partitions = sorted(place.partition for place in found.assigned if place.topic == self._topic)
+            members.append(GroupMember(found.name, partitions))
+        return members
 
     def _ask_committed(self) -> list[TopicPartition]:
         self._consumer.poll(0)  # otherwise, its log messages would pile up
@@ -133,7 +141,7 @@ class _GroupReading:
     def answered(self, ends: Mapping[int, int], asked_s: float) -> SinkFlow:
         """Return the flow from the answers. ``ends``: see `SinkMeter.note`. ``asked_s``: when requests were sent."""
         try:
-            members = [_member(one, self._topic) for one in _members_of(self._members)]
+            members = _result(self._members)
             places = _result(self._committed)
             committed = {place.partition: (place.offset, place.metadata or "") for place in places if place.offset >= 0}
             starts = {place.partition: _result(future).offset for place, future in self._starts.items()}
@@ -151,36 +159,7 @@ def _result(future: Future[Any]) -> Any:
     return future.result()
 
 
-def _members_of(group: Future[Any]) -> Sequence[MemberDescription]:
-    """Return the members of a group. A group that does not exist has none."""
-    try:
-        return _result(group).members  # type: ignore[no-any-return] # the client has no types for it
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return ()
-        raise
-
-
 def _done(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future
-
-
-def _in_background(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call in a thread that does not delay the process's exit."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - raised again by whoever reads the result
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="committed offsets", daemon=True).start()
-    return future
-
-
-def _member(found: MemberDescription, topic: str) -> GroupMember:
-    partitions = (place.partition for place in found.assignment.topic_partitions if place.topic == topic)
-    return GroupMember(found.group_instance_id or found.client_id, sorted(partitions))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Me
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker.kafka.client_log import client_logger
+from broker.kafka.group_member import METADATA_REFRESH_MS
 from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
 
@@ -63,7 +65,10 @@ def make_producer(kafka: KafkaSettings, **more: str | float | bool) -> Producer:
 
 def make_admin(kafka: KafkaSettings) -> AdminClient:
     """Create a client for Kafka's administrative requests."""
-    return AdminClient(kafka.client_config(), logger=KAFKA_LOG)
+    # A request to all brokers (see `broker.kafka.groups`) fails as long as the client does not know that one of them is
+    # down. By default, that can last for five minutes.
+    config = kafka.client_config(topic_metadata_refresh_interval_ms=METADATA_REFRESH_MS)
+    return AdminClient(config, logger=KAFKA_LOG)
 
 
 def log_range(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
@@ -208,3 +213,17 @@ def within(seconds: float, call: Callable[..., object], *arguments: object) -> N
             # the producer, its threads and its connections alive until the next garbage collection, and collections
             # are rare (see `gc_tuning`).
             del error
+
+
+def in_background(name: str, call: Callable[[], Any]) -> Future[Any]:
+    """Make a call in a new thread called ``name``, which does not delay the end of the process. Return its result."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised again by whoever reads the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

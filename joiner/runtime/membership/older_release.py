@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from broker.kafka.groups import GroupMember, read_group
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import TIMEOUT_S, describe
+from joiner.runtime.kafka.clients import describe, in_background
 from joiner.runtime.membership.consumer_group import CLIENT_ID
 
 INTERVAL_S: Final = 2.0
@@ -19,6 +20,8 @@ INTERVAL_S: Final = 2.0
 PATIENCE_S: Final = 2.0
 """How long a new application waits for the first answer. In a new cluster, the group's coordinator may take half a
 minute to answer."""
+
+_TIMEOUT_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -30,20 +33,19 @@ class OlderRelease:
         """``is_new``: returns whether the application has never run. In that case, no older release can be running."""
         self._admin, self._group, self._clock = admin, group, clock
         self._is_new = is_new
-        self._asked: Future[Any] | None = None
+        self._asked: Future[list[GroupMember]] | None = None
         self._due_s = self._began_s = clock.monotonic_s()
         self.is_known = False
-        """Whether the group has been described, or need not be."""
+        """Whether the members of the group have been read, or need not be."""
         self.is_running = False
-        """Whether a process of an older release was a member when the group was last described."""
+        """Whether a process of an older release was a member when its members were last read."""
 
     def poll(self) -> None:
-        """Describe the group periodically. Does not wait for the answer."""
+        """Ask for the members of the group periodically. Does not wait for the answer."""
         now_s = self._clock.monotonic_s()
         if self._asked is None and now_s >= self._due_s:
             self._due_s = now_s + INTERVAL_S
-            described = self._admin.describe_consumer_groups([self._group], request_timeout=TIMEOUT_S)
-            self._asked = described[self._group]
+            self._asked = in_background("older releases", lambda: read_group(self._admin, self._group, _TIMEOUT_S))
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._note(asked)
@@ -51,20 +53,17 @@ class OlderRelease:
             self._began_s = now_s
             self.is_known = self._is_new()
 
-    def _note(self, answer: Future[Any]) -> None:
+    def _note(self, answer: Future[list[GroupMember]]) -> None:
         try:
-            older = sorted(
-                member.group_instance_id or member.client_id
-                for member in answer.result().members
-                if member.client_id != CLIENT_ID
-            )
+            members = answer.result()
         except KafkaException as error:
-            # If Kafka is unreachable, the last answer stands. Without one, assume that this process is not permitted to
-            # describe the group.
             _log.debug("group %r: %s", self._group, describe(error))
-            if self.is_known and error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                return
-            older = []
+            members = []
+        # This process is a member itself. If the group seems empty, its coordinator is starting or unreachable, and the
+        # last answer stands. Without one, this process may be the first, or not permitted to describe the group.
+        if self.is_known and not members:
+            return
+        older = sorted(member.name for member in members if member.client_id != CLIENT_ID)
         if bool(older) != self.is_running:
             _log.info(
                 "the consumer group assigns the units, because older releases are running as %s"

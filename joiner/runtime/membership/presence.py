@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, MemberDescription
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
+from broker.kafka.groups import GroupMember, read_group
 from joiner.runtime.kafka.clients import TIMEOUT_S, describe
 from joiner.runtime.membership.consumer_group import CLIENT_ID
 from joiner.runtime.membership.state import SiteState
@@ -42,33 +43,26 @@ def read_members(
 ) -> Members:
     """Return the current members of each site's consumer group.
 
-    ``states``: each site's state according to the control topic. A group that does not exist has no members. If a group
-    cannot be described, its site is omitted and the error is reported, to the log unless ``report`` is given.
+    ``states``: each site's state according to the control topic. ``timeout_s``: for each group. If a group's members
+    cannot be read, its site is omitted and the error is reported, to the log unless ``report`` is given.
     """
-    groups = {settings.membership_group(site): site for site in sites}
     found: dict[str, dict[str, frozenset[int]]] = {}
-    if not groups:
-        return found
-    for group, described in admin.describe_consumer_groups(list(groups), request_timeout=timeout_s).items():
+    for site in sites:
+        group = settings.membership_group(site)
         try:
-            members = described.result().members
+            members = read_group(admin, group, timeout_s)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                (report or _log.warning)(f"the members of group {group!r} cannot be read: {describe(error)}")
-                continue
-            members = []
-        found[groups[group]] = {
-            member.group_instance_id or member.client_id: _served(member, states.get(groups[group]))
-            for member in members
-        }
+            (report or _log.warning)(f"the members of group {group!r} cannot be read: {describe(error)}")
+            continue
+        found[site] = {member.name: _served(member, states.get(site)) for member in members}
     return found
 
 
-def _served(member: MemberDescription, state: SiteState | None) -> frozenset[int]:
-    known = None if state is None else state.members.get(member.group_instance_id or "")
+def _served(member: GroupMember, state: SiteState | None) -> frozenset[int]:
+    known = None if state is None else state.members.get(member.name)
     if member.client_id == CLIENT_ID and known is not None:
         return frozenset(known.heartbeat.serves)
-    return frozenset(place.partition for place in member.assignment.topic_partitions)
+    return frozenset(place.partition for place in member.assigned)
 
 
 def state_of(checkpoint: Checkpoint, members: Members) -> str:

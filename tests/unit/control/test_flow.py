@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.groups import GroupMember as FoundMember
 from control.facts.flow import reading
 from control.facts.flow.endpoints import Sink, target_of
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
-from control.facts.flow.reading import ASK_S, FlowReading, _in_background
+from control.facts.flow.reading import ASK_S, FlowReading
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import DATA, make_settings
 
@@ -105,10 +106,12 @@ class Kafka:
             for place in wanted
         }
 
-    def describe_consumer_groups(self, groups: list[str], **_options: Any) -> dict[str, Future[Any]]:
+    def read_group(self, _admin: Any, _group: str, timeout_s: float) -> list[FoundMember]:
+        assert timeout_s < 30
         self.asked.append("members")
-        outcome = self.members if isinstance(self.members, Exception) else SimpleNamespace(members=self.members)
-        return {groups[0]: self._future(outcome)}
+        if isinstance(self.members, Exception):
+            raise self.members
+        return self.members  # type: ignore[no-any-return] # members, if not an exception
 
     # The consumer
 
@@ -124,9 +127,13 @@ class Kafka:
             for offset, metadata in [self.offsets.get(place.partition, (-1001, None))]
         ]
 
-    def in_background(self, call: Callable[[], Any]) -> Future[Any]:
+    def in_background(self, _name: str, call: Callable[[], Any]) -> Future[Any]:
         """Make a call that is answered like a request."""
-        return self._future(call())
+        try:
+            outcome = call()
+        except KafkaException as error:
+            outcome = error
+        return self._future(outcome)
 
     def _future(self, outcome: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -143,7 +150,8 @@ class Case:
         self.kafka, self.clock = Kafka(), ManualClock()
         admin: Any = self.kafka
         monkeypatch.setattr(reading, "make_consumer", lambda _kafka, _group: self.kafka)
-        monkeypatch.setattr(reading, "_in_background", self.kafka.in_background)
+        monkeypatch.setattr(reading, "read_group", self.kafka.read_group)
+        monkeypatch.setattr(reading, "in_background", self.kafka.in_background)
         self.reading = FlowReading(admin, make_settings(partitions=2), sink, self.clock)
 
     def later(self, after_s: float = ASK_S) -> Flow:
@@ -152,10 +160,9 @@ class Case:
         return self.reading.renewed()
 
 
-def member(name: str, *partitions: int, instance: str = "") -> Any:
-    places = [SimpleNamespace(topic=topic, partition=one) for topic in (OUT, "else") for one in partitions]
-    assignment = SimpleNamespace(topic_partitions=places)
-    return SimpleNamespace(client_id=name, group_instance_id=instance or None, assignment=assignment)
+def member(name: str, *partitions: int) -> FoundMember:
+    places = [TopicPartition(topic, one) for topic in (OUT, "else") for one in partitions]
+    return FoundMember(name, "a client", places)
 
 
 def test_kafka_is_asked_at_intervals_and_with_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +205,7 @@ def test_the_topics_grow_by_what_is_appended_to_all_partitions(monkeypatch: pyte
 
 def test_the_group_of_the_sink_is_what_kafka_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch)
-    case.kafka.members = [member("db_connector", 1, 0), member("db_connector", instance="named")]
+    case.kafka.members = [member("db_connector", 1, 0), member("named")]
     case.kafka.offsets = {0: (4, TARGET)}
     case.kafka.ends = {(OUT, 0): 6, (OUT, 1): 8}
     case.later()
@@ -221,15 +228,6 @@ def test_a_topic_that_does_not_exist_is_named_as_such(monkeypatch: pytest.Monkey
     found = case.later()
     assert found.missing == {"machine.late": NOT_THERE}
     assert set(found.topics) == {DATA, OUT, "machine.rejected"}
-
-
-def test_a_group_that_does_not_exist_has_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch)
-    case.kafka.members = KafkaException(KafkaError(KafkaError.GROUP_ID_NOT_FOUND))
-    case.later()
-    found = case.later().sink
-    assert found is not None
-    assert (found.members, found.fault) == ([], "")
 
 
 def test_a_group_that_may_not_be_described_hides_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,11 +253,11 @@ def test_an_answer_that_never_comes_hides_nothing_else_and_is_not_asked_for_agai
     never: Future[Any] = Future()
     calls: list[Callable[[], Any]] = []
 
-    def in_background(call: Callable[[], Any]) -> Future[Any]:
+    def in_background(_name: str, call: Callable[[], Any]) -> Future[Any]:
         calls.append(call)
         return never
 
-    monkeypatch.setattr(reading, "_in_background", in_background)
+    monkeypatch.setattr(reading, "in_background", in_background)
     case.later()
     assert case.later(15.0) == Flow()
     found = case.later()
@@ -267,10 +265,4 @@ def test_an_answer_that_never_comes_hides_nothing_else_and_is_not_asked_for_agai
     assert DATA in found.topics
     for _ in range(20):
         case.later()
-    assert len(calls) == 1
-
-
-def test_a_call_in_the_background_has_the_outcome_of_the_call() -> None:
-    assert _in_background(lambda: 7).result(30.0) == 7
-    with pytest.raises(ZeroDivisionError):
-        _in_background(lambda: 1 // 0).result(30.0)
+    assert len(calls) == 2, "the members and the committed offsets"

@@ -226,6 +226,23 @@ def test_no_shell_is_asked_to_run_a_string() -> None:
     assert wrong == []
 
 
+def test_no_service_sends_a_request_that_can_abort_it() -> None:
+    """`broker.kafka.groups` says why, and what to send instead."""
+    banned = {
+        "describe_consumer_groups",
+        "list_consumer_group_offsets",
+        "alter_consumer_group_offsets",
+        "delete_consumer_groups",
+    }
+    wrong = [
+        f"{shown(path)}:{node.lineno} uses {node.attr}"
+        for path in sources(*sorted(OURS))
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Attribute) and node.attr in banned
+    ]
+    assert wrong == []
+
+
 def test_files_are_short() -> None:
     wrong = [
         f"{shown(path)} has {lines} lines, {FILE_LINES_MAX} are allowed: split it by responsibility"

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError
 
 from broker.kafka.topics import TopicFacts
 from joiner.cli import status
@@ -27,6 +27,7 @@ from joiner.runtime.model import RESET_RUN, AlignSummary, Checkpoint, JoinSummar
 from joiner.runtime.ownership.claim import _owned
 from joiner.runtime.ownership.eligibility import Claimant
 from tests.manual_clock import ManualClock
+from tests.simulation.memory_clients import encode_assignment
 from tests.unit.joiner.runtime.joiner_inputs import DATA, GAP, POWER, make_settings
 from tests.unit.joiner.runtime.task.test_function_failures import FAILS, Process
 from tests.unit.joiner.runtime.test_model import make_checkpoint
@@ -37,24 +38,17 @@ NS = 10**9
 
 def admin(**members: list[int]) -> Any:
     """Return an admin client that reports the same members for any group. ``members``: units by instance name."""
-    described = SimpleNamespace(
-        members=[
-            SimpleNamespace(
-                group_instance_id=name,
-                client_id="rdkafka",
-                assignment=SimpleNamespace(topic_partitions=[TopicPartition(DATA, unit) for unit in units]),
-            )
-            for name, units in members.items()
-        ]
+    found = [
+        SimpleNamespace(
+            id=f"{name}-{UUID(int=7)}",
+            client_id="rdkafka",
+            assignment=encode_assignment([(DATA, unit) for unit in units]),
+        )
+        for name, units in members.items()
+    ]
+    return SimpleNamespace(
+        list_groups=lambda _group, timeout: [SimpleNamespace(error=None, protocol_type="consumer", members=found)]  # noqa: ARG005 - the library's signature
     )
-
-    def describe_consumer_groups(groups: list[str], **_: Any) -> dict[str, Future[Any]]:
-        found: dict[str, Future[Any]] = {group: Future() for group in groups}
-        for future in found.values():
-            future.set_result(described)
-        return found
-
-    return SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
 
 
 def shown(
@@ -100,16 +94,16 @@ def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(
     assert state_of(make_checkpoint(**changes), there) == state
 
 
-@pytest.mark.parametrize(
-    ("code", "state"), [(KafkaError.GROUP_ID_NOT_FOUND, "gone"), (KafkaError.GROUP_AUTHORIZATION_FAILED, "not known")]
-)
-def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(code: int, state: str) -> None:
-    def describe_consumer_groups(groups: list[str], **_: Any) -> dict[str, Future[Any]]:
-        failed: Future[Any] = Future()
-        failed.set_exception(KafkaException(KafkaError(code)))
-        return dict.fromkeys(groups, failed)
+_REFUSED = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
 
-    kafka: Any = SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [([], "gone"), ([SimpleNamespace(error=_REFUSED, protocol_type="", members=[])], "not known")],
+    ids=["no group", "refused"],
+)
+def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(found: list[Any], state: str) -> None:
+    kafka: Any = SimpleNamespace(list_groups=lambda _group, timeout: found)  # noqa: ARG005 - the library's signature
     assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"], {})) == state
 
 

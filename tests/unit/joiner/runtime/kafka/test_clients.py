@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from joiner.runtime.kafka.clients import EOF_CODE, describe, read_to_end
+from joiner.runtime.kafka.clients import EOF_CODE, describe, in_background, read_to_end
 from tests.manual_clock import ManualClock
 from tests.simulation.memory_clients import MemoryMessage
 
@@ -62,3 +62,9 @@ def test_reading_ends_with_an_error_if_no_message_arrives_for_too_long() -> None
     with pytest.raises(KafkaException) as raised:
         next(messages)
     assert describe(raised.value) == "no message arrived from out [0] for 30 s while reading up to offset 25"
+
+
+def test_a_call_in_the_background_has_the_outcome_of_the_call() -> None:
+    assert in_background("a call", lambda: 7).result(30.0) == 7
+    with pytest.raises(ZeroDivisionError):
+        in_background("a call", lambda: 1 // 0).result(30.0)

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from broker.kafka.groups import GroupMember
+from joiner.runtime.membership import older_release
 from joiner.runtime.membership.consumer_group import CLIENT_ID
 from joiner.runtime.membership.older_release import INTERVAL_S, PATIENCE_S, OlderRelease
 from tests.manual_clock import ManualClock
 
 
 class Group:
-    """An admin client whose answers the test gives."""
+    """A group whose members the test tells."""
 
-    def __init__(self) -> None:
-        self.asked: list[Future[Any]] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[Future[list[GroupMember]]] = []
+        monkeypatch.setattr(older_release, "in_background", self._ask)
 
-    def describe_consumer_groups(self, groups: list[str], **_more: Any) -> dict[str, Future[Any]]:
+    def _ask(self, _name: str, _call: Any) -> Future[list[GroupMember]]:
         self.asked.append(Future())
-        return {groups[0]: self.asked[-1]}
+        return self.asked[-1]
 
     def answer(self, *client_ids: str) -> None:
-        members = [SimpleNamespace(group_instance_id=f"i{at}", client_id=one) for at, one in enumerate(client_ids)]
-        self.asked[-1].set_result(SimpleNamespace(members=members))
+        self.asked[-1].set_result([GroupMember(f"i{at}", one, []) for at, one in enumerate(client_ids)])
 
 
-def test_nothing_is_known_before_the_first_answer_and_each_later_one_counts() -> None:
-    clock, group = ManualClock(), Group()
-    admin: Any = group
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    return Group(monkeypatch)
+
+
+def test_nothing_is_known_before_the_first_answer_and_each_later_one_counts(group: Group) -> None:
+    clock, admin = ManualClock(), MagicMock()
     older = OlderRelease(admin, "g", lambda: True, clock)
     older.poll()
     older.poll()
@@ -47,9 +53,8 @@ def test_nothing_is_known_before_the_first_answer_and_each_later_one_counts() ->
     assert not older.is_running
 
 
-def test_a_late_answer_holds_up_no_new_application_and_counts_when_it_comes() -> None:
-    clock, group = ManualClock(), Group()
-    admin: Any = group
+def test_a_late_answer_holds_up_no_new_application_and_counts_when_it_comes(group: Group) -> None:
+    clock, admin = ManualClock(), MagicMock()
     is_new = False
     older = OlderRelease(admin, "g", lambda: is_new, clock)
     older.poll()
@@ -65,12 +70,28 @@ def test_a_late_answer_holds_up_no_new_application_and_counts_when_it_comes() ->
     assert older.is_running
 
 
-@pytest.mark.parametrize("code", [KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED])
-def test_a_group_that_cannot_be_described_has_no_older_members(code: int) -> None:
-    clock, group = ManualClock(), Group()
-    admin: Any = group
-    older = OlderRelease(admin, "g", lambda: True, clock)
+def test_a_group_that_cannot_be_read_has_no_older_members(group: Group) -> None:
+    older = OlderRelease(MagicMock(), "g", lambda: True, ManualClock())
     older.poll()
-    group.asked[0].set_exception(KafkaException(KafkaError(code)))
+    group.asked[0].set_exception(KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)))
     older.poll()
     assert (older.is_known, older.is_running) == (True, False)
+
+
+@pytest.mark.parametrize("error", [None, KafkaError(KafkaError.REQUEST_TIMED_OUT)])
+def test_while_the_group_cannot_be_read_an_older_release_is_taken_to_run_on(
+    error: KafkaError | None, group: Group
+) -> None:
+    clock = ManualClock()
+    older = OlderRelease(MagicMock(), "g", lambda: True, clock)
+    older.poll()
+    group.answer(CLIENT_ID, "rdkafka")
+    older.poll()
+    clock.now_s += INTERVAL_S
+    older.poll()
+    if error is None:
+        group.answer()  # this process is a member, so that an empty group means that its coordinator does not answer
+    else:
+        group.asked[-1].set_exception(KafkaException(error))
+    older.poll()
+    assert (len(group.asked), older.is_running) == (2, True)
