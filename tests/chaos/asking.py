@@ -15,10 +15,11 @@ from joiner.runtime.kafka.clients import make_admin
 
 
 def main(servers: str, group: str) -> None:
-    admin = make_admin(KafkaSettings(bootstrap_servers=servers))
+    kafka = KafkaSettings(bootstrap_servers=servers)
+    admin = make_admin(kafka)
     while True:
         try:
-            members = read_group(admin, group, 1.0)
+            members = read_group(admin, kafka, group, 1.0)
         except KafkaException:
             continue
         sys.stdout.write(f"{len(members)}\n")

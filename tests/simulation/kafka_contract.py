@@ -338,7 +338,7 @@ class KafkaContract:
         assert topic_facts(admin, [topic])[topic].topic_id != before[topic].topic_id
 
     def test_a_group_that_does_not_exist_has_no_members(self, cluster: Cluster) -> None:
-        assert read_group(make_admin(cluster.kafka), "a group that does not exist", _ANSWER_S) == []
+        assert read_group(make_admin(cluster.kafka), cluster.kafka, "no-such-group", _ANSWER_S) == []
 
     def test_a_member_that_comes_back_under_its_name_gets_its_units_again(self, cluster: Cluster) -> None:
         topic = cluster.make_topic(2)
@@ -356,7 +356,7 @@ class KafkaContract:
         two = Member(cluster, topic, topic, "two")
         poll_until(lambda: len(one.units) == len(two.units) == 1, one, two)
         assert one.units | two.units == {0, 1}
-        found = read_group(make_admin(cluster.kafka), topic, _ANSWER_S)
+        found = read_group(make_admin(cluster.kafka), cluster.kafka, topic, _ANSWER_S)
         assert {member.name: {(place.topic, place.partition) for place in member.assigned} for member in found} == {
             "one": {(topic, unit) for unit in one.units},
             "two": {(topic, unit) for unit in two.units},

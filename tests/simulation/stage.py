@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaException
 
+from broker.kafka import groups
 from broker.kafka.topics import TopicFacts
 from joiner.runtime.kafka import checkpoint_log, clients, snapshot_log, transaction, unit_producer
 from joiner.runtime.membership import older_release, site
@@ -100,6 +101,7 @@ def on_stage(world: World) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (clients, "Consumer", lambda config, **_: MemoryConsumer(world.link, config)),
         (clients, "Producer", lambda config, **_: MemoryProducer(world.link, config)),
+        (groups, "Consumer", lambda config: MemoryConsumer(world.link, config)),
         (clients, "AdminClient", lambda _config, **_: MemoryAdmin(world.link)),
         (site, "start_thread", lambda _target: None),
         (process, "SiteMembership", partial(membership_of, world.older)),

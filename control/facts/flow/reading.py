@@ -103,7 +103,7 @@ class _GroupReading:
     """
 
     def __init__(self, admin: AdminClient, settings: JoinerSettings, sink: Sink) -> None:
-        self._admin = admin
+        self._admin, self._kafka = admin, settings.kafka
         self._topic = settings.topics.out
         self._places = [TopicPartition(self._topic, one) for one in range(settings.topics.partitions)]
         self._group = sink.group
@@ -125,7 +125,7 @@ class _GroupReading:
 
     def _ask_members(self) -> list[GroupMember]:
         members = []
-        for found in read_group(self._admin, self._group, _TIMEOUT_S):
+        for found in read_group(self._admin, self._kafka, self._group, _TIMEOUT_S):
             partitions = sorted(place.partition for place in found.assigned if place.topic == self._topic)
             members.append(GroupMember(found.name, partitions))
         return members

@@ -225,5 +225,8 @@ def in_background(name: str, call: Callable[[], Any]) -> Future[Any]:
         except Exception as error:  # noqa: BLE001 - raised again by whoever reads the result
             future.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:  # the process may not start any more threads
+        future.set_exception(timed_out(f"no thread could be started: {error}"))
     return future

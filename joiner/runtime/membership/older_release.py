@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from broker.kafka.groups import GroupMember, read_group
+from broker.kafka.groups import ListedMember, read_group
+from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
-from joiner.runtime.kafka.clients import describe, in_background
+from joiner.runtime.kafka.clients import TIMEOUT_S, describe, in_background
 from joiner.runtime.membership.consumer_group import CLIENT_ID
 
 INTERVAL_S: Final = 2.0
@@ -21,7 +23,8 @@ PATIENCE_S: Final = 2.0
 """How long a new application waits for the first answer. In a new cluster, the group's coordinator may take half a
 minute to answer."""
 
-_TIMEOUT_S: Final = 5.0
+_ANSWER_S: Final = 5.0
+"""How long a single request may take. Requests are repeated for up to `TIMEOUT_S` until there is an answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +32,15 @@ _log = logging.getLogger(__name__)
 class OlderRelease:
     """Looks for members of a group that have another client id. Used only by the runner's thread."""
 
-    def __init__(self, admin: AdminClient, group: str, is_new: Callable[[], bool], clock: Clock) -> None:
+    def __init__(
+        self, admin: AdminClient, kafka: KafkaSettings, group: str, is_new: Callable[[], bool], clock: Clock
+    ) -> None:
         """``is_new``: returns whether the application has never run. In that case, no older release can be running."""
-        self._admin, self._group, self._clock = admin, group, clock
-        self._is_new = is_new
-        self._asked: Future[list[GroupMember]] | None = None
+        self._group, self._clock, self._is_new = group, clock, is_new
+        self._read = partial(read_group, admin, kafka, group, _ANSWER_S)
+        self._asked: Future[list[ListedMember]] | None = None
         self._due_s = self._began_s = clock.monotonic_s()
+        self._overdue_s = self._began_s + TIMEOUT_S
         self.is_known = False
         """Whether the members of the group have been read, or need not be."""
         self.is_running = False
@@ -45,7 +51,7 @@ class OlderRelease:
         now_s = self._clock.monotonic_s()
         if self._asked is None and now_s >= self._due_s:
             self._due_s = now_s + INTERVAL_S
-            self._asked = in_background("older releases", lambda: read_group(self._admin, self._group, _TIMEOUT_S))
+            self._asked = in_background("older releases", self._read)
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             self._note(asked)
@@ -53,14 +59,17 @@ class OlderRelease:
             self._began_s = now_s
             self.is_known = self._is_new()
 
-    def _note(self, answer: Future[list[GroupMember]]) -> None:
+    def _note(self, answer: Future[list[ListedMember]]) -> None:
         try:
             members = answer.result()
         except KafkaException as error:
             _log.debug("group %r: %s", self._group, describe(error))
+            is_refused = error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+            if not is_refused and self._clock.monotonic_s() < self._overdue_s:
+                return
             members = []
-        # This process is a member itself. If the group seems empty, its coordinator is starting or unreachable, and the
-        # last answer stands. Without one, this process may be the first, or not permitted to describe the group.
+        # The last answer stands, because this process is a member itself. If there was none, this process may be the
+        # first one, or Kafka may not permit it to describe the group.
         if self.is_known and not members:
             return
         older = sorted(member.name for member in members if member.client_id != CLIENT_ID)

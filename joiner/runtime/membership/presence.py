@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from broker.kafka.groups import GroupMember, read_group
-from joiner.runtime.kafka.clients import TIMEOUT_S, describe
+from broker.kafka.groups import ListedMember, read_group
+from joiner.runtime.kafka.clients import TIMEOUT_S, describe, in_background
 from joiner.runtime.membership.consumer_group import CLIENT_ID
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.model import RESET_RUN, Checkpoint
@@ -43,22 +44,27 @@ def read_members(
 ) -> Members:
     """Return the current members of each site's consumer group.
 
-    ``states``: each site's state according to the control topic. ``timeout_s``: for each group. If a group's members
-    cannot be read, its site is omitted and the error is reported, to the log unless ``report`` is given.
+    ``states``: each site's state according to the control topic. If a group's members cannot be read, its site is
+    omitted and the error is reported, to the log unless ``report`` is given.
     """
-    found: dict[str, dict[str, frozenset[int]]] = {}
+    asked = {}
     for site in sites:
-        group = settings.membership_group(site)
+        read = partial(read_group, admin, settings.kafka, settings.membership_group(site), timeout_s)
+        # In the background, because no signal would interrupt the call.
+        asked[site] = in_background("group members", read)
+    found: dict[str, dict[str, frozenset[int]]] = {}
+    for site, answer in asked.items():
         try:
-            members = read_group(admin, group, timeout_s)
+            members = answer.result()
         except KafkaException as error:
+            group = settings.membership_group(site)
             (report or _log.warning)(f"the members of group {group!r} cannot be read: {describe(error)}")
             continue
         found[site] = {member.name: _served(member, states.get(site)) for member in members}
     return found
 
 
-def _served(member: GroupMember, state: SiteState | None) -> frozenset[int]:
+def _served(member: ListedMember, state: SiteState | None) -> frozenset[int]:
     known = None if state is None else state.members.get(member.name)
     if member.client_id == CLIENT_ID and known is not None:
         return frozenset(known.heartbeat.serves)

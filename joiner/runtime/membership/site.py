@@ -103,7 +103,7 @@ class SiteMembership:
         self._log = MemberLog(settings)
         self._group = GroupMembership(settings, claimant.site, self._on_revoke, clock)
         group = settings.membership_group(claimant.site)
-        self._older = OlderRelease(services.admin, group, partial(_has_never_run, settings), clock)
+        self._older = OlderRelease(services.admin, settings.kafka, group, partial(_has_never_run, settings), clock)
         self._member = Member(
             Identity(
                 claimant.site,

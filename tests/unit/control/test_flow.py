@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from broker.kafka.groups import GroupMember as FoundMember
+from broker.kafka.groups import ListedMember
 from control.facts.flow import reading
 from control.facts.flow.endpoints import Sink, target_of
 from control.facts.flow.meters import NOT_THERE, Flow, GroupMember, Meter, SinkFlow, SinkMeter, TopicFlow
@@ -106,7 +106,7 @@ class Kafka:
             for place in wanted
         }
 
-    def read_group(self, _admin: Any, _group: str, timeout_s: float) -> list[FoundMember]:
+    def read_group(self, _admin: Any, _kafka: Any, _group: str, timeout_s: float) -> list[ListedMember]:
         assert timeout_s < 30
         self.asked.append("members")
         if isinstance(self.members, Exception):
@@ -160,9 +160,9 @@ class Case:
         return self.reading.renewed()
 
 
-def member(name: str, *partitions: int) -> FoundMember:
+def member(name: str, *partitions: int) -> ListedMember:
     places = [TopicPartition(topic, one) for topic in (OUT, "else") for one in partitions]
-    return FoundMember(name, "a client", places)
+    return ListedMember(name, "a client", places)
 
 
 def test_kafka_is_asked_at_intervals_and_with_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:

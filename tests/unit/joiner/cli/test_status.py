@@ -11,12 +11,14 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
+from broker.kafka.groups import ListedMember
 from broker.kafka.topics import TopicFacts
 from joiner.cli import status
 from joiner.runtime.control import Assignment, Drain, Heartbeat, MemberRecord, Pin, Standbys, UnitAssignment
 from joiner.runtime.kafka.checkpoint_log import AppendedCheckpoint
+from joiner.runtime.membership import presence
 from joiner.runtime.membership.presence import read_members, state_of
 from joiner.runtime.membership.state import SiteState
 from joiner.runtime.membership.status import reading
@@ -94,17 +96,17 @@ def test_what_can_be_known_of_an_owner_is_said_and_nothing_else(
     assert state_of(make_checkpoint(**changes), there) == state
 
 
-_REFUSED = KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+@pytest.mark.parametrize(("code", "state"), [(None, "gone"), (KafkaError.GROUP_AUTHORIZATION_FAILED, "not known")])
+def test_where_kafka_tells_of_no_members_only_what_follows_from_it_is_said(
+    code: int | None, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_group(*_: Any) -> list[ListedMember]:
+        if code is not None:
+            raise KafkaException(KafkaError(code))
+        return []
 
-
-@pytest.mark.parametrize(
-    ("found", "state"),
-    [([], "gone"), ([SimpleNamespace(error=_REFUSED, protocol_type="", members=[])], "not known")],
-    ids=["no group", "refused"],
-)
-def test_where_kafka_tells_of_no_group_only_what_follows_from_it_is_said(found: list[Any], state: str) -> None:
-    kafka: Any = SimpleNamespace(list_groups=lambda _group, timeout: found)  # noqa: ARG005 - the library's signature
-    assert state_of(make_checkpoint(), read_members(kafka, make_settings(), ["process"], {})) == state
+    monkeypatch.setattr(presence, "read_group", read_group)
+    assert state_of(make_checkpoint(), read_members(admin(), make_settings(), ["process"], {})) == state
 
 
 def test_a_long_name_does_not_break_the_first_line_which_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
