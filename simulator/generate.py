@@ -16,14 +16,14 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
-import os
 import sys
-import tempfile
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+from simulator.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,17 +120,8 @@ def generate_events(plan: Plan) -> Iterator[dict[str, Any]]:
 
 def write(plan: Plan, path: Path) -> None:
     """Generate the data set and write it to `path` atomically. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
-            file.writelines(line + b"\n" for line in generate(plan))
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # mkstemp makes it private; this is an ordinary file
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.writelines(line + b"\n" for line in generate(plan))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

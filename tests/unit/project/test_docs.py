@@ -36,6 +36,7 @@ from joiner.operators import AlignSettings, ColumnSettings, GridSettings, JoinSe
 from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
 from joiner.runtime.settings import ApplicationSettings, JoinerSettings, ScalingSettings, SparkSettings
+from simulator.convert.command import converter_arguments
 from simulator.settings import read_settings
 from tests.unit.project.documents import (
     DOCS,
@@ -244,6 +245,12 @@ def test_every_flag_of_the_simulator_is_documented_with_variable_and_default(
     told = [[cell.strip("`") for cell in row.cells[:3]] for row in rows(CONFIGURATION) if row.title == "flag"]
     assert flags
     assert told == [[flag, variable, default or "none"] for flag, variable, default in flags]
+
+
+def test_every_argument_of_the_converter_is_documented() -> None:
+    section = read(CONFIGURATION).partition("### Replaying a table")[2].partition("\n## ")[0]
+    options = set(re.findall(r"--[a-z-]+", converter_arguments().format_help().partition("\nexamples:")[0]))
+    assert set(re.findall(r"--[a-z-]+", section)) - {"--events"} == options - {"--help", "--version"}
 
 
 def test_every_topic_is_in_the_formats() -> None:
