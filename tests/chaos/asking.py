@@ -20,6 +20,7 @@ def main(servers: str, group: str) -> None:
     while True:
         try:
             members = read_group(admin, kafka, group, 1.0)
+            read_group(admin, kafka, f"not-{group}", 1.0)
         except KafkaException:
             continue
         sys.stdout.write(f"{len(members)}\n")

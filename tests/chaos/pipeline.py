@@ -14,10 +14,11 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from broker.stack import LocalStack, ephemeral_stack
@@ -177,11 +178,16 @@ class ChaosStack:
 
 @contextmanager
 def chaos_stack(
-    say: Callable[[str], None] = print, *, small_disks: Sequence[str] = (), wrong_clocks: Sequence[str] = ()
+    say: Callable[[str], None] = print,
+    *,
+    small_disks: Sequence[str] = (),
+    wrong_clocks: Sequence[str] = (),
+    kafka: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[ChaosStack]:
     """Run the servers on free ports in a temporary folder. Everything is removed at the end.
 
     ``small_disks``: servers whose disk can be filled (see `limits`). ``wrong_clocks``: services whose clock can be set.
+    ``kafka``: further settings of the Kafka broker.
     """
     wires = Wires()
     joiners = [joiner for application in APPLICATIONS for joiner in application.joiners]
@@ -193,7 +199,7 @@ def chaos_stack(
             {service: wires.add() for service in ("connector", *joiners, "db_connector")},
             wires.add(),
         )
-        stack.kafka.more = {**_KAFKA, **_listeners(made.kafka)}
+        stack.kafka.more = {**_KAFKA, **kafka, **_listeners(made.kafka)}
         for name in small_disks:
             made.disks[name] = mount_disk({"kafka": stack.kafka, "influxdb": stack.influxdb}[name].data)
         for name in wrong_clocks:

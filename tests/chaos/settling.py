@@ -62,6 +62,11 @@ class Settling:
         """Wait until everything that is in Kafka is joined."""
         wait_until(self._is_joined, "all input is joined", DEADLINE_S)
 
+    def wait_until_written(self) -> None:
+        """Wait until everything that is in Kafka is joined, and all results are in the database."""
+        self.wait_until_joined()
+        wait_until(self._is_written, "all results are in the database", DEADLINE_S)
+
     def close(self) -> None:
         """Close the client."""
         if self._consumer is not None:
