@@ -19,9 +19,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     If `path` is a link, the file that it points to is replaced. An existing file's permissions are kept.
     """
     path = path.resolve()
-    if path.is_dir():
-        message = f"{path} is a folder"
-        raise IsADirectoryError(message)
+    if path.exists() and not path.is_file():
+        message = f"{path} is not a regular file"
+        raise OSError(message)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:

@@ -32,8 +32,8 @@ examples:
   python -m simulator.convert log.parquet --time at --utc-offset=+01:00 --thing-name press7 --quantities force
   python -m simulator.convert tags.jsonl --time t --time-unit s --thing device --quantity tag --value v
 
-Exit status: 0 written, 1 not written, 2 invalid settings (the file is unchanged), 3 written, but rows or values that
-cannot be used were left out. The first of them is reported with the reason."""
+Exit status: 0 written, 1 not written, 2 not written because of invalid settings or an unreadable table, 3 written, but
+rows or values that cannot be used were left out. The first of them is reported with the reason."""
 
 LEFT_OUT: Final = 3
 """Exit status if the file was written, but rows or values were left out."""
@@ -53,21 +53,32 @@ class NoEventsError(Exception):
 def convert(path: Path, separator: str, columns: Columns, target: Path) -> Conversion:
     """Convert a table and write its events to `target` atomically. Raises TableError, NoEventsError and OSError."""
     table = open_table(path, separator)
-    if table.columns is not None and (unknown := [name for name in columns.names() if name not in table.columns]):
-        message = f"{path} has no column {unknown[0]!r}; its columns are {', '.join(map(repr, table.columns))}"
-        raise TableError(message)
-    done = Conversion(columns)
+    _check_columns(path, columns.names(), table.columns)
+    done, unseen = Conversion(columns), set(columns.names() if table.columns is None else ())
     due_s = time.monotonic() + _PROGRESS_S
     with replacing(target) as file:
         for row in table.rows(columns.names()):
+            unseen -= row.cells.keys()
             if (event := done.event(row)) is not None:
                 file.write(event + b"\n")
             if done.rows % 1_000 == 0 and time.monotonic() >= due_s:
                 due_s = time.monotonic() + _PROGRESS_S
                 print(f"convert: {done.rows:,} rows, {done.events:,} events", file=sys.stderr)
+        if unseen and done.invalid_rows < done.rows:
+            message = f"{path}: no row has a value {min(unseen)!r}"
+            raise TableError(message)
         if not done.events:
             raise NoEventsError(done)
     return done
+
+
+def _check_columns(path: Path, wanted: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Raise TableError if a column is missing or repeated."""
+    for name in wanted if columns is not None else ():
+        if columns is not None and columns.count(name) != 1:
+            fault = f"has {columns.count(name) or 'no'} column{'s' * (name in columns)} {name!r}"
+            message = f"{path} {fault}; its columns are {', '.join(map(repr, columns))}"
+            raise TableError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = converter_arguments()
     given = parser.parse_args(arguments)
     quantities = tuple(name for names in given.quantities for name in names.split(","))
-    if errors := _errors(given, quantities):
+    try:
+        errors = _errors(given, quantities)
+    except OSError as error:  # such as a name that is too long
+        errors = [str(error)]
+    if errors:
         parser.error("; ".join(errors))
     columns = Columns(
         time=given.time,
@@ -108,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     _report_left_out(done)
-    without = f"; rows without a value: {done.without_values:,}" if done.without_values else ""
+    without = f"; rows without a usable value: {done.without_values:,}" if done.without_values else ""
     print(f"convert: rows: {done.rows:,}; events: {done.events:,}{without}; written to {given.out}")
     return LEFT_OUT if done.invalid_rows or done.invalid_values else 0
 
@@ -168,7 +183,9 @@ def _errors(given: argparse.Namespace, quantities: Sequence[str]) -> list[str]:
         f"a quantity cannot be called {' or '.join(sorted(RESERVED))}": not RESERVED.isdisjoint(quantities),
         "--utc-offset must be Z or an offset such as +01:00": given.utc_offset is not None
         and not _OFFSET.fullmatch(given.utc_offset),
-        "--separator must be one character": len(given.separator.replace("\\t", "\t")) != 1,
+        "--separator must be one character, and not a quotation mark or the end of a line": (
+            len(separator := given.separator.replace("\\t", "\t")) != 1 or separator in '"\r\n'
+        ),
         f"{given.table!s:.200} is not a file": not is_file,
         "--out must not be the table itself": is_file and given.out.exists() and given.out.samefile(given.table),
     }

@@ -32,6 +32,10 @@ _UNIT: Final = "ms"
 
 _NO_OFFSET = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?", re.ASCII)
 
+_DECIMAL = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>(?<=\.)\d*|)(?P<exponent>(?:[eE][+-]?\d+)?)", re.ASCII
+)
+
 _encode = msgspec.json.encode
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -138,8 +142,8 @@ class Conversion:
 
     def _usable(self, number: int, values: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
         for name, value in values.items():
-            if value[:1] in b"-0123456789" and math.isfinite(float(value)):
-                yield name, value
+            if (number_text := _number(value)) is not None:
+                yield name, number_text
                 continue
             self.invalid_values += 1
             shown = value.decode(errors="replace")[:_SHOWN_MAX]
@@ -168,6 +172,23 @@ def _cell(cells: Mapping[str, bytes], column: str) -> bytes:
         message = f"{column!r} is missing"
         raise InvalidRowError(message)
     return cells[column]
+
+
+def _number(value: bytes) -> bytes | None:
+    """Return a value as a JSON number with the same digits, or None if it is not a finite number.
+
+    A string may contain a number in a form that JSON does not have, such as ``+1``, ``007`` or ``.5``.
+    """
+    if value[:1] == b'"':
+        try:
+            found = _DECIMAL.fullmatch(_decode_text(value).strip())
+        except ValueError:
+            return None
+        if found is None or not (found["whole"] or found["fraction"]):
+            return None
+        sign, whole = "-" if found["sign"] == "-" else "", found["whole"].lstrip("0") or "0"
+        value = f"{sign}{whole}{found['fraction'] and '.' + found['fraction']}{found['exponent']}".encode()
+    return value if value[:1] in b"-0123456789" and math.isfinite(float(value)) else None
 
 
 def _name(cells: Mapping[str, bytes], column: str) -> str:

@@ -1,7 +1,7 @@
 """Reads the rows of a table: CSV, Parquet, or JSON lines.
 
-Every cell is returned as JSON text, so that numbers keep their digits. A row that cannot be read has a fault instead of
-cells, so that a single one does not make a long recording unusable.
+Every cell is returned as JSON text, so that numbers keep their digits. Where the next row begins after one that cannot
+be read, it has a fault instead of cells, so that a single row does not make a long recording unusable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Final, NamedTuple, Protocol
 
 import msgspec
@@ -83,7 +82,6 @@ class _Csv:
         if header is None:
             message = f"{path} is empty: its first row must contain the names of the columns"
             raise TableError(message)
-        _refuse_repeated(path, header)
         self.columns = header
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
@@ -144,7 +142,6 @@ class _Parquet:
             message = f"{path} is not a Parquet file: {error}"
             raise TableError(message) from error
         self.columns = self._file.schema_arrow.names
-        _refuse_repeated(path, self.columns)
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """See `Table`."""
@@ -186,17 +183,10 @@ def _json_of_value(value: Any) -> bytes:
     if value is None:
         return b""
     if isinstance(value, bytes):
-        return _encode(value.decode())
+        return _encode(value.decode(errors="backslashreplace"))
     if isinstance(value, str | bool | int | list | dict) or (isinstance(value, float) and math.isfinite(value)):
         return _encode(value)
     return _json_of(str(value))  # decimals are numbers
-
-
-def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
-    name, count = Counter(columns).most_common(1)[0] if columns else ("", 0)
-    if count > 1:
-        message = f"{path}: there are {count} columns {name!r}"
-        raise TableError(message)
 
 
 def _short_lines(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:

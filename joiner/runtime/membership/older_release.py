@@ -68,8 +68,8 @@ class OlderRelease:
             if not is_refused and self._clock.monotonic_s() < self._overdue_s:
                 return
             members = []
-        # The last answer stands, because this process is a member itself. If there was none, this process may be the
-        # first one, or Kafka may not permit it to describe the group.
+        # This process is a member itself, so an earlier answer stands. Without one, this process may be the first one,
+        # or Kafka may not permit it to describe the group.
         if self.is_known and not members:
             return
         older = sorted(member.name for member in members if member.client_id != CLIENT_ID)

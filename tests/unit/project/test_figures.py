@@ -83,6 +83,7 @@ NOT_MEASURED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             *("after half a second at first", "after up to 30 s", "This takes up to 2 s", "at most one day and 64 MB"),
             *("reads the last 2,000 records", "Every 5 s, it compares", "behind for 30 s", "within 5 minutes"),
             *("of the last 5 minutes", "at the latest after 5 s", "has been served for 3 s", "Every 2 s, each"),
+            "answer for up to 30 s",
         ),
         "docs/kubernetes.md": ("exits within 5 s of SIGTERM", "after 5 minutes", "a login takes 64 MB"),
         "docs/guarantees.md": (

@@ -131,11 +131,28 @@ def test_what_is_not_usable_is_left_out_and_reported(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("cell", "number"),
+    [("+1.50", b"1.50"), ("007", b"7"), (" .5", b"0.5"), ("-5.", b"-5"), ("00", b"0"), ("+1E5", b"1E5"), ("-0", b"-0")],
+)
+def test_a_number_that_json_writes_differently_keeps_its_digits(cell: str, number: bytes, table: Table) -> None:
+    press = table("press.csv", f"ts,force,,\n1,{cell},,\n")
+    assert run(press, "--time", "ts", "--thing-name", "P7", "--quantities", "force")[0] == 0
+    assert b'"force": %b,' % number in press.with_name("events.json").read_bytes()
+
+
+@pytest.mark.parametrize("cell", [".", "+", "e5", "1_0", "1,5", "0x1", "\u0661"])
+def test_what_only_resembles_a_number_is_left_out(cell: str, table: Table) -> None:
+    press = table("press.csv", f'ts,force\n1,"{cell}"\n2,2\n')
+    status, events = run(press, "--time", "ts", "--thing-name", "P7", "--quantities", "force")
+    assert (status, [event["Timestamp"] for event in events]) == (LEFT_OUT, [2])
+
+
 def test_rows_without_a_value_are_not_an_error(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
     press = table("press.csv", "ts,force\n1,\n2,2\n")
     status, events = run(press, "--time", "ts", "--thing-name", "P7", "--quantities", "force")
     assert (status, [event["Timestamp"] for event in events]) == (0, [2])
-    assert "rows: 2; events: 1; rows without a value: 1" in capsys.readouterr().out
+    assert "rows: 2; events: 1; rows without a usable value: 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -156,6 +173,8 @@ def test_rows_without_a_value_are_not_an_error(table: Table, capsys: pytest.Capt
         (["--thing", "m", "--quantities", "id"], "a quantity cannot be called Thing or Timestamp or id"),
         (["--thing", "m", "--quantities", "force", "--utc-offset", "1"], "--utc-offset must be Z or an offset"),
         (["--thing", "m", "--quantities", "force", "--separator", "ab"], "--separator must be one character"),
+        (["--thing", "m", "--quantities", "force", "--separator", '"'], "--separator must be one character"),
+        (["--thing", "m", "--quantities", "force", "--out", "x" * 300], "File name too long"),
         (["--thing-name", "\udcff", "--quantities", "force"], "--thing-name must be text of 1 to 256 characters"),
         (["--thing", "m", "--quantities", "x" * 257], "names of quantities have 1 to 256 characters"),
         (["--thing-name", "", "--quantities", "force"], "--thing-name must be text of 1 to 256 characters"),
@@ -181,7 +200,8 @@ def test_wrong_settings_are_named_and_leave_the_file_unchanged(
     ("name", "content", "why"),
     [
         ("t.csv", "", "is empty: its first row must contain the names of the columns"),
-        ("t.csv", "ts,ts,force\n", "there are 2 columns 'ts'"),
+        ("t.csv", "ts,ts,force\n", "has 2 columns 'ts'; its columns are 'ts', 'ts', 'force'"),
+        ("t.json", '{"ts": 1, "forse": 2}\n', "no row has a value 'force'"),
         ("t.csv", "ts,speed\n", "has no column 'force'; its columns are 'ts', 'speed'"),
         ("t.csv", "ts,force\n" + ("1," + "x" * 1_000) * 1_100, "line 2: it is longer than 1,048,576 characters"),
         ("t.json", '{"ts": 1, "force": ' + "1" * 1_100_000 + "}", "line 1: it is longer than 1,048,576 characters"),
@@ -239,7 +259,7 @@ def test_a_conversion_that_does_not_succeed_leaves_everything_as_it_was(
     monkeypatch.setattr(command, "Conversion", conversion)
     out, press = table("events.json", "{}\n"), table("press.csv", f"ts,force\n{rows}")
     status, events = run(press, "--time", "ts", "--thing-name", "P7", "--quantities", "force")
-    assert (status in {1, 2}, events) == (True, [{}])
+    assert (status, events) == (2 if "unexpected" in why else 1, [{}])
     assert why in capsys.readouterr().err
     assert sorted(path.name for path in out.parent.iterdir()) == ["events.json", "press.csv"]
 
