@@ -118,6 +118,12 @@ def _from_iso(text: str) -> int:
     return whole_s * 10**9 + int((fraction or "0").rstrip("0").ljust(9, "0")[:9])
 
 
+def with_offset(text: str, offset: str) -> str:
+    """Append ``offset`` (such as ``Z`` or ``+02:00``) to an ISO-8601 time without one. Other text is not changed."""
+    match = _ISO.fullmatch(text)
+    return text + offset if match is not None and match[8] is None and match[9] is None else text
+
+
 def iso_text(time_ns: int) -> str:
     """Format a time within the accepted range as ISO-8601 text in UTC, with as many decimal places as needed."""
     whole_s, rest_ns = divmod(time_ns, 10**9)

@@ -132,6 +132,11 @@ def read_head(line: bytes, time_unit: str = "ms") -> Head:
         raise InvalidLineError(str(error)) from error
 
 
+def count_members(line: bytes) -> int:
+    """Return the number of members of a JSON object, counting repeated names. Raises ValueError and RecursionError."""
+    return len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len))
+
+
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file without their newlines, otherwise unchanged. Empty lines are included."""
     for line in file:
@@ -255,7 +260,7 @@ def rewrite(line: bytes, *, shift_ns: int, round_number: int, time_unit: str = "
     try:
         fields = _decode_fields(line)
         # If a name occurs twice, the decoder silently keeps the last value, but the connector would refuse the event.
-        if len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)) != len(fields):
+        if count_members(line) != len(fields):
             return Message(line, "", invalid=True)
     except (ValueError, RecursionError):  # in a part that read_head does not decode
         return Message(line, "", invalid=True)

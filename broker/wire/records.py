@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, cast
 
@@ -38,6 +39,9 @@ REFUSED_MAX: Final = 16
 RECORD_BYTES_MAX: Final = 64 * 1024
 """The maximum size of a data record in bytes. Regular records are far smaller, and two records of this size still fit
 into one result."""
+
+JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+"""The form of a number in JSON."""
 
 BRACKETS_MAX: Final = 256
 """The maximum number of opening brackets and braces in a data record; a regular record has one. The parser also limits

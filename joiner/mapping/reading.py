@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 
 from broker.times import UNIT_NS, mean_text, parse_time
-from broker.wire.records import NAME_LENGTH_MAX, Record, Unreadable
+from broker.wire.records import JSON_NUMBER, NAME_LENGTH_MAX, Record, Unreadable
 from joiner.mapping.conditions import Condition, parse_condition, parse_literal
 from joiner.mapping.paths import MISSING, Path, parse_path
 from joiner.mapping.settings import KAFKA_TIMESTAMP, StreamSettings
@@ -34,7 +34,6 @@ NUMBER_LENGTH_MAX: Final = 400
 EXPONENT_LENGTH_MAX: Final = 6
 """The maximum number of digits of an exponent. With more, Decimal could not hold every number."""
 
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _LONG: Final = re.compile(rb"[-+.0-9eE]{%d}" % (NUMBER_LENGTH_MAX + 1))
 # A string need not be closed: otherwise, each quote in one that is not would be tried as the beginning of another.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
@@ -200,7 +199,7 @@ def _name(value: Any) -> str:
 def _double(value: Any) -> float:
     """Convert a number, a string that is a JSON number, or a Boolean (as 1 or 0) to a double."""
     if isinstance(value, str):
-        if len(value) > NUMBER_LENGTH_MAX or _NUMBER.fullmatch(value) is None:
+        if len(value) > NUMBER_LENGTH_MAX or JSON_NUMBER.fullmatch(value) is None:
             message = f"{value[:40]!r} is not a number"
             raise ValueError(message)
         if value == "-0":  # an integer, as without quotes

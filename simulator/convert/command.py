@@ -53,8 +53,11 @@ class NoEventsError(Exception):
 def convert(path: Path, separator: str, columns: Columns, target: Path) -> Conversion:
     """Convert a table and write its events to `target` atomically. Raises TableError, NoEventsError and OSError."""
     table = open_table(path, separator)
-    _check_columns(path, columns.names(), table.columns)
-    done, unseen = Conversion(columns), set(columns.names() if table.columns is None else ())
+    done, unseen = Conversion(columns), set[str]()
+    if table.columns is None:
+        unseen = set(columns.names())
+    else:
+        _check_columns(path, columns.names(), table.columns)
     due_s = time.monotonic() + _PROGRESS_S
     with replacing(target) as file:
         for row in table.rows(columns.names()):
@@ -72,11 +75,11 @@ def convert(path: Path, separator: str, columns: Columns, target: Path) -> Conve
     return done
 
 
-def _check_columns(path: Path, wanted: Sequence[str], columns: Sequence[str] | None) -> None:
-    """Raise TableError if a column is missing or repeated."""
-    for name in wanted if columns is not None else ():
-        if columns is not None and columns.count(name) != 1:
-            fault = f"has {columns.count(name) or 'no'} column{'s' * (name in columns)} {name!r}"
+def _check_columns(path: Path, wanted: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise TableError if a wanted column is missing or repeated."""
+    for name in wanted:
+        if (count := columns.count(name)) != 1:
+            fault = f"has {count} columns {name!r}" if count else f"has no column {name!r}"
             message = f"{path} {fault}; its columns are {', '.join(map(repr, columns))}"
             raise TableError(message)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker.times import iso_text, parse_time
+from broker.times import iso_text, parse_time, with_offset
 from broker.wire.records import BRACKETS_MAX, COPIES_MAX, NAME_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ EVENT_BYTES_MAX: Final = 262_144
 _SHOWN_MAX: Final = 60
 _UNIT: Final = "ms"
 """The unit of numeric times in an events file, unless the services are configured otherwise."""
-
-_NO_OFFSET = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?", re.ASCII)
 
 _DECIMAL = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>(?<=\.)\d*|)(?P<exponent>(?:[eE][+-]?\d+)?)", re.ASCII
@@ -120,9 +118,7 @@ class Conversion:
             if cell[:1] != b'"':
                 time_ns = parse_time(cell, unit)
                 return cell if unit == _UNIT else _encode(iso_text(time_ns))
-            text = _decode_text(cell)
-            if _NO_OFFSET.fullmatch(text):
-                text += self._columns.utc_offset
+            text = with_offset(_decode_text(cell), self._columns.utc_offset)
             parse_time(text, unit)
         except ValueError as error:
             raise InvalidRowError(str(error)) from error

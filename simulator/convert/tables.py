@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import math
-import re
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Final, NamedTuple, Protocol
 
 import msgspec
 
 from broker.commandline import describe_missing
 from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text
+from broker.wire.records import JSON_NUMBER
+from simulator.recording import count_members
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ LINE_LENGTH_MAX: Final = 1 << 20
 
 _BATCH_ROWS: Final = 10_000
 _BOM: Final = "\ufeff".encode()
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 _encode = msgspec.json.encode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -175,7 +174,7 @@ def _moment(time_ns: int, end: str) -> str:
 
 def _json_of(text: str) -> bytes:
     """Return a cell of a CSV file as JSON: numbers as they are, and everything else as a string."""
-    return text.encode() if _JSON_NUMBER.fullmatch(text) else _encode(text)
+    return text.encode() if JSON_NUMBER.fullmatch(text) else _encode(text)
 
 
 def _json_of_value(value: Any) -> bytes:
@@ -204,9 +203,7 @@ def _fields_of(line: bytes) -> dict[str, msgspec.Raw]:
     """Return the members of a JSON object. Raises ValueError if it is none, or if a name is repeated."""
     fields = _decode_fields(line)
     # The decoder keeps the last of several members with the same name. Each member has a colon.
-    if line.count(b":") != len(fields):
-        names = [name for name, _ in json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len)]
-        if len(names) != len(fields):
-            message = "a name is repeated"
-            raise ValueError(message)
+    if line.count(b":") != len(fields) and count_members(line) != len(fields):
+        message = "a name is repeated"
+        raise ValueError(message)
     return fields

@@ -7,7 +7,17 @@ from fractions import Fraction
 
 import pytest
 
-from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text, mean_text, parse_duration, parse_time, point_time
+from broker.times import (
+    TIME_MAX_NS,
+    TIME_MIN_NS,
+    UNIT_NS,
+    iso_text,
+    mean_text,
+    parse_duration,
+    parse_time,
+    point_time,
+    with_offset,
+)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +125,18 @@ def test_what_is_no_duration_is_refused(text: object) -> None:
 def test_a_time_as_text_is_read_back_as_it_was(time_ns: int, text: str) -> None:
     assert iso_text(time_ns) == text
     assert parse_time(text, "ms") == time_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2019-04-01T05:26", "2019-04-01T05:26-05:00"),
+        ("2019-04-01 05:26:20.468", "2019-04-01 05:26:20.468-05:00"),
+        ("2019-04-01T05:26:20Z", "2019-04-01T05:26:20Z"),
+        ("2019-04-01T05:26:20+0200", "2019-04-01T05:26:20+0200"),
+        ("2019-04-01", "2019-04-01"),
+        ("noon", "noon"),
+    ],
+)
+def test_an_offset_is_appended_only_to_a_time_that_has_none(text: str, expected: str) -> None:
+    assert with_offset(text, "-05:00") == expected
