@@ -73,6 +73,11 @@ class InputConsumer:
         """The maximum number of messages per read."""
         return self.records_max if self._limit is None else self._limit.messages
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether messages are left over from the last read, so that the next one returns at once."""
+        return bool(self._rest.batches)
+
     def connect(self, unit: int) -> None:
         """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe."""
         for topic in self._topics:
@@ -108,7 +113,7 @@ class InputConsumer:
         """Return the messages that are available. If there are none, wait for up to ``wait_s``."""
         if self._limit is None:
             return self._reader.read(self.records_max, wait_s)
-        if not self._rest.batches:
+        if not self.has_rest:
             self._rest = self._reader.read(self._limit.messages, wait_s)
             self._limit.note(self._rest)
         part, self._rest = split(self._rest, self.records_max)

@@ -113,7 +113,7 @@ class ProcessTasks:
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)
-        if until_s < due_s and not self._is_full(until_s):
+        if until_s < due_s and not self._is_full():
             return
         self._turned_s = self._clock.monotonic_s()
         # Messages that were read before their topics were paused stay pending until the large snapshot is written.
@@ -124,9 +124,10 @@ class ProcessTasks:
             if self.tasks.get(number) is task:
                 self._pause_what_runs_ahead(number, task)
 
-    def _is_full(self, until_s: float) -> bool:
-        """Return whether enough is pending for a turn before it is due. ``until_s``: when the read would time out."""
-        return self._clock.monotonic_s() < until_s or self._pending.messages >= self._input.messages_max
+    def _is_full(self) -> bool:
+        """Return whether enough is pending for a turn before it is due."""
+        # Do not ask whether the read returned early: the client waits for whole milliseconds, so it always does.
+        return self._input.has_rest or self._pending.messages >= self._input.messages_max
 
     def _turn(self, number: int, task: ActiveTask) -> None:
         """Join the pending messages of a unit, and begin their commit if the unit's last commit is finished."""
