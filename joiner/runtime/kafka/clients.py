@@ -114,23 +114,28 @@ def read_to_end(
 ) -> Iterator[Message]:
     """Yield the messages of a partition from ``start`` up to ``end``. ``consumer`` must come from `make_reader`.
 
-    Stops at ``end`` even if the log has grown. Raises KafkaException on an error, or if no message arrives for
-    `TIMEOUT_S`.
+    Stops at ``end`` even if the log has grown. The consumer is left without assigned partitions. Raises KafkaException
+    on an error, or if no message arrives for `TIMEOUT_S`.
     """
     consumer.assign([TopicPartition(topic, partition, start)])
     deadline_s = clock.monotonic_s() + TIMEOUT_S
-    while clock.monotonic_s() < deadline_s:
-        for message in consumer.consume(1000, READ_WAIT_S):
-            error = message.error()
-            if error is not None and error.code() == EOF_CODE:
+    try:
+        while clock.monotonic_s() < deadline_s:
+            for message in consumer.consume(1000, READ_WAIT_S):
+                error = message.error()
+                if error is not None and error.code() == EOF_CODE:
+                    if (message.offset() or 0) >= end:
+                        return
+                    continue
+                raise_for(message)
                 if (message.offset() or 0) >= end:
                     return
-                continue
-            raise_for(message)
-            if (message.offset() or 0) >= end:
-                return
-            deadline_s = clock.monotonic_s() + TIMEOUT_S
-            yield message
+                deadline_s = clock.monotonic_s() + TIMEOUT_S
+                yield message
+    finally:
+        # The consumer of a warm state reads a few records five times a second. Otherwise it would fetch a hundred times
+        # a second in between.
+        consumer.unassign()
     raise timed_out(
         f"no message arrived from {topic} [{partition}] for {TIMEOUT_S:.0f} s while reading up to offset {end}"
     )

@@ -18,9 +18,14 @@ class BusyLog:
 
     def __init__(self) -> None:
         self.read = 0
+        self.fetches = False
 
     def assign(self, places: Any) -> None:
+        self.fetches = True
         self._offsets = count(places[0].offset)
+
+    def unassign(self) -> None:
+        self.fetches = False
 
     def consume(self, _count: int, _wait_s: float) -> list[MemoryMessage]:
         self.read += 10
@@ -40,11 +45,21 @@ def test_a_log_that_grows_faster_than_it_is_read_is_read_to_the_end_that_was_ask
     log: Any = BusyLog()
     assert [message.offset() for message in read_to_end(log, ManualClock(), "out", 0, 3, 25)] == list(range(3, 25))
     assert log.read == 30
+    assert not log.fetches, "or else an idle consumer would keep Kafka busy"
 
 
 def test_a_log_is_read_to_its_end_where_no_record_lies_there() -> None:
     log: Any = QuietLog()
     assert [message.offset() for message in read_to_end(log, ManualClock(), "out", 0, 18, 23)] == [18, 19]
+    assert not log.fetches
+
+
+def test_a_log_is_no_longer_fetched_if_reading_is_given_up() -> None:
+    log: Any = BusyLog()
+    for _ in read_to_end(log, ManualClock(), "out", 0, 3, 25):
+        assert log.fetches
+        break
+    assert not log.fetches
 
 
 def test_reading_ends_with_an_error_if_no_message_arrives_for_too_long() -> None:
@@ -59,8 +74,10 @@ def test_reading_ends_with_an_error_if_no_message_arrives_for_too_long() -> None
     log: Any = StuckLog()
     messages = read_to_end(log, clock, "out", 0, 3, 25)
     assert [next(messages).offset() for _ in range(3)] == [3, 4, 5]
+    assert log.fetches
     with pytest.raises(KafkaException) as raised:
         next(messages)
+    assert not log.fetches
     assert describe(raised.value) == "no message arrived from out [0] for 30 s while reading up to offset 25"
 
 
