@@ -223,6 +223,14 @@ class MemoryProducer:
         self._to_deliver: list[tuple[_OnDelivery, MemoryMessage]] = []
         link.attach(self)
 
+    def __bool__(self) -> bool:
+        """Return True, as the library's producers do even if they have no records."""
+        return True
+
+    def __len__(self) -> int:
+        """Return the number of records that are not written yet, or whose ``on_delivery`` has not been called."""
+        return sum(map(len, self._buffer.values())) + len(self._to_deliver)
+
     def list_topics(self, _topic: str, _timeout: float = 0) -> None:
         """Contact the broker."""
         self._tell("metadata", lambda: None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.appender import Appender
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import Record, decode, encode
 from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
@@ -17,6 +18,9 @@ from joiner.runtime.settings import JoinerSettings
 
 _FLUSH_S: Final = 1.0
 """How long to wait for Kafka to acknowledge a record. After that, the client keeps retrying in the background."""
+
+_WAITING_MAX: Final = 1_000
+"""How many records may wait for Kafka. Those that matter are repeated."""
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +30,10 @@ class ControlLog:
 
     def __init__(self, settings: JoinerSettings) -> None:
         """Start reading at the log's end as of Kafka's first answer. Does not wait for that answer."""
-        self._settings = settings
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
-        self._producer: Producer | None = None
-        self._lock = threading.Lock()
+        make = partial(make_producer, settings.kafka, linger_ms=0)
+        self._appender = Appender(make, self._topic, waiting_max=_WAITING_MAX)
         self._begin_at(OFFSET_END)
 
     def begin_now(self, clock: Clock) -> None:
@@ -42,6 +45,8 @@ class ControlLog:
 
     def read(self, wait_s: float = 0.0) -> list[tuple[Record, int]]:
         """Return new records, each with its append time in ms since the epoch. Wait up to ``wait_s`` seconds."""
+        with suppress(KafkaException, BufferError):
+            self._appender.poll()
         found = []
         for message in self._consumer.consume(100, wait_s):
             error = message.error()
@@ -59,29 +64,22 @@ class ControlLog:
 
     def write(self, record: msgspec.Struct) -> None:
         """Append a record. It may be delayed or lost if Kafka is unreachable, which is harmless."""
-        with self._lock:
-            producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         try:
-            self._append(producer, record)
+            self._appender.append(encode(record))
+            if not self._appender.flush(_FLUSH_S):
+                name = type(record).__name__
+                _log.warning("%s has not been written to %s yet; retrying", name, self._topic)
         except (KafkaException, BufferError) as error:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
         """Append a record without waiting for it to be written. It may be lost."""
-        with self._lock:
-            producer = self._producer = self._producer or make_producer(self._settings.kafka, linger_ms=0)
         with suppress(KafkaException, BufferError):
-            producer.produce(self._topic, encode(record), partition=0)
-            producer.poll(0)
+            self._appender.append(encode(record))
 
     def close(self) -> None:
         """Stop reading."""
         self._consumer.close()
-
-    def _append(self, producer: Producer, record: msgspec.Struct) -> None:
-        producer.produce(self._topic, encode(record), partition=0)
-        if producer.flush(_FLUSH_S):
-            _log.warning("%s has not been written to %s yet; retrying", type(record).__name__, self._topic)
 
     def _begin_at(self, offset: int) -> None:
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])

@@ -6,11 +6,13 @@ Unlike `ControlLog`, it also reads the last records written before it was opened
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.appender import Appender
 from joiner.runtime.clock import Clock
 from joiner.runtime.control import TAIL, Logged, MemberRecord, decode_member, encode
 from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
@@ -21,6 +23,9 @@ OFFSET_TAIL_BASE: Final = -2000
 
 _LIFE_MS: Final = 1_000
 """Records that Kafka has not acknowledged within this time are dropped, because later ones replace them."""
+
+_WAITING_MAX: Final = 5
+"""How many records may wait to be given to the producer. An instance writes this many within about a second."""
 
 _RECONNECT: Final = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
 """After a Kafka outage, all instances should be heard from again at about the same time."""
@@ -43,10 +48,9 @@ class MemberLog:
             fetch_wait_max_ms=500,
             **_RECONNECT,
         )
-        self._make_producer = partial(
-            make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT
-        )
-        self._producer = self._make_producer()
+        make = partial(make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT)
+        self._appender = Appender(make, self._topic, waiting_max=_WAITING_MAX)
+        self._appender.connect()
         self._read_from(OFFSET_TAIL_BASE - TAIL)
         # librdkafka subtracts from the end of a log without regard to its first offset.
         self._if_removed = OFFSET_BEGINNING
@@ -61,7 +65,8 @@ class MemberLog:
 
     def read(self) -> list[Logged]:
         """Return the records that have arrived, in order. Does not wait."""
-        self._producer.poll(0)
+        with suppress(KafkaException, BufferError):
+            self._appender.poll()
         found = []
         for message in self._consumer.consume(_READ_MAX, 0.0):
             error = message.error()
@@ -80,17 +85,15 @@ class MemberLog:
     def write(self, record: MemberRecord) -> None:
         """Append a record without waiting for it to be written. It may be lost."""
         try:
-            self._producer.produce(self._topic, encode(record), partition=0)
-            self._producer.poll(0)
+            self._appender.append(encode(record))
         except (KafkaException, BufferError) as error:
             _log.debug("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
-            if isinstance(error, KafkaException) and error.args[0].fatal():
-                self._producer = self._make_producer()
 
     def _read_from(self, offset: int) -> None:
         self._consumer.assign([TopicPartition(self._topic, 0, offset)])
 
     def close(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds for the last records to be written, and stop reading."""
-        self._producer.flush(wait_s)
+        with suppress(KafkaException, BufferError):
+            self._appender.flush(wait_s)
         self._consumer.close()
