@@ -1,5 +1,10 @@
 """The transactional producer of one unit, which also records where each transaction begins in each topic.
 
+librdkafka 2.16 sends one request at a time to a partition, because an idempotent producer may have only five messages
+in flight, or all messages of one request. While more messages are due, its thread polls without pausing until Kafka
+answers. Therefore the producer is given no more messages of a topic at a time than one request can hold. Otherwise a
+quarter of a busy joiner's CPU time would be lost.
+
 `transaction` decides what is written, and in what order.
 """
 
@@ -11,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from numpy.typing import NDArray
 
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.writer import NativeWriter
@@ -36,6 +42,15 @@ _INIT_MAX_S: Final = 1.0
 """The first and the longest time limit of a call that initialises the transactional id. Calling again continues the
 same initialisation."""
 
+_REQUEST_BYTES: Final = 950_000
+"""Messages with this total size in bytes fit into one request, whose size `batch.size` limits to 1,000,000."""
+
+_OVERHEAD_BYTES: Final = 40
+"""What a message occupies in a request at most, in addition to its key and value."""
+
+_MESSAGE_BYTES_MIN: Final = 95
+"""Smaller messages count as this large, because `batch.num.messages` limits their number to 10,000."""
+
 _CALL_MESSAGES: Final = 1_000
 """Maximum number of messages passed to the producer in one call, which holds the GIL. That many fit the CPU cache."""
 
@@ -54,6 +69,8 @@ class UnitProducer:
         self._group_metadata = group_metadata_consumer.consumer_group_metadata()
         # Every call reuses these dicts, because creating them would cost as much as encoding the messages.
         self._slots: list[dict[str, Any]] = [{"key": None, "value": None} for _ in range(_CALL_MESSAGES)]
+        self._unsent: dict[str, int] = {}
+        """The size of each topic's messages that have been added since the last flush."""
         self.firsts: dict[str, int] = {}
         """The offset of the last transaction's first record in each topic; -1 until that record is delivered."""
         self.was_asked_again = False
@@ -97,7 +114,7 @@ class UnitProducer:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self.firsts = {}
+        self.firsts, self._unsent = {}, {}
         (self._writer or self._client).begin_transaction()
 
     def send_offsets(self, offsets: Mapping[str, int]) -> None:
@@ -109,14 +126,28 @@ class UnitProducer:
     def write_all(self, messages: Outgoing) -> None:
         """Add messages to the transaction, in order."""
         for topic, batch in messages.items():
-            if self._writer is not None:
-                self._write_columns(self._writer, topic, batch)
-                continue
-            values = batch.values.each()
-            keys = [None] * len(batch) if batch.keys is None else batch.keys.each()
-            for begin in range(0, len(keys), _CALL_MESSAGES):
-                end = begin + _CALL_MESSAGES
-                self._write_some(topic, keys[begin:end], values[begin:end])
+            ends = _sizes(batch).cumsum()
+            begin = size = 0
+            while begin < len(batch):
+                room = max(0, _REQUEST_BYTES - self._unsent.get(topic, 0))
+                end = int(ends.searchsorted(size + room, side="right"))
+                if end == begin and topic in self._unsent:
+                    self.flush()
+                    continue
+                end = max(end, begin + 1)
+                self._write_part(topic, batch.take(np.arange(begin, end)))
+                self._unsent[topic] = self._unsent.get(topic, 0) + int(ends[end - 1]) - size
+                begin, size = end, int(ends[end - 1])
+
+    def _write_part(self, topic: str, batch: Batch) -> None:
+        if self._writer is not None:
+            self._write_columns(self._writer, topic, batch)
+            return
+        values = batch.values.each()
+        keys = [None] * len(batch) if batch.keys is None else batch.keys.each()
+        for begin in range(0, len(keys), _CALL_MESSAGES):
+            end = begin + _CALL_MESSAGES
+            self._write_some(topic, keys[begin:end], values[begin:end])
 
     def _write_columns(self, writer: NativeWriter, topic: str, batch: Batch) -> None:
         begin = 0
@@ -149,7 +180,11 @@ class UnitProducer:
 
     def write(self, topic: str, key: str, value: bytes | None) -> None:
         """Add a record to the transaction."""
+        size = max(len(key) + len(value or b"") + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN)
+        if topic in self._unsent and self._unsent[topic] + size > _REQUEST_BYTES:
+            self.flush()
         self._write_one(topic, key.encode(), value)
+        self._unsent[topic] = self._unsent.get(topic, 0) + size
 
     def _write_one(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         on_delivery = self._first(topic)
@@ -165,6 +200,7 @@ class UnitProducer:
         """Wait until Kafka has acknowledged all records sent in the transaction."""
         if self._client.flush(_COMMIT_S):
             raise timed_out(f"Kafka did not acknowledge all records of unit {self._unit} within {_COMMIT_S:.0f} s")
+        self._unsent = {}
 
     def abort(self) -> None:
         """Abort the transaction."""
@@ -191,6 +227,13 @@ class UnitProducer:
             return None
         self.firsts[topic] = -1
         return _noting_in(self.firsts)
+
+
+def _sizes(batch: Batch) -> NDArray[np.int64]:
+    """Return what each message occupies in a request at most, in bytes."""
+    keys = 0 if batch.keys is None else batch.keys.lengths()
+    sizes: NDArray[np.int64] = np.maximum(batch.values.lengths() + keys + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN)
+    return sizes
 
 
 def _native_writer(client: Producer) -> NativeWriter | None:

@@ -1,4 +1,4 @@
-"""How does a producer initialise its transactional id while Kafka still ends the last owner's transaction?"""
+"""How does a producer initialise its transactional id, and how many messages does it have to send at a time?"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from joiner.runtime.kafka import unit_producer
 from joiner.runtime.kafka.clients import TIMEOUT_S
 from joiner.runtime.kafka.unit_producer import UnitProducer
+from joiner.runtime.task.batch import Batch
 from tests.manual_clock import ManualClock
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
@@ -58,3 +59,86 @@ def test_the_call_is_repeated_less_and_less_often_and_not_forever(monkeypatch: p
 
 def test_a_refusal_that_is_final_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert init(monkeypatch, REFUSED).waits_s == [0.02]
+
+
+class Sender(Client):
+    """Notes the sizes of the messages that it is given between two flushes."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.requests: list[dict[str, list[int]]] = [{}]
+        self.values: list[bytes] = []
+
+    def _add(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        self.requests[-1].setdefault(topic, []).append(len(key or b"") + len(value or b""))
+        self.values.append(value or b"")
+
+    def begin_transaction(self) -> None:
+        pass
+
+    def produce(self, topic: str, value: bytes | None, key: bytes | None, _unit: int, **_more: Any) -> None:
+        self._add(topic, key, value)
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], partition: int) -> int:
+        assert partition == 3
+        for message in messages:
+            self._add(topic, message["key"], message["value"])
+        return len(messages)
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def flush(self, _timeout_s: float) -> int:
+        self.requests.append({})
+        return 0
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> Sender:
+    client = Sender(ManualClock())
+    monkeypatch.setattr(unit_producer, "make_producer", lambda *_given, **_more: client)
+    return client
+
+
+@pytest.fixture
+def owner(sender: Sender) -> UnitProducer:
+    consumer: Any = SimpleNamespace(consumer_group_metadata=lambda: "group")
+    made = UnitProducer(make_settings(application={"name": "joiner", "native": False}), 3, consumer, ManualClock())
+    assert sender.requests == [{}]
+    made.begin()
+    return made
+
+
+def fits_into_a_request(sizes: list[int]) -> bool:
+    """Return whether librdkafka could send messages of these sizes in one request."""
+    return len(sizes) <= 10_000 and (len(sizes) == 1 or sum(size + 36 for size in sizes) + 1_000 <= 1_000_000)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize(
+    ("size", "count", "requests"), [(0, 25_000, 3), (290, 9_000, 4), (400_000, 5, 3), (10**6, 2, 2)]
+)
+def test_messages_wait_until_a_request_has_room_for_them(
+    sender: Sender, owner: UnitProducer, size: int, count: int, requests: int, *, keys: bool
+) -> None:
+    values = [b"%d " % number + b"x" * size for number in range(count)]
+    batch = Batch.of([b"key"] * count if keys else None, values)
+    owner.write_all({"out": batch, "second": batch})
+    for topic in ("out", "second"):
+        sizes = [sent[topic] for sent in sender.requests if topic in sent]
+        assert all(map(fits_into_a_request, sizes))
+        assert len(sizes) == requests
+    assert sender.values == 2 * values
+
+
+def test_records_wait_until_a_request_has_room_for_them(sender: Sender, owner: UnitProducer) -> None:
+    for _ in range(5):
+        owner.write("state", "key", b"x" * 400_000)
+    assert [sent["state"] for sent in sender.requests] == [[400_003] * 2, [400_003] * 2, [400_003]]
+
+
+def test_a_transaction_begins_with_an_empty_request(sender: Sender, owner: UnitProducer) -> None:
+    for _ in range(3):
+        owner.begin()
+        owner.write("state", "key", b"x" * 900_000)
+    assert len(sender.requests) == 1
