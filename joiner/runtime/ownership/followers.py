@@ -30,7 +30,8 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 0.2
-"""How often each unit is brought up to its owner's last checkpoint."""
+_INTERVAL_MAX_S: Final = 1.0
+"""How often each unit is brought up to its owner's last checkpoint: once per commit interval, within these limits."""
 
 BEHIND_S: Final = 3.0
 """A state that has not been at its owner's last checkpoint for this long is no longer warm."""
@@ -81,6 +82,7 @@ class Followers:
 
     def __init__(self, settings: JoinerSettings, claimant: Claimant, services: Services) -> None:
         self._settings, self._claimant, self._services, self._clock = settings, claimant, services, services.clock
+        self._interval_s = min(max(INTERVAL_S, settings.application.commit_interval / 1e9), _INTERVAL_MAX_S)
         self._units: dict[int, _Followed] = {}
         self._ending: list[tuple[int, _Followed]] = []
         self._unable: dict[int, tuple[float, float]] = {}
@@ -189,7 +191,7 @@ class Followers:
             self._unable.pop(unit, None)
             followed.failures = 0
             is_first, followed.warm = followed.warm is None, step.result()
-            followed.due_s = now_s + (UNSERVED_S if followed.warm is None else INTERVAL_S)
+            followed.due_s = now_s + (UNSERVED_S if followed.warm is None else self._interval_s)
             if is_first and now_s - followed.began_s > BEHIND_S:
                 # The owner kept going while the state was being built.
                 followed.due_s = now_s

@@ -65,7 +65,7 @@ class WaitingClock(ManualClock):
 class Site:
     """A `Followers` whose units have states in memory: each step advances the state by one, unless it is over."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, commit_interval: str = "20ms") -> None:
         self.pool, self.clock = Pool(), WaitingClock()
         self.closed: list[int] = []
         self.ended_early: list[int] = []
@@ -76,7 +76,8 @@ class Site:
         monkeypatch.setattr(module, "read_newest", lambda _readers, _unit: SimpleNamespace(checkpoint=self._checkpoint))
         monkeypatch.setattr(module, "build_state", self._build)
         services: Any = SimpleNamespace(followers=self.pool, clock=self.clock)
-        self.followers = Followers(make_settings(), CLAIMANT, services)
+        settings = make_settings(application={"name": "joiner", "commit_interval": commit_interval})
+        self.followers = Followers(settings, CLAIMANT, services)
 
     def poll(self, *wanted: int, claimed_soon: frozenset[int] = frozenset()) -> None:
         self.followers.poll(frozenset(wanted), claimed_soon)
@@ -133,6 +134,20 @@ def test_a_unit_is_warm_once_its_state_is_built_and_follows_its_owner(site: Site
     assert taken is not None
     assert taken.unit == 1, "a number stands in for a state"
     assert site.followers.warm == {0}
+
+
+@pytest.mark.parametrize(("commit_interval", "interval_s"), [("1ms", 0.2), ("600ms", 0.6), ("1m", 1.0)])
+def test_a_state_is_updated_about_as_often_as_its_owner_commits(
+    monkeypatch: pytest.MonkeyPatch, commit_interval: str, interval_s: float
+) -> None:
+    site = Site(monkeypatch, commit_interval)
+    site.poll(0)
+    site.clock.now_s += interval_s - 0.01
+    site.poll(0)
+    assert site.followers.lags_s() == {0: pytest.approx(interval_s - 0.01)}
+    site.clock.now_s += 0.01
+    site.poll(0)
+    assert site.followers.lags_s() == {0: 0.0}
 
 
 def test_a_unit_that_is_claimed_soon_keeps_its_state_until_it_is_taken(site: Site) -> None:
