@@ -126,15 +126,10 @@ class _Planner:
         Only units being served move, because a unit that its owner cannot serve cannot be served by others either.
         Pinned units add to the load but stay where they are.
         """
-        tried: set[tuple[str, str]] = set()
-        while (pair := self._uneven(tried)) is not None:
-            most, least = pair
-            unit = self._to_move(most, least)
-            if unit is None:
-                tried.add(pair)
-                continue
-            self._give(unit, least)
-            self._note(f"{least} gets units to balance the load")
+        while (move := self._balancing_move()) is not None:
+            unit, heir = move
+            self._give(unit, heir)
+            self._note(f"{heir} gets units to balance the load")
 
     def _give(self, unit: int, heir: str) -> None:
         self._load[self.owners[unit]] -= 1
@@ -169,27 +164,31 @@ class _Planner:
     def _is_served(self, unit: int) -> bool:
         return any(unit in heartbeat.serves for heartbeat in self._live.values())
 
-    def _uneven(self, tried: Collection[tuple[str, str]]) -> tuple[str, str] | None:
-        """Return two instances whose loads would even out if a unit moved, the more loaded one first, or None."""
+    def _balancing_move(self) -> tuple[int, str] | None:
+        """Return a unit that should move so that loads even out, and its new owner, or None if there is none.
+
+        The unit comes from the most loaded instance and goes to the least loaded one for which this is possible.
+        """
+        movable: dict[str, list[int]] = {}
+        for unit, owner in enumerate(self.owners):
+            if owner in self._able and unit in self._live[owner].serves and not self._is_fixed(unit):
+                movable.setdefault(owner, []).append(unit)
         # The loads with one more unit, and the current loads.
         receiving = {name: (self._load[name] + self._coming[name] + 1) / able for name, able in self._able.items()}
         giving = {name: (self._load[name] - self._going[name]) / able for name, able in self._able.items()}
-        settled = [name for name in self._able if self._is_settled(name)]
-        pairs = [
-            (most, least)
-            for least in sorted(settled, key=lambda name: (receiving[name], name))
-            for most in sorted(giving, key=lambda name: (-giving[name], name))
-            if receiving[least] < giving[most]
-        ]
-        return next((pair for pair in pairs if pair not in tried), None)
+        sources = sorted(movable, key=lambda name: (-giving[name], name))
+        for target in sorted(filter(self._is_settled, self._able), key=lambda name: (receiving[name], name)):
+            for source in sources:
+                if receiving[target] >= giving[source]:
+                    break
+                units = [unit for unit in movable[source] if self._can_serve(target, unit)]
+                if units:
+                    return self._easiest(units, target), target
+        return None
 
-    def _to_move(self, source: str, target: str) -> int | None:
-        """Return the unit of ``source`` that ``target`` could take over most easily, or None if there is none."""
-        served = set(self._live[source].serves)
-        units = [unit for unit, owner in enumerate(self.owners) if owner == source and unit in served]
-        units = [unit for unit in units if self._can_serve(target, unit) and not self._is_fixed(unit)]
-        is_standby = {unit: target in self.standbys[unit] for unit in units}
-        return min(units, key=lambda unit: (target not in self._warm(unit), not is_standby[unit], unit), default=None)
+    def _easiest(self, units: list[int], target: str) -> int:
+        """Return the unit that ``target`` could take over most easily."""
+        return min(units, key=lambda unit: (target not in self._warm(unit), target not in self.standbys[unit], unit))
 
     def choose_standbys(self) -> None:
         """Keep the standbys that can serve their unit and are on other hosts, and replace the rest.
