@@ -58,6 +58,10 @@ BATCH: Final = 30_000
 _AT_ONCE: Final = 1_000
 """How many messages are passed to a producer in one call, as in the joiner."""
 
+_REQUEST_MESSAGES: Final = 5_000
+"""How many of the messages fit into one request. Like the joiner, a pass-through waits until they are acknowledged
+before it passes on more messages of the partition, because the client would poll without pausing meanwhile."""
+
 
 def produce(kafka: KafkaSettings, topic: str, records: int) -> None:
     """Write records that are a millisecond apart. `THINGS` machines take turns, each alternating speed and torque."""
@@ -92,6 +96,8 @@ class _Copier:
         self._producer.send_offsets_to_transaction(places, self._group)
         for number, messages in by_partition.items():
             for begin in range(0, len(messages), _AT_ONCE):
+                if begin and begin % _REQUEST_MESSAGES == 0:
+                    self._producer.flush()
                 part = messages[begin : begin + _AT_ONCE]
                 for slot, message in zip(self._slots, part, strict=False):
                     slot["key"], slot["value"] = message.key(), message.value()

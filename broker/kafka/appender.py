@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
@@ -22,69 +22,98 @@ if TYPE_CHECKING:
 IN_FLIGHT_MAX: Final = 5
 """The number of unacknowledged records that the producer may have (librdkafka's ``RD_KAFKA_IDEMP_MAX_INFLIGHT``)."""
 
-_WAIT_S: Final = 0.05
+WAITING_MAX: Final = 1_000
+"""How many more records may wait to be given to the producer. If there are more, the oldest are lost."""
+
+
+class _Waiting(NamedTuple):
+    value: bytes
+    kind: str
+    until_s: float
 
 
 class Appender:
     """Appends records to one partition, in order. They may be lost. Thread-safe."""
 
-    def __init__(
-        self, make_producer: Callable[[], Producer], topic: str, partition: int = 0, *, waiting_max: int
-    ) -> None:
-        """``waiting_max``: how many more records may wait to be given to the producer. If full, the oldest is lost."""
+    def __init__(self, make_producer: Callable[[], Producer], topic: str, partition: int, lasts_s: float) -> None:
+        """``lasts_s``: how long a record may wait to be given to the producer; then it is dropped."""
         self._make_producer, self._topic, self._partition = make_producer, topic, partition
+        self._lasts_s = lasts_s
         self._producer: Producer | None = None
-        self._waiting: deque[bytes] = deque(maxlen=waiting_max)
+        self._waiting: deque[_Waiting] = deque(maxlen=WAITING_MAX)
+        # Not held during calls of the producer.
         self._lock = threading.Lock()
+        # Held by the thread that is giving a record to the producer, so that the order is kept.
+        self._giving = threading.Lock()
 
-    def connect(self) -> None:
+    def connect(self) -> Producer:
         """Create the producer now, so that it is connected when the first record is appended. Raises KafkaException."""
         with self._lock:
-            self._connected()
+            if self._producer is None:
+                self._producer = self._make_producer()
+            return self._producer
 
-    def append(self, value: bytes) -> None:
+    def append(self, value: bytes, kind: str = "") -> None:
         """Append a record without waiting for it to be written.
 
-        Raises KafkaException or BufferError if the producer refuses it. If the error is fatal, the next call creates a
-        new producer.
+        ``kind``: the record replaces one of the same kind that is still waiting, unless the kind is empty. Raises
+        KafkaException or BufferError if the producer refuses a record, which is then lost. If the error is fatal, the
+        next call creates a new producer.
         """
-        with self._lock:
-            self._waiting.append(value)
-            self._give(self._connected())
+        self._add(value, kind).poll(0)
+
+    def write(self, value: bytes, timeout_s: float) -> bool:
+        """Append a record, and wait as `flush` does. Raises as `append` does."""
+        self._add(value, "")
+        return self.flush(timeout_s)
 
     def poll(self) -> None:
         """Give waiting records to the producer, if it may have more of them. Raises as `append` does."""
-        with self._lock:
-            if self._producer is not None:
-                self._give(self._producer)
+        if (producer := self._producer) is not None:
+            producer.poll(0)
+            self._give(producer)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` until Kafka has all records. Return whether it does. Raises as `append` does."""
         deadline_s = time.monotonic() + timeout_s
-        while True:
-            with self._lock:
-                producer = self._producer
-                if producer is None:
-                    return True
-                self._give(producer)
-                if not self._waiting and not len(producer):
-                    return True
-            wait_s = min(_WAIT_S, deadline_s - time.monotonic())
-            if wait_s <= 0:
+        while (producer := self._producer) is not None:
+            producer.flush(max(0.0, deadline_s - time.monotonic()))
+            if len(producer):
                 return False
-            producer.flush(wait_s)
+            if not self._waiting:
+                return True
+            self._give(producer)
+        return True
 
-    def _connected(self) -> Producer:
-        if self._producer is None:
-            self._producer = self._make_producer()
-        return self._producer
+    def _add(self, value: bytes, kind: str) -> Producer:
+        with self._lock:
+            if kind and any(one.kind == kind for one in self._waiting):
+                self._waiting = deque((one for one in self._waiting if one.kind != kind), WAITING_MAX)
+            self._waiting.append(_Waiting(value, kind, time.monotonic() + self._lasts_s))
+        producer = self.connect()
+        self._give(producer)
+        return producer
 
     def _give(self, producer: Producer) -> None:
+        # If another thread is giving a record, it will look for ours afterwards.
+        while self._waiting and self._has_room(producer) and self._giving.acquire(blocking=False):
+            try:
+                self._give_next(producer)
+            finally:
+                self._giving.release()
+
+    def _has_room(self, producer: Producer) -> bool:
+        if len(producer) >= IN_FLIGHT_MAX:
+            producer.poll(0)  # counts out the acknowledged ones
+        return len(producer) < IN_FLIGHT_MAX
+
+    def _give_next(self, producer: Producer) -> None:
+        with self._lock:
+            one = self._waiting.popleft() if self._waiting else None
+        if one is None or one.until_s < time.monotonic():
+            return
         try:
-            # Counts acknowledged records out.
-            producer.poll(0)
-            while self._waiting and len(producer) < IN_FLIGHT_MAX:
-                producer.produce(self._topic, self._waiting.popleft(), partition=self._partition)
+            producer.produce(self._topic, one.value, partition=self._partition)
         except KafkaException as error:
             if error.args[0].fatal():
                 self._producer = None

@@ -137,9 +137,7 @@ def flush_open_transaction(owner: Any) -> None:
     """Flush the records of an open transaction, or of the control topic, to Kafka."""
     if isinstance(owner, ControlLog):
         # The control log waits for only a second by itself, and a process that dies or freezes cannot retry.
-        client = owner._producer  # noqa: SLF001 - reaches into the joiner on purpose
-        if client is not None:
-            client.flush(_CONTROL_FLUSH_S)
+        owner._appender.flush(_CONTROL_FLUSH_S)  # noqa: SLF001 - reaches into the joiner on purpose
         return
     producer = owner._producer if isinstance(owner, UnitTransactions) else owner  # noqa: SLF001 - reaches into the joiner on purpose
     if isinstance(producer, UnitProducer):

@@ -55,6 +55,7 @@ extern rd_kafka_group_t *rd_kafka_consumer_group_metadata(rd_kafka_t *);
 extern rd_kafka_topic_t *rd_kafka_topic_new(rd_kafka_t *, const char *, void *);
 extern int rd_kafka_produce_batch(rd_kafka_topic_t *, int32_t, int, rd_kafka_message_t *, int);
 extern int rd_kafka_poll(rd_kafka_t *, int);
+extern int rd_kafka_flush(rd_kafka_t *, int);
 extern rd_kafka_error_t *rd_kafka_init_transactions(rd_kafka_t *, int);
 extern rd_kafka_error_t *rd_kafka_begin_transaction(rd_kafka_t *);
 extern rd_kafka_error_t *rd_kafka_send_offsets_to_transaction(rd_kafka_t *, const rd_kafka_list_t *,
@@ -63,6 +64,10 @@ extern rd_kafka_error_t *rd_kafka_commit_transaction(rd_kafka_t *, int);
 extern const char *rd_kafka_error_string(const rd_kafka_error_t *);
 
 enum { PRODUCER = 0, CONSUMER = 1, COPY = 2, WAIT_MS = 20, FULL_WAIT_MS = 1, LIMIT_MS = 30000, QUEUE_FULL = -184 };
+
+/* Like the joiner, it gives a producer only what fits into one request, because the producer polls without pausing while
+ * more is due. Small messages count as larger, because a request holds at most 10,000. */
+enum { REQUEST_BYTES = 950000, OVERHEAD_BYTES = 40, MESSAGE_BYTES_MIN = 95 };
 
 static void fail(const char *what) {
   fprintf(stderr, "pass_through: %s\n", what);
@@ -108,20 +113,8 @@ typedef struct {
   int count;
 } partition_t;
 
-/* Copies the messages that were read to the output, in one transaction with their offsets. */
-static void commit(partition_t *one) {
-  check(rd_kafka_begin_transaction(one->producer));
-  rd_kafka_list_t *offsets = rd_kafka_topic_partition_list_new(1);
-  rd_kafka_topic_partition_list_add(offsets, one->data, one->number)->offset = one->read[one->count - 1]->offset + 1;
-  check(rd_kafka_send_offsets_to_transaction(one->producer, offsets, one->group, LIMIT_MS));
-  rd_kafka_topic_partition_list_destroy(offsets);
-  rd_kafka_message_t *next = one->written;
-  int left = one->count;
-  for (int at = 0; at < left; at++) {
-    memset(&next[at], 0, sizeof next[at]);
-    next[at].payload = one->read[at]->payload, next[at].length = one->read[at]->length;
-    next[at].key = one->read[at]->key, next[at].key_length = one->read[at]->key_length;
-  }
+/* Passes messages to the producer, in order. */
+static void produce(partition_t *one, rd_kafka_message_t *next, int left) {
   for (;;) {
     int done = rd_kafka_produce_batch(one->out, one->number, COPY, next, left);
     if (done == left) break;
@@ -133,6 +126,31 @@ static void commit(partition_t *one) {
     }
     left = refused;
     rd_kafka_poll(one->producer, FULL_WAIT_MS);
+  }
+}
+
+/* Copies the messages that were read to the output, in one transaction with their offsets. */
+static void commit(partition_t *one) {
+  check(rd_kafka_begin_transaction(one->producer));
+  rd_kafka_list_t *offsets = rd_kafka_topic_partition_list_new(1);
+  rd_kafka_topic_partition_list_add(offsets, one->data, one->number)->offset = one->read[one->count - 1]->offset + 1;
+  check(rd_kafka_send_offsets_to_transaction(one->producer, offsets, one->group, LIMIT_MS));
+  rd_kafka_topic_partition_list_destroy(offsets);
+  rd_kafka_message_t *next = one->written;
+  for (int at = 0; at < one->count; at++) {
+    memset(&next[at], 0, sizeof next[at]);
+    next[at].payload = one->read[at]->payload, next[at].length = one->read[at]->length;
+    next[at].key = one->read[at]->key, next[at].key_length = one->read[at]->key_length;
+  }
+  for (int begin = 0, end; begin < one->count; begin = end) {
+    size_t size = 0;
+    for (end = begin; end < one->count; end++) {
+      size_t own = next[end].length + next[end].key_length + OVERHEAD_BYTES;
+      size += own > MESSAGE_BYTES_MIN ? own : MESSAGE_BYTES_MIN;
+      if (size > REQUEST_BYTES && end > begin) break;
+    }
+    produce(one, next + begin, end - begin);
+    if (end < one->count && rd_kafka_flush(one->producer, LIMIT_MS)) fail("the messages were not acknowledged in time");
   }
   for (int at = 0; at < one->count; at++) rd_kafka_message_destroy(one->read[at]);
   rd_kafka_poll(one->producer, 0);

@@ -19,8 +19,8 @@ from joiner.runtime.settings import JoinerSettings
 _FLUSH_S: Final = 1.0
 """How long to wait for Kafka to acknowledge a record. After that, the client keeps retrying in the background."""
 
-_WAITING_MAX: Final = 1_000
-"""How many records may wait for Kafka. Those that matter are repeated."""
+_LASTS_S: Final = 60.0
+"""How long a record may wait for earlier ones. Those that matter are repeated."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class ControlLog:
         self._topic = settings.control_topic
         self._consumer = make_consumer(settings.kafka, settings.application.name, fetch_queue_backoff_ms=2)
         make = partial(make_producer, settings.kafka, linger_ms=0)
-        self._appender = Appender(make, self._topic, waiting_max=_WAITING_MAX)
+        self._appender = Appender(make, self._topic, 0, _LASTS_S)
         self._begin_at(OFFSET_END)
 
     def begin_now(self, clock: Clock) -> None:
@@ -65,17 +65,16 @@ class ControlLog:
     def write(self, record: msgspec.Struct) -> None:
         """Append a record. It may be delayed or lost if Kafka is unreachable, which is harmless."""
         try:
-            self._appender.append(encode(record))
-            if not self._appender.flush(_FLUSH_S):
+            if not self._appender.write(encode(record), _FLUSH_S):
                 name = type(record).__name__
                 _log.warning("%s has not been written to %s yet; retrying", name, self._topic)
         except (KafkaException, BufferError) as error:
             _log.warning("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 
     def post(self, record: msgspec.Struct) -> None:
-        """Append a record without waiting for it to be written. It may be lost."""
+        """Append a record without waiting for Kafka. It may be lost, or replaced by a later record of its type."""
         with suppress(KafkaException, BufferError):
-            self._appender.append(encode(record))
+            self._appender.append(encode(record), type(record).__name__)
 
     def close(self) -> None:
         """Stop reading."""

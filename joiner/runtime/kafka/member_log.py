@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaExcep
 
 from broker.kafka.appender import Appender
 from joiner.runtime.clock import Clock
-from joiner.runtime.control import TAIL, Logged, MemberRecord, decode_member, encode
+from joiner.runtime.control import TAIL, Heartbeat, Logged, MemberRecord, decode_member, encode
 from joiner.runtime.kafka.clients import describe, known_end, make_consumer, make_producer
 from joiner.runtime.settings import JoinerSettings
 
@@ -22,10 +22,8 @@ OFFSET_TAIL_BASE: Final = -2000
 """librdkafka's logical offset for the end of a log. Subtract a number of records to start that far before the end."""
 
 _LIFE_MS: Final = 1_000
-"""Records that Kafka has not acknowledged within this time are dropped, because later ones replace them."""
-
-_WAITING_MAX: Final = 5
-"""How many records may wait to be given to the producer. An instance writes this many within about a second."""
+"""Records that Kafka has not acknowledged within this time are dropped, because later ones replace them. A record may
+wait as long before that to be given to the client."""
 
 _RECONNECT: Final = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
 """After a Kafka outage, all instances should be heard from again at about the same time."""
@@ -49,7 +47,7 @@ class MemberLog:
             **_RECONNECT,
         )
         make = partial(make_producer, settings.kafka, linger_ms=0, message_timeout_ms=_LIFE_MS, **_RECONNECT)
-        self._appender = Appender(make, self._topic, waiting_max=_WAITING_MAX)
+        self._appender = Appender(make, self._topic, 0, _LIFE_MS / 1000)
         self._appender.connect()
         self._read_from(OFFSET_TAIL_BASE - TAIL)
         # librdkafka subtracts from the end of a log without regard to its first offset.
@@ -85,7 +83,8 @@ class MemberLog:
     def write(self, record: MemberRecord) -> None:
         """Append a record without waiting for it to be written. It may be lost."""
         try:
-            self._appender.append(encode(record))
+            # Only the newest heartbeat matters.
+            self._appender.append(encode(record), "heartbeat" if isinstance(record, Heartbeat) else "")
         except (KafkaException, BufferError) as error:
             _log.debug("%s could not be written to %s: %s", type(record).__name__, self._topic, describe(error))
 

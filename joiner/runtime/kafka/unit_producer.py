@@ -11,12 +11,12 @@ quarter of a busy joiner's CPU time would be lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from numpy.typing import NDArray
 
 from broker.kafka.native.library import Unavailable
 from broker.kafka.native.writer import NativeWriter
@@ -27,8 +27,8 @@ from joiner.runtime.task.batch import Batch
 from joiner.runtime.task.effects import Outgoing
 
 _COMMIT_S: Final = 30.0
-"""Time limit for a commit. If the Kafka client hangs for longer (see `broker.kafka`), it is abandoned, and the unit
-continues with a new client."""
+"""Time limit for a commit, and for a flush before it. If the Kafka client hangs for longer (see `broker.kafka`), it is
+abandoned, and the unit continues with a new client."""
 
 _OFFSETS_S: Final = 10.0
 """Time limit for sending the consumed offsets to Kafka, a request of only a few bytes."""
@@ -125,21 +125,27 @@ class UnitProducer:
 
     def write_all(self, messages: Outgoing) -> None:
         """Add messages to the transaction, in order."""
-        for topic, batch in messages.items():
-            ends = _sizes(batch).cumsum()
-            begin = size = 0
-            while begin < len(batch):
-                room = max(0, _REQUEST_BYTES - self._unsent.get(topic, 0))
-                end = int(ends.searchsorted(size + room, side="right"))
-                if end == begin and topic in self._unsent:
-                    self.flush()
-                    continue
-                end = max(end, begin + 1)
-                self._write_part(topic, batch.take(np.arange(begin, end)))
-                self._unsent[topic] = self._unsent.get(topic, 0) + int(ends[end - 1]) - size
-                begin, size = end, int(ends[end - 1])
+        if messages.keys() & self._unsent.keys():
+            self.flush()
+        # Kafka receives one part of each topic at a time, all of them in parallel.
+        for number, parts in enumerate(zip_longest(*map(_parts, messages.values()))):
+            if number:
+                self.flush()
+            for topic, part in zip(messages, parts, strict=True):
+                if part is not None:
+                    self._write_part(topic, part.batch)
+                    self._unsent[topic] = part.size
 
     def _write_part(self, topic: str, batch: Batch) -> None:
+        try:
+            self._pass_on(topic, batch)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001 - the public name
+                # The transaction has failed. Only a call that begins or ends one says why, and this one cannot succeed.
+                self.begin()
+            raise
+
+    def _pass_on(self, topic: str, batch: Batch) -> None:
         if self._writer is not None:
             self._write_columns(self._writer, topic, batch)
             return
@@ -180,7 +186,7 @@ class UnitProducer:
 
     def write(self, topic: str, key: str, value: bytes | None) -> None:
         """Add a record to the transaction."""
-        size = max(len(key) + len(value or b"") + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN)
+        size = max(len(key.encode()) + len(value or b"") + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN)
         if topic in self._unsent and self._unsent[topic] + size > _REQUEST_BYTES:
             self.flush()
         self._write_one(topic, key.encode(), value)
@@ -229,11 +235,22 @@ class UnitProducer:
         return _noting_in(self.firsts)
 
 
-def _sizes(batch: Batch) -> NDArray[np.int64]:
-    """Return what each message occupies in a request at most, in bytes."""
+class _Part(NamedTuple):
+    """Messages of one topic that fit into one request, and the most that they occupy in it, in bytes."""
+
+    batch: Batch
+    size: int
+
+
+def _parts(batch: Batch) -> Iterator[_Part]:
     keys = 0 if batch.keys is None else batch.keys.lengths()
-    sizes: NDArray[np.int64] = np.maximum(batch.values.lengths() + keys + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN)
-    return sizes
+    ends = np.maximum(batch.values.lengths() + keys + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN).cumsum()
+    begin = size = 0
+    while begin < len(batch):
+        # A message that is too large by itself is a part of its own.
+        end = max(begin + 1, int(ends.searchsorted(size + _REQUEST_BYTES, side="right")))
+        yield _Part(batch.take(np.arange(begin, end)), int(ends[end - 1]) - size)
+        begin, size = end, int(ends[end - 1])
 
 
 def _native_writer(client: Producer) -> NativeWriter | None:

@@ -30,8 +30,10 @@ from joiner.runtime.ownership.warmup import Warm, warm_up
 from joiner.runtime.settings import JoinerSettings
 
 INTERVAL_S: Final = 0.2
-_INTERVAL_MAX_S: Final = 1.0
-"""How often each unit is brought up to its owner's last checkpoint: once per commit interval, within these limits."""
+"""How often each unit is brought up to its owner's last checkpoint, if the commit interval is not longer."""
+
+_INTERVAL_MAX_S: Final = 0.5
+"""How often it is done however long the commit interval is. One failed attempt must not make a state too old to use."""
 
 BEHIND_S: Final = 3.0
 """A state that has not been at its owner's last checkpoint for this long is no longer warm."""

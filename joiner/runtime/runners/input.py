@@ -73,11 +73,6 @@ class InputConsumer:
         """The maximum number of messages per read."""
         return self.records_max if self._limit is None else self._limit.messages
 
-    @property
-    def has_rest(self) -> bool:
-        """Whether messages are left over from the last read, so that the next one returns at once."""
-        return bool(self._rest.batches)
-
     def connect(self, unit: int) -> None:
         """Connect to the leaders of a unit's partitions, so that `add` need not wait for that. Thread-safe."""
         for topic in self._topics:
@@ -109,12 +104,15 @@ class InputConsumer:
         """Resume topics of a unit."""
         self._consumer.resume(_places(unit, topics))
 
-    def read(self, wait_s: float) -> Read:
-        """Return the messages that are available. If there are none, wait for up to ``wait_s``."""
+    def read(self, count_max: int, wait_s: float) -> Read:
+        """Return at most ``count_max`` messages that are available. If there are fewer, wait for up to ``wait_s``.
+
+        If messages may hold many records each, the number of records is limited as well.
+        """
         if self._limit is None:
-            return self._reader.read(self.records_max, wait_s)
-        if not self.has_rest:
-            self._rest = self._reader.read(self._limit.messages, wait_s)
+            return self._reader.read(min(count_max, self.records_max), wait_s)
+        if not self._rest.batches:
+            self._rest = self._reader.read(min(count_max, self._limit.messages), wait_s)
             self._limit.note(self._rest)
         part, self._rest = split(self._rest, self.records_max)
         return part
@@ -178,10 +176,9 @@ class PendingInput:
         """The last turn in which each unit was served."""
         self._turn = 0
 
-    @property
-    def messages(self) -> int:
-        """The number of pending messages of all units."""
-        return sum(map(self._count, self._batches))
+    def messages(self, units: Iterable[int]) -> int:
+        """Return the number of pending messages of these units."""
+        return sum(map(self._count, units))
 
     def turns(self, units: int) -> int:
         """Return the number of turns per commit interval for this many units."""

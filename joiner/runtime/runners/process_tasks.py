@@ -109,25 +109,38 @@ class ProcessTasks:
         due_s = self._turned_s + interval_s / self._pending.turns(len(self.tasks))
         until_s = min(due_s, self._clock.monotonic_s() + _WAIT_S)
         self._commits.begin_all_waiting(until_s)
-        read = self._input.read(max(0.0, until_s - self._clock.monotonic_s()))
+        count_max = self._input.messages_max
+        if until_s < due_s:
+            # All reads until the turn together must not make a batch too large.
+            count_max = max(1, count_max - self._pending.messages(self._ready()))
+        read = self._input.read(count_max, max(0.0, until_s - self._clock.monotonic_s()))
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)
-        if until_s < due_s and not self._is_full():
+        ready = self._ready()
+        if until_s < due_s and not self._is_full(ready):
+            self._commits.finish_done()
             return
         self._turned_s = self._clock.monotonic_s()
-        # Messages that were read before their topics were paused stay pending until the large snapshot is written.
-        ready = [number for number, task in self.tasks.items() if not task.is_held_up]
         for number in self._pending.begin_turn(ready, self._input.records_max):
             task = self.tasks[number]
             self._turn(number, task)
             if self.tasks.get(number) is task:
                 self._pause_what_runs_ahead(number, task)
 
-    def _is_full(self) -> bool:
-        """Return whether enough is pending for a turn before it is due."""
+    def _ready(self) -> list[int]:
+        """Return the units that can take part in a turn."""
+        # Messages that were read before their topics were paused stay pending until the large snapshot is written.
+        return [number for number, task in self.tasks.items() if not task.is_held_up]
+
+    def _is_full(self, ready: list[int]) -> bool:
+        """Return whether enough is pending for a turn of the ``ready`` units before it is due."""
         # Do not ask whether the read returned early: the client waits for whole milliseconds, so it always does.
-        return self._input.has_rest or self._pending.messages >= self._input.messages_max
+        pending = self._pending.messages(ready)
+        if self._settings.topics.has_rows:
+            # The number of records is not known, so batches of several reads might become too large.
+            return pending > 0
+        return pending >= self._input.messages_max
 
     def _turn(self, number: int, task: ActiveTask) -> None:
         """Join the pending messages of a unit, and begin their commit if the unit's last commit is finished."""

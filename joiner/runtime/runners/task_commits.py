@@ -88,6 +88,12 @@ class TaskCommits:
                 return
             self._clock.wait_until_any_done(in_flight, until_s)
 
+    def finish_done(self) -> None:
+        """Finish all commits that have been written or have failed."""
+        for number, task in list(self._tasks.items()):
+            if task.commit is not None and task.commit.written.done():
+                self.finish(number, task)
+
     def finish(self, number: int, task: ActiveTask) -> bool:
         """Wait for the in-flight commit, if any. Return whether the unit is still running."""
         error = task.finish_commit()

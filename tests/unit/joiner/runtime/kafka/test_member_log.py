@@ -1,15 +1,14 @@
-"""From where is the control topic read?"""
+"""From where is the control topic read, and which records are written to it when Kafka becomes available?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from joiner.runtime.control import TAIL
+from joiner.runtime.control import TAIL, Heartbeat, Left, encode
 from joiner.runtime.kafka import control_log, member_log
 from joiner.runtime.kafka.clients import TIMEOUT_S
 from joiner.runtime.kafka.control_log import ControlLog
@@ -28,6 +27,12 @@ class Consumer:
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self.begun += [place.offset for place in places]
 
+    def consume(self, _most: int, _wait_s: float) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
     def get_watermark_offsets(self, _place: TopicPartition, timeout: float) -> tuple[int, int]:
         assert timeout > 0
         if self.clock.now_s < self.led_s:
@@ -35,12 +40,41 @@ class Consumer:
         return 0, 42
 
 
+class Producer:
+    """Writes nothing while ``is_slow``."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.waiting: list[bytes] = []
+        self.written: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def produce(self, _topic: str, value: bytes, *, partition: int) -> None:
+        assert partition == 0
+        self.waiting.append(value)
+
+    def poll(self, _timeout_s: float) -> int:
+        if not self.is_slow:
+            self.written += self.waiting
+            self.waiting = []
+        return 0
+
+    flush = poll
+
+
 @pytest.fixture
-def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+def producer() -> Producer:
+    return Producer()
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch, producer: Producer) -> Consumer:
     made = Consumer(ManualClock())
     for module in (control_log, member_log):
         monkeypatch.setattr(module, "make_consumer", lambda *_given, **_more: made)
-    monkeypatch.setattr(member_log, "make_producer", lambda *_given, **_more: SimpleNamespace())
+        monkeypatch.setattr(module, "make_producer", lambda *_given, **_more: producer)
     return made
 
 
@@ -64,3 +98,31 @@ def test_an_end_that_remains_unknown_is_an_error(consumer: Consumer, kind: Any) 
     with pytest.raises(KafkaException):
         opened.begin_now(consumer.clock)
     assert consumer.clock.now_s < consumer.led_s
+
+
+@pytest.mark.usefixtures("consumer")
+@pytest.mark.parametrize("kind", [MemberLog, ControlLog])
+def test_records_that_waited_are_written_while_others_are_read(producer: Producer, kind: Any) -> None:
+    records = [Left(site="process", instance=f"i{number}", run="run") for number in range(16)]
+    opened, producer.is_slow = kind(make_settings()), True
+    for record in records:
+        opened.write(record)
+    producer.is_slow = False
+    for _ in range(4):
+        opened.read()
+    assert producer.written == [encode(record) for record in records]
+
+
+@pytest.mark.usefixtures("consumer")
+def test_of_waiting_heartbeats_only_the_newest_is_written_and_the_last_record_is_not_left_behind(
+    producer: Producer,
+) -> None:
+    log, producer.is_slow = MemberLog(make_settings()), True
+    beats = [Heartbeat(site="process", instance="i", run="run", serves=[number]) for number in range(20)]
+    last = Left(site="process", instance="i", run="run")
+    for beat in beats:
+        log.write(beat)
+    log.write(last)
+    producer.is_slow = False
+    log.close(1.0)
+    assert producer.written == [encode(record) for record in (*beats[:5], beats[-1], last)]

@@ -67,11 +67,11 @@ class Sender(Client):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.requests: list[dict[str, list[int]]] = [{}]
-        self.values: list[bytes] = []
+        self.values: dict[str, list[bytes]] = {}
 
     def _add(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         self.requests[-1].setdefault(topic, []).append(len(key or b"") + len(value or b""))
-        self.values.append(value or b"")
+        self.values.setdefault(topic, []).append(value or b"")
 
     def begin_transaction(self) -> None:
         pass
@@ -128,7 +128,7 @@ def test_messages_wait_until_a_request_has_room_for_them(
         sizes = [sent[topic] for sent in sender.requests if topic in sent]
         assert all(map(fits_into_a_request, sizes))
         assert len(sizes) == requests
-    assert sender.values == 2 * values
+    assert sender.values == {"out": values, "second": values}
 
 
 def test_records_wait_until_a_request_has_room_for_them(sender: Sender, owner: UnitProducer) -> None:
@@ -142,3 +142,40 @@ def test_a_transaction_begins_with_an_empty_request(sender: Sender, owner: UnitP
         owner.begin()
         owner.write("state", "key", b"x" * 900_000)
     assert len(sender.requests) == 1
+
+
+def test_topics_are_sent_side_by_side(sender: Sender, owner: UnitProducer) -> None:
+    large, small = Batch.of(None, [b"x" * 900_000] * 3), Batch.of(None, [b"x"])
+    owner.write_all({"out": large, "second": large, "third": small, "fourth": Batch.of(None, [])})
+    assert [" ".join(sent) for sent in sender.requests] == ["out second third", "out second", "out second"]
+
+
+def test_messages_and_records_of_a_topic_share_requests(sender: Sender, owner: UnitProducer) -> None:
+    owner.write("state", "key", b"x" * 900_000)
+    owner.write_all({"state": Batch.of(None, [b"x" * 900_000])})
+    owner.write("state", "key", None)
+    owner.write("state", "key", b"x" * 900_000)
+    assert [sent["state"] for sent in sender.requests] == [[900_003], [900_000, 3], [900_003]]
+
+
+def test_offsets_are_noted_across_parts(sender: Sender, owner: UnitProducer) -> None:
+    owner.write_all({"out": Batch.of(None, [b"x" * 900_000] * 3)})
+    assert owner.firsts == {"out": -1}
+    assert len(sender.requests) == 3
+
+
+def test_the_reason_why_a_transaction_has_failed_is_reported(
+    sender: Sender, owner: UnitProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: Any, **_more: Any) -> int:
+        raise KafkaException(KafkaError(KafkaError._STATE))  # noqa: SLF001 - the public name
+
+    def begin() -> None:
+        raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Current transaction has failed"))
+
+    monkeypatch.setattr(sender, "produce_batch", refuse)
+    with pytest.raises(KafkaException, match="Erroneous state"):
+        owner.write_all({"out": Batch.of(None, [b"x"])})
+    monkeypatch.setattr(sender, "begin_transaction", begin)
+    with pytest.raises(KafkaException, match="Current transaction has failed"):
+        owner.write_all({"out": Batch.of(None, [b"x"])})

@@ -111,8 +111,8 @@ def make_input(monkeypatch: pytest.MonkeyPatch, *given: Read, aligns: Sequence[A
 def test_a_batch_has_about_as_many_records_as_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     found = make_input(monkeypatch, Read({0: {DATA: messages(0, *[1000] * 4)}}, {}, []), Read({}, {0: {DATA: 9}}, []))
     assert found.records_max == 1000
-    assert [offsets(found.read(0)) for _ in range(4)] == [{(0, DATA): [at]} for at in range(4)]
-    assert found.read(0).ends == {0: {DATA: 9}}
+    assert [offsets(found.read(10, 0)) for _ in range(4)] == [{(0, DATA): [at]} for at in range(4)]
+    assert found.read(10, 0).ends == {0: {DATA: 9}}
 
 
 def test_a_batch_has_fewer_records_if_they_complete_many_rows_of_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,15 +121,15 @@ def test_a_batch_has_fewer_records_if_they_complete_many_rows_of_a_grid(monkeypa
     reads = [Read({0: {DATA: messages(0, *[300] * 4)}}, {}, []), Read({}, {}, [])]
     found = make_input(monkeypatch, *reads, aligns=aligns)
     assert found.records_max == 500
-    assert offsets(found.read(0)) == {(0, DATA): [0, 1]}
+    assert offsets(found.read(10, 0)) == {(0, DATA): [0, 1]}
     found.batch_limit.note(100, 200_000, 1)
-    assert offsets(found.read(0)) == {(0, DATA): [2]}
+    assert offsets(found.read(10, 0)) == {(0, DATA): [2]}
 
 
 def test_what_was_read_of_a_unit_is_dropped_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     both = {unit: {DATA: messages(0, 1000, 1000)} for unit in (0, 1)}
     found = make_input(monkeypatch, Read(both, {0: {DATA: 2}}, []), Read({}, {}, []))
-    assert offsets(found.read(0)) == {(0, DATA): [0]}
+    assert offsets(found.read(10, 0)) == {(0, DATA): [0]}
     found.remove(0, [DATA], [])
-    assert [offsets(found.read(0)) for _ in range(2)] == [{(1, DATA): [0]}, {(1, DATA): [1]}]
-    assert found.read(0) == Read({}, {}, [])
+    assert [offsets(found.read(10, 0)) for _ in range(2)] == [{(1, DATA): [0]}, {(1, DATA): [1]}]
+    assert found.read(10, 0) == Read({}, {}, [])

@@ -5,30 +5,37 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from joiner.runtime.kafka.batches.messages import Read
+from joiner.runtime.kafka.transaction import Aborted
 from joiner.runtime.task.decoding.messages import Messages
 from tests.manual_clock import ManualClock
-from tests.unit.joiner.runtime.joiner_inputs import make_settings
+from tests.unit.joiner.runtime.arrow_inputs import settings_of
+from tests.unit.joiner.runtime.joiner_inputs import POWER
 from tests.unit.joiner.runtime.runner_parts import idle_loop
 
 
 class FakeInput:
-    """Waits like a client library: for a whole number of milliseconds, unless ``arrives`` messages are there."""
+    """Waits like a client library: for a whole number of milliseconds, unless ``arrives`` messages are there.
+
+    At most ``at_once`` of them arrive in a read.
+    """
 
     records_max = messages_max = 100
 
     def __init__(self, clock: ManualClock) -> None:
-        self._clock, self.arrives, self.has_rest = clock, 0, False
+        self._clock, self.arrives, self.at_once = clock, 0, 10**6
 
-    def read(self, wait_s: float) -> Read:
-        if self.arrives < self.messages_max and not self.has_rest:
+    def read(self, count_max: int, wait_s: float) -> Read:
+        count = min(count_max, self.arrives, self.at_once)
+        self.arrives -= count
+        if count < count_max:
             self._clock.now_s += int(wait_s * 1000) / 1000 + 1e-4
-        messages = Messages.of(range(self.arrives), [0] * self.arrives, [b""] * self.arrives)
-        return Read({0: {"data": messages}} if self.arrives else {}, {}, [])
+        return Read({0: {"data": Messages.of(range(count), [0] * count, [b""] * count)}} if count else {}, {}, [])
 
 
 class IdleTask:
@@ -37,6 +44,7 @@ class IdleTask:
     is_held_up = False
     waiting = None
     paused: frozenset[str] = frozenset()
+    commit: Any = None
 
     def to_pause(self) -> frozenset[str]:
         return self.paused
@@ -45,10 +53,14 @@ class IdleTask:
 class Turns:
     """The turns of a process with four units that serves each of them once per second."""
 
-    def __init__(self) -> None:
+    def __init__(self, data_format: str = "json") -> None:
         self.times_s: list[float] = []
+        self.batches: list[int] = []
+        """The number of messages in each batch."""
         self.clock = ManualClock(1000.0004)
-        self.tasks: Any = idle_loop(make_settings(application={"name": "joiner", "commit_interval": "1s"})).tasks
+        settings = settings_of(data_format, POWER, commit_interval="1s")
+        loop: Any = idle_loop(settings)
+        self.tasks = loop.tasks
         self.input = FakeInput(self.clock)
         self.tasks._clock, self.tasks._input = self.clock, self.input
         self.tasks.tasks = {number: IdleTask() for number in range(4)}
@@ -57,7 +69,8 @@ class Turns:
 
     def _note(self, number: int, _task: IdleTask) -> None:
         self.times_s.append(self.clock.now_s)
-        self.tasks._pending.take(number)
+        batches, _ = self.tasks._pending.take(number)
+        self.batches += [len(messages) for messages in batches.values()]
 
     def run(self, seconds: float) -> list[float]:
         """Return the times of the turns within this many seconds, counted from now."""
@@ -75,15 +88,40 @@ def test_the_units_are_served_once_per_commit_interval_however_the_client_rounds
     assert [later - sooner for sooner, later in pairwise(times_s)] == pytest.approx([0.25] * 39, abs=0.01)
 
 
-@pytest.mark.parametrize(("arrives", "has_rest", "early"), [(24, False, False), (100, False, True), (1, True, True)])
-def test_units_are_served_early_if_a_batch_is_full_or_was_divided(
-    arrives: int,
-    has_rest: bool,  # noqa: FBT001 - a parameter of a table
-    early: bool,  # noqa: FBT001 - a parameter of a table
-) -> None:
+@pytest.mark.parametrize(("arrives", "is_early"), [(99, False), (100, True)])
+def test_units_are_served_early_if_a_batch_is_full(arrives: int, *, is_early: bool) -> None:
     turns = Turns()
     turns.run(0.01)
-    turns.input.arrives, turns.input.has_rest = arrives, has_rest
-    turns.times_s.clear()
+    turns.input.arrives = arrives
     turns.tasks.turn()
-    assert bool(turns.times_s) == early
+    assert bool(turns.batches) == is_early
+
+
+def test_several_reads_together_are_no_more_than_a_batch() -> None:
+    turns = Turns()
+    turns.run(0.01)
+    turns.input.arrives, turns.input.at_once = 1_000, 60
+    turns.run(5)
+    assert max(turns.batches) == 100
+    assert sum(turns.batches) == 1_000
+
+
+def test_messages_with_many_records_are_joined_at_once() -> None:
+    turns = Turns(data_format="arrow")
+    turns.run(0.01)
+    turns.input.arrives = 1
+    turns.tasks.turn()
+    assert turns.batches == [1]
+
+
+def test_a_commit_that_fails_is_noticed_before_the_turn_of_its_unit() -> None:
+    turns = Turns()
+    turns.run(0.01)
+    failed: Any = IdleTask()
+    failed.commit = SimpleNamespace(written=SimpleNamespace(done=lambda: True))
+    failed.finish_commit = lambda: Aborted("away")
+    failed.unit = SimpleNamespace(offsets={})
+    turns.tasks.tasks[0] = failed
+    turns.tasks._input.remove = lambda *_given: None
+    turns.tasks.turn()
+    assert [failure.unit for failure in turns.tasks.failures] == [0]
