@@ -213,7 +213,8 @@ def main() -> int:
             total = verify(pipeline, has_all_events=False)["total"]
             rows = effects(load_settings(JoinerSettings, pipeline.config), disturber.events)
         versions = versions_of(servers.stack)
-    _write(options.report, rows, versions | {"results, as the tester finds them": total})
+    counts = ", ".join(f"{what} {count:,}" for what, count in total.items())
+    _write(options.report, rows, versions | {"results, as the tester finds them": counts})
     return 0
 
 
