@@ -94,15 +94,19 @@ class _Copier:
         self._producer.begin_transaction()
         places = [TopicPartition(self._data, *end) for end in ends.items()]
         self._producer.send_offsets_to_transaction(places, self._group)
-        for number, messages in by_partition.items():
-            for begin in range(0, len(messages), _AT_ONCE):
-                if begin and begin % _REQUEST_MESSAGES == 0:
-                    self._producer.flush()
-                part = messages[begin : begin + _AT_ONCE]
-                for slot, message in zip(self._slots, part, strict=False):
-                    slot["key"], slot["value"] = message.key(), message.value()
-                self._producer.produce_batch(self._out, self._slots[: len(part)], partition=number)
+        for first in range(0, max(map(len, by_partition.values())), _REQUEST_MESSAGES):
+            if first:
+                self._producer.flush()
+            for number, messages in by_partition.items():
+                self._pass_on(number, messages[first : first + _REQUEST_MESSAGES])
         self._producer.commit_transaction()
+
+    def _pass_on(self, number: int, messages: list[Message]) -> None:
+        for begin in range(0, len(messages), _AT_ONCE):
+            part = messages[begin : begin + _AT_ONCE]
+            for slot, message in zip(self._slots, part, strict=False):
+                slot["key"], slot["value"] = message.key(), message.value()
+            self._producer.produce_batch(self._out, self._slots[: len(part)], partition=number)
 
 
 def pass_through(bootstrap: str, data: str, out: str, batch: int, records: int, *, of_units: bool) -> None:

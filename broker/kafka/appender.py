@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import Producer
 
@@ -60,7 +61,9 @@ class Appender:
         KafkaException or BufferError if the producer refuses a record, which is then lost. If the error is fatal, the
         next call creates a new producer.
         """
-        self._add(value, kind).poll(0)
+        producer = self._add(value, kind)
+        with self._noticing_failure(producer):
+            producer.poll(0)
 
     def write(self, value: bytes, timeout_s: float) -> bool:
         """Append a record, and wait as `flush` does. Raises as `append` does."""
@@ -69,21 +72,28 @@ class Appender:
 
     def poll(self) -> None:
         """Give waiting records to the producer, if it may have more of them. Raises as `append` does."""
-        if (producer := self._producer) is not None:
+        if self._producer is None and not self._waiting:
+            return
+        producer = self.connect()
+        with self._noticing_failure(producer):
             producer.poll(0)
-            self._give(producer)
+        self._give(producer)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` until Kafka has all records. Return whether it does. Raises as `append` does."""
+        """Wait up to ``timeout_s`` until no record is left to be written. Return whether that is so.
+
+        Kafka may have refused some of them. Raises as `append` does.
+        """
         deadline_s = time.monotonic() + timeout_s
         while (producer := self._producer) is not None:
-            producer.flush(max(0.0, deadline_s - time.monotonic()))
+            with self._noticing_failure(producer):
+                producer.flush(max(0.0, deadline_s - time.monotonic()))
             if len(producer):
                 return False
             if not self._waiting:
                 return True
             self._give(producer)
-        return True
+        return not self._waiting
 
     def _add(self, value: bytes, kind: str) -> Producer:
         with self._lock:
@@ -95,26 +105,45 @@ class Appender:
         return producer
 
     def _give(self, producer: Producer) -> None:
+        refusal: Exception | None = None
         # If another thread is giving a record, it will look for ours afterwards.
-        while self._waiting and self._has_room(producer) and self._giving.acquire(blocking=False):
+        while self._waiting and self._giving.acquire(blocking=False):
             try:
+                if not self._has_room(producer):
+                    break
                 self._give_next(producer)
+            except (KafkaException, BufferError) as error:
+                refusal = error
             finally:
                 self._giving.release()
+        if refusal is not None:
+            raise refusal
 
     def _has_room(self, producer: Producer) -> bool:
+        if producer is not self._producer:
+            return False
         if len(producer) >= IN_FLIGHT_MAX:
-            producer.poll(0)  # counts out the acknowledged ones
+            with self._noticing_failure(producer):
+                producer.poll(0)  # counts out the acknowledged ones
         return len(producer) < IN_FLIGHT_MAX
 
     def _give_next(self, producer: Producer) -> None:
         with self._lock:
             one = self._waiting.popleft() if self._waiting else None
-        if one is None or one.until_s < time.monotonic():
-            return
+        if one is not None and time.monotonic() <= one.until_s:
+            with self._noticing_failure(producer):
+                producer.produce(self._topic, one.value, partition=self._partition)
+
+    @contextmanager
+    def _noticing_failure(self, producer: Producer) -> Iterator[None]:
+        """Drop the producer if it has failed for good, so that the next call creates a new one."""
         try:
-            producer.produce(self._topic, one.value, partition=self._partition)
+            yield
         except KafkaException as error:
-            if error.args[0].fatal():
-                self._producer = None
+            fault = error.args[0]
+            # Only `poll` and `flush` raise the fatal error itself.
+            if fault.fatal() or fault.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name
+                with self._lock:
+                    if self._producer is producer:
+                        self._producer = None
             raise

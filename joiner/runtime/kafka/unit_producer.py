@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
@@ -133,19 +134,22 @@ class UnitProducer:
                 self.flush()
             for topic, part in zip(messages, parts, strict=True):
                 if part is not None:
-                    self._write_part(topic, part.batch)
+                    with self._explaining():
+                        self._write_part(topic, part.batch)
                     self._unsent[topic] = part.size
 
-    def _write_part(self, topic: str, batch: Batch) -> None:
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """If the client refuses a message because the transaction has failed, raise the error that says why."""
         try:
-            self._pass_on(topic, batch)
+            yield
         except KafkaException as error:
             if error.args[0].code() == KafkaError._STATE:  # noqa: SLF001 - the public name
-                # The transaction has failed. Only a call that begins or ends one says why, and this one cannot succeed.
+                # Only calls that begin or end a transaction raise it, and this one cannot succeed.
                 self.begin()
             raise
 
-    def _pass_on(self, topic: str, batch: Batch) -> None:
+    def _write_part(self, topic: str, batch: Batch) -> None:
         if self._writer is not None:
             self._write_columns(self._writer, topic, batch)
             return
@@ -189,7 +193,8 @@ class UnitProducer:
         size = max(len(key.encode()) + len(value or b"") + _OVERHEAD_BYTES, _MESSAGE_BYTES_MIN)
         if topic in self._unsent and self._unsent[topic] + size > _REQUEST_BYTES:
             self.flush()
-        self._write_one(topic, key.encode(), value)
+        with self._explaining():
+            self._write_one(topic, key.encode(), value)
         self._unsent[topic] = self._unsent.get(topic, 0) + size
 
     def _write_one(self, topic: str, key: bytes | None, value: bytes | None) -> None:

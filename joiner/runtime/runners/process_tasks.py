@@ -106,14 +106,16 @@ class ProcessTasks:
         """
         interval_s = self._settings.application.commit_interval / 1e9
         # Measured from the start of the last batch, because the next one has been filling up since.
-        due_s = self._turned_s + interval_s / self._pending.turns(len(self.tasks))
+        step_s = interval_s / self._pending.turns(len(self.tasks))
+        due_s = self._turned_s + step_s
         until_s = min(due_s, self._clock.monotonic_s() + _WAIT_S)
         self._commits.begin_all_waiting(until_s)
-        count_max = self._input.messages_max
-        if until_s < due_s:
-            # All reads until the turn together must not make a batch too large.
-            count_max = max(1, count_max - self._pending.messages(self._ready()))
-        read = self._input.read(count_max, max(0.0, until_s - self._clock.monotonic_s()))
+        room = self._input.messages_max
+        if step_s > _WAIT_S:
+            # There are several reads in a turn, and all of them together must not make a batch too large.
+            room -= self._pending.messages(self._ready())
+        wait_s = until_s - self._clock.monotonic_s() if room > 0 else 0.0
+        read = self._input.read(max(1, room), max(0.0, wait_s))
         self._pending.add(read, self.tasks)
         for error in read.errors:
             self._read_error(*error)

@@ -159,7 +159,7 @@ def test_nothing_is_connected_before_the_first_record() -> None:
 def test_a_new_producer_follows_one_that_has_failed_for_good(values: Iterator[bytes], *, fatal: bool) -> None:
     log = Log()
     log.appender.connect()
-    log.producer.fault = KafkaError(KafkaError._FATAL if fatal else KafkaError._STATE, fatal=fatal)  # noqa: SLF001 - public
+    log.producer.fault = KafkaError(KafkaError._FATAL if fatal else KafkaError._STATE)  # noqa: SLF001 - public
     with pytest.raises(KafkaException):
         append(log, values, 1)
     log.producer.fault = None

@@ -173,9 +173,12 @@ def test_the_reason_why_a_transaction_has_failed_is_reported(
     def begin() -> None:
         raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Current transaction has failed"))
 
-    monkeypatch.setattr(sender, "produce_batch", refuse)
+    for call in ("produce", "produce_batch"):
+        monkeypatch.setattr(sender, call, refuse)
     with pytest.raises(KafkaException, match="Erroneous state"):
         owner.write_all({"out": Batch.of(None, [b"x"])})
     monkeypatch.setattr(sender, "begin_transaction", begin)
     with pytest.raises(KafkaException, match="Current transaction has failed"):
         owner.write_all({"out": Batch.of(None, [b"x"])})
+    with pytest.raises(KafkaException, match="Current transaction has failed"):
+        owner.write("state", "key", b"x")

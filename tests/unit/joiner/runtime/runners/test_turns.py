@@ -106,6 +106,18 @@ def test_several_reads_together_are_no_more_than_a_batch() -> None:
     assert sum(turns.batches) == 1_000
 
 
+def test_the_last_read_before_a_turn_has_only_the_room_that_is_left() -> None:
+    turns = Turns()
+    turns.run(0.01)
+    turns.input.arrives = 99
+    turns.tasks.turn()
+    turns.clock.now_s += 0.24
+    turns.input.arrives = 100
+    turns.run(0.6)
+    assert max(turns.batches) == 100
+    assert sum(turns.batches) == 199
+
+
 def test_messages_with_many_records_are_joined_at_once() -> None:
     turns = Turns(data_format="arrow")
     turns.run(0.01)
