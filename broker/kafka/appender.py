@@ -93,6 +93,8 @@ class Appender:
             if not self._waiting:
                 return True
             self._give(producer)
+            if self._waiting and not len(producer):
+                return False  # another thread is giving them
         return not self._waiting
 
     def _add(self, value: bytes, kind: str) -> Producer:

@@ -49,6 +49,9 @@ class Log:
         assert (place.topic, place.partition) == PLACE
         self._at = place.offset
 
+    def unassign(self) -> None:
+        self._at = self.end
+
     def consume(self, count: int, _wait_s: float) -> list[Message]:
         found = list[Message]()
         while len(found) < min(count, 70) and self._at < self.end:
