@@ -13,7 +13,9 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
+
+from broker.kafka.errors import is_fatal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,9 +144,7 @@ class Appender:
         try:
             yield
         except KafkaException as error:
-            fault = error.args[0]
-            # Only `poll` and `flush` raise the fatal error itself.
-            if fault.fatal() or fault.code() == KafkaError._FATAL:  # noqa: SLF001 - the public name
+            if is_fatal(error.args[0]):
                 with self._lock:
                     if self._producer is producer:
                         self._producer = None

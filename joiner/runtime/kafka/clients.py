@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Me
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from broker.kafka.client_log import client_logger
+from broker.kafka.errors import is_fatal
 from broker.kafka.group_member import METADATA_REFRESH_MS
 from broker.settings import KafkaSettings
 from joiner.runtime.clock import Clock
@@ -154,8 +155,7 @@ def is_passing(error: KafkaError, partition: int | None) -> bool:
     The client recovers from this on its own without skipping records. By contrast, any error that names a partition may
     mean that records were skipped.
     """
-    is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - the public name of the constant
-    return (partition is None or partition < 0) and not is_fatal
+    return (partition is None or partition < 0) and not is_fatal(error)
 
 
 def timed_out(what: str) -> KafkaException:
@@ -169,8 +169,7 @@ def is_fenced(error: KafkaException) -> bool:
     Once a producer is fenced, only its next call says so; later calls report a fatal error. The caller should then
     verify the unit's owner, which is the right reaction to any fatal error.
     """
-    fault: Any = error.args[0]
-    return fault.fatal() or fault.code() == KafkaError._FATAL or names_fencing(error)  # noqa: SLF001 - as above
+    return is_fatal(error.args[0]) or names_fencing(error)
 
 
 def names_fencing(error: KafkaException) -> bool:

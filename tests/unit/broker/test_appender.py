@@ -11,35 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from broker.kafka.appender import IN_FLIGHT_MAX, WAITING_MAX, Appender
-
-
-class FakeProducer:
-    """Has all records acknowledged at the next poll, unless ``is_slow``."""
-
-    def __init__(self) -> None:
-        self.is_slow = False
-        self.fault: KafkaError | None = None
-        self.unacknowledged: list[bytes] = []
-        self.written: list[bytes] = []
-        self.most = 0
-
-    def __len__(self) -> int:
-        return len(self.unacknowledged)
-
-    def poll(self, _timeout_s: float) -> int:
-        if not self.is_slow:
-            self.written += self.unacknowledged
-            self.unacknowledged = []
-        return 0
-
-    flush = poll
-
-    def produce(self, topic: str, value: bytes, *, partition: int) -> None:
-        assert (topic, partition) == ("log", 3)
-        if self.fault is not None:
-            raise KafkaException(self.fault)
-        self.unacknowledged.append(value)
-        self.most = max(self.most, len(self.unacknowledged))
+from tests.unit.broker.slow_producer import SlowProducer
 
 
 class Log:
@@ -50,7 +22,7 @@ class Log:
         self.appender = Appender(self._make, "log", 3, lasts_s)
 
     def _make(self) -> Any:
-        self.made.append(FakeProducer())
+        self.made.append(SlowProducer())
         return self.made[-1]
 
     @property
@@ -74,6 +46,7 @@ def test_records_are_written_in_order(values: Iterator[bytes]) -> None:
     assert log.appender.flush(0)
     assert log.producer.written == [b"%d" % number for number in range(20)]
     assert len(log.made) == 1
+    assert log.producer.places == {("log", 3)}
 
 
 @pytest.fixture

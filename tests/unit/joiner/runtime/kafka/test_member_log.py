@@ -14,6 +14,7 @@ from joiner.runtime.kafka.clients import TIMEOUT_S
 from joiner.runtime.kafka.control_log import ControlLog
 from joiner.runtime.kafka.member_log import OFFSET_TAIL_BASE, MemberLog
 from tests.manual_clock import ManualClock
+from tests.unit.broker.slow_producer import SlowProducer
 from tests.unit.joiner.runtime.joiner_inputs import make_settings
 
 
@@ -40,37 +41,13 @@ class Consumer:
         return 0, 42
 
 
-class Producer:
-    """Writes nothing while ``is_slow``."""
-
-    def __init__(self) -> None:
-        self.is_slow = False
-        self.waiting: list[bytes] = []
-        self.written: list[bytes] = []
-
-    def __len__(self) -> int:
-        return len(self.waiting)
-
-    def produce(self, _topic: str, value: bytes, *, partition: int) -> None:
-        assert partition == 0
-        self.waiting.append(value)
-
-    def poll(self, _timeout_s: float) -> int:
-        if not self.is_slow:
-            self.written += self.waiting
-            self.waiting = []
-        return 0
-
-    flush = poll
+@pytest.fixture
+def producer() -> SlowProducer:
+    return SlowProducer()
 
 
 @pytest.fixture
-def producer() -> Producer:
-    return Producer()
-
-
-@pytest.fixture
-def consumer(monkeypatch: pytest.MonkeyPatch, producer: Producer) -> Consumer:
+def consumer(monkeypatch: pytest.MonkeyPatch, producer: SlowProducer) -> Consumer:
     made = Consumer(ManualClock())
     for module in (control_log, member_log):
         monkeypatch.setattr(module, "make_consumer", lambda *_given, **_more: made)
@@ -102,7 +79,7 @@ def test_an_end_that_remains_unknown_is_an_error(consumer: Consumer, kind: Any) 
 
 @pytest.mark.usefixtures("consumer")
 @pytest.mark.parametrize("kind", [MemberLog, ControlLog])
-def test_records_that_waited_are_written_while_others_are_read(producer: Producer, kind: Any) -> None:
+def test_records_that_waited_are_written_while_others_are_read(producer: SlowProducer, kind: Any) -> None:
     records = [Left(site="process", instance=f"i{number}", run="run") for number in range(16)]
     opened, producer.is_slow = kind(make_settings()), True
     for record in records:
@@ -111,11 +88,12 @@ def test_records_that_waited_are_written_while_others_are_read(producer: Produce
     for _ in range(4):
         opened.read()
     assert producer.written == [encode(record) for record in records]
+    assert producer.places == {(make_settings().control_topic, 0)}
 
 
 @pytest.mark.usefixtures("consumer")
 def test_of_waiting_heartbeats_only_the_newest_is_written_and_the_last_record_is_not_left_behind(
-    producer: Producer,
+    producer: SlowProducer,
 ) -> None:
     log, producer.is_slow = MemberLog(make_settings()), True
     beats = [Heartbeat(site="process", instance="i", run="run", serves=[number]) for number in range(20)]

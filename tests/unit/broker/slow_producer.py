@@ -1,0 +1,37 @@
+"""A producer whose records Kafka acknowledges at the next poll or flush, unless it is slow."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException
+
+
+class SlowProducer:
+    """See the module. Refuses records with ``fault``, if that is set. ``most``: the most it has had unacknowledged."""
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.fault: KafkaError | None = None
+        self.places: set[tuple[str, int]] = set()
+        self.unacknowledged: list[bytes] = []
+        self.written: list[bytes] = []
+        self.most = 0
+
+    def __len__(self) -> int:
+        return len(self.unacknowledged)
+
+    def poll(self, _timeout_s: float) -> int:
+        """See `confluent_kafka.Producer`."""
+        if not self.is_slow:
+            self.written += self.unacknowledged
+            self.unacknowledged = []
+        return 0
+
+    flush = poll
+
+    def produce(self, topic: str, value: bytes, *, partition: int) -> None:
+        """See `confluent_kafka.Producer`."""
+        if self.fault is not None:
+            raise KafkaException(self.fault)
+        self.places.add((topic, partition))
+        self.unacknowledged.append(value)
+        self.most = max(self.most, len(self.unacknowledged))
