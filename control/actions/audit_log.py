@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from broker.kafka.errors import is_fatal
 from broker.kafka.topics import ensure_topics, topic_facts
 from control.actions.audit import Record, audit_topic, audit_topic_spec, decode, encode
 from joiner.runtime.kafka.clients import (
@@ -23,6 +23,8 @@ from joiner.runtime.kafka.clients import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from joiner.runtime.clock import Clock
     from joiner.runtime.settings import JoinerSettings
 
@@ -37,8 +39,6 @@ _LOOK_S: Final = 5.0
 """How often to check that the topic exists and is still the same one."""
 
 _READ_MAX: Final = 1_000
-
-_OnDelivery = Callable[[KafkaError | None, Message], None]
 
 _log = logging.getLogger(__name__)
 
@@ -108,24 +108,25 @@ class AuditLog:
         def note(error: KafkaError | None, _message: Message) -> None:
             outcome.append(error)
 
-        self._produce(producer, record, note)
-        is_last, until_s = False, self._clock.monotonic_s() + 2 * APPEND_S
-        while not outcome and (now_s := self._clock.monotonic_s()) < until_s:
-            if self._stop.is_set() and not is_last:
-                is_last, until_s = True, min(until_s, now_s + _STOP_S)
-            producer.poll(0.1)
-        if not outcome:
-            raise timed_out(f"Kafka has not acknowledged a record of {self._topic}")
-        if outcome[0] is not None:
-            raise KafkaException(outcome[0])
+        with self._noticing_failure(producer):
+            producer.produce(self._topic, encode(record), partition=0, on_delivery=note)
+            is_last, until_s = False, self._clock.monotonic_s() + 2 * APPEND_S
+            while not outcome and (now_s := self._clock.monotonic_s()) < until_s:
+                if self._stop.is_set() and not is_last:
+                    is_last, until_s = True, min(until_s, now_s + _STOP_S)
+                producer.poll(0.1)
+            if not outcome:
+                raise timed_out(f"Kafka has not acknowledged a record of {self._topic}")
+            if outcome[0] is not None:
+                raise KafkaException(outcome[0])
 
     def post(self, record: Record) -> None:
         """Append a record without waiting. It may be lost. Does nothing before the first `append` or `prepare`."""
         with self._lock:
             producer = self._producer
         if producer is not None:
-            with suppress(KafkaException, BufferError):
-                self._produce(producer, record, None)
+            with suppress(KafkaException, BufferError), self._noticing_failure(producer):
+                producer.produce(self._topic, encode(record), partition=0)
                 producer.poll(0)
 
     def prepare(self) -> None:
@@ -152,14 +153,16 @@ class AuditLog:
     def _make_producer(self) -> Producer:
         return make_producer(self._settings.kafka, linger_ms=0, message_timeout_ms=round(1000 * APPEND_S))
 
-    def _produce(self, producer: Producer, record: Record, note: _OnDelivery | None) -> None:
+    @contextmanager
+    def _noticing_failure(self, producer: Producer) -> Iterator[None]:
+        """Drop the producer if it has failed for good, so that the next record is given to a new one."""
         try:
-            producer.produce(self._topic, encode(record), partition=0, on_delivery=note)
+            yield
         except KafkaException as error:
-            # After a fatal error, an idempotent producer is unusable.
-            if error.args[0].fatal():
+            if is_fatal(error.args[0]):
                 with self._lock:
-                    self._producer = None
+                    if self._producer is producer:
+                        self._producer = None
             raise
 
     def _look(self) -> None:

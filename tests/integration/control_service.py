@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.integration.services import DEADLINE_S, kill, logged, start_service, stop, wait_until
 
 _STOP_S: Final = 10.0
@@ -80,6 +82,14 @@ class ControlService:
 
         wait_until(lambda: bool(ended()), f"action {action} has ended", deadline_s)
         return ended()[0]
+
+    def done(self, application: str, action: str, deadline_s: float = DEADLINE_S) -> str:
+        """Wait until an action is done, and return its outcome in words. Fail if it has ended otherwise."""
+        ended = self.outcome(application, action, deadline_s)
+        if ended["state"] != "done":
+            pytest.fail(json.dumps(ended, indent=1))
+        text: str = ended["text"]
+        return text
 
     def status(self, application: str) -> Any:
         """Return the status of an application, or None if it has never run."""

@@ -64,10 +64,8 @@ def test_units_move_there_and_back_and_an_order_that_is_repeated_moves_nothing(
         first = control.order(app.name, order, key="one")
         again = control.order(app.name, order, key="one")
         assert first["id"] == again["id"]
-        done = control.outcome(app.name, first["id"])
-        assert done["state"] == "done", done
-        assert f"all {PARTITIONS} units are at green; longest pause" in done["text"]
-        assert any("released by blue" in report["text"] for report in done["reports"])
+        assert f"all {PARTITIONS} units are at green; longest pause" in control.done(app.name, first["id"])
+        assert any("released by blue" in report["text"] for report in control.actions(app.name)[0]["reports"])
         wait_until(lambda: sites(control, app) == ["green running"] * PARTITIONS, "green serves all units")
         # It is done already, and says so.
         assert control.order(app.name, order, key="one")["state"] == "done"
@@ -76,7 +74,7 @@ def test_units_move_there_and_back_and_an_order_that_is_repeated_moves_nothing(
         assert refused.value.code == 409
         assert "there is nothing to do" in refused.value.read().decode()
         back = {"kind": "move", "to": "process", "units": [0], "epochs": {}}
-        assert control.outcome(app.name, control.order(app.name, back)["id"])["state"] == "done"
+        control.done(app.name, control.order(app.name, back)["id"])
     app.wait_until_through()
     app.verify()
 
@@ -87,16 +85,14 @@ def test_an_instance_is_drained_and_has_units_again(app: Application, control: C
         app.start(instance="two")
         wait_until(lambda: control.all_serve(app.name, "one", "two"), "both serve units")
         drain = {"kind": "drain", "site": "process", "instance": "one", "epochs": epochs(control, app)}
-        done = control.outcome(app.name, control.order(app.name, drain)["id"])
-        assert (done["state"], done["text"]) == ("done", "one serves no unit")
+        assert control.done(app.name, control.order(app.name, drain)["id"]) == "one serves no unit"
         wait_until(lambda: control.served(app.name) == {"one": [], "two": [0, 1, 2]}, "the other serves all units")
         # Another order rests on an assignment that has been replaced by the drain.
         with pytest.raises(urllib.error.HTTPError) as refused:
             control.order(app.name, drain | {"undo": True})
         assert "has been replaced by" in refused.value.read().decode()
         undo = drain | {"undo": True, "epochs": epochs(control, app)}
-        done = control.outcome(app.name, control.order(app.name, undo)["id"])
-        assert (done["state"], done["text"]) == ("done", "one is no longer drained")
+        assert control.done(app.name, control.order(app.name, undo)["id"]) == "one is no longer drained"
         wait_until(lambda: bool(control.served(app.name).get("one")), "one has units again")
     app.wait_until_through()
     app.verify()
@@ -118,8 +114,7 @@ def test_worker_processes_come_and_go(app: Application, control: ControlService)
             "processes": count,
             "epochs": {},
         }
-        done = control.outcome(app.name, control.order(app.name, order)["id"], 2 * DEADLINE_S)
-        assert done["state"] == "done", done
+        control.done(app.name, control.order(app.name, order)["id"], 2 * DEADLINE_S)
         assert len(control.served(app.name)) == count
         assert [(one["instance"], one["wanted"]) for one in supervisors()] == [("host", count)]
 
@@ -153,9 +148,8 @@ def test_a_watermark_releases_what_waits_for_a_silent_stream(app: Application, c
     wait_until(lambda: held() > 0, "records wait")
     before = pairs()
     order = {"kind": "watermark", "thing": thing, "quantity": right, "time": 2_000}
-    done = control.outcome(app.name, control.order(app.name, order)["id"])
-    assert done["state"] == "done", done
-    assert f"written to {app.topic('data')} [{app.unit_of(thing)}] at " in done["text"]
+    text = control.done(app.name, control.order(app.name, order)["id"])
+    assert f"written to {app.topic('data')} [{app.unit_of(thing)}] at " in text
     wait_until(lambda: pairs() > before, "the waiting record is joined")
     assert joiner.stop() == 0
     app.verify()

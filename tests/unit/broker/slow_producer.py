@@ -6,11 +6,15 @@ from confluent_kafka import KafkaError, KafkaException
 
 
 class SlowProducer:
-    """See the module. Refuses records with ``fault``, if that is set. ``most``: the most it has had unacknowledged."""
+    """See the module. ``most``: the most records it has had unacknowledged.
+
+    Refuses records with ``fault``, and `poll` and `flush` raise ``late_fault``, if these are set.
+    """
 
     def __init__(self) -> None:
         self.is_slow = False
         self.fault: KafkaError | None = None
+        self.late_fault: KafkaError | None = None
         self.places: set[tuple[str, int]] = set()
         self.unacknowledged: list[bytes] = []
         self.written: list[bytes] = []
@@ -21,6 +25,8 @@ class SlowProducer:
 
     def poll(self, _timeout_s: float) -> int:
         """See `confluent_kafka.Producer`."""
+        if self.late_fault is not None:
+            raise KafkaException(self.late_fault)
         if not self.is_slow:
             self.written += self.unacknowledged
             self.unacknowledged = []
