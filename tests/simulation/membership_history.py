@@ -27,6 +27,10 @@ STALL_EVERY_S: Final = 2.0
 STALL_S: Final = 1.0
 UNSTEADY_CLAIMS_MAX: Final = 30
 BLINK_S: Final = (0.4, 0.6)
+OUTAGES_S: Final = (0.7, 1.5, 5, 20)
+STEADY_S: Final = 8.0
+"""An instance ignores the silence of others after an outage, but only if the one before it ended this long ago."""
+
 _HALF: Final = 0.5
 _MIXED: Final = 0.2
 
@@ -134,19 +138,35 @@ def play_blinks(seed: int) -> tuple[str, World]:
 
 def play_outage(seed: int) -> str:
     """Let Kafka be unreachable several times. No unit may change its owner. Return what is wrong, or an empty text."""
-    random = Random(seed)
-    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 1]))
-    names = ["a0", "b0", "a1", "b1"][: random.choice([2, 3, 4])]
-    for name in names:
-        world.start(name)
-    world.run(2 * START_S)
+    random, world = _site_at_rest(seed)
     claims = world.claims
     for _ in range(3):
-        world.cut(random.choice([0.7, 1.5, 5, 20]), world.instances)
-        world.run(world.outage_s + START_S)
+        world.cut(random.choice(OUTAGES_S), world.instances)
+        world.run(world.outage_s + STEADY_S)
     if world.claims != claims:
         return f"{world.claims - claims} claims after an outage"
-    return _fault(world, len(names), claims)
+    return _fault(world, len(world.instances), claims)
+
+
+def play_outages(seed: int) -> str:
+    """Let outages follow each other so soon that they may be taken for failures. Return what is wrong in the end."""
+    random, world = _site_at_rest(seed)
+    for _ in range(6):
+        world.cut(random.choice(OUTAGES_S), world.instances)
+        world.run(world.outage_s + random.uniform(0, STEADY_S))
+    world.run(world.now_s + SETTLED_S)
+    claims = world.claims
+    world.run(world.now_s + STILL_S)
+    return _fault(world, len(world.instances), claims)
+
+
+def _site_at_rest(seed: int) -> tuple[Random, World]:
+    random = Random(seed)
+    world = World(seed, units=random.choice([1, 3, 8, 16]), standbys=random.choice([0, 1]))
+    for name in ["a0", "b0", "a1", "b1"][: random.choice([2, 3, 4])]:
+        world.start(name)
+    world.run(2 * START_S)
+    return random, world
 
 
 def play_truncation(seed: int) -> str:
