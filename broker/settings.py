@@ -59,6 +59,10 @@ TOPIC_NAME_LENGTH_MAX: Final = 200
 PORT_MAX: Final = 65_535
 SECRET_BYTES_MAX: Final = 65_535
 """The maximum length of a secret in bytes, which is MQTT's limit for passwords."""
+_RECONNECT_MAX_MS: Final = 1_000
+"""The longest time between two attempts to connect, instead of librdkafka's 10 s: the time doubles with each attempt,
+and is reset only after a time without attempts that is as long, so that short interruptions add up to long ones."""
+
 _FILE_NEEDED: Final = "specify a text file that this user can read, with the secret on its first line"
 
 
@@ -248,6 +252,8 @@ class KafkaSettings(Section):
     def client_config(self, **more: str | float | bool) -> dict[str, Any]:
         """Return librdkafka settings for a client. Those in ``more`` (with ``_`` in place of ``.``) take precedence."""
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, **self.client}
+        if "reconnect.backoff.ms" not in config:  # must not be greater
+            config.setdefault("reconnect.backoff.max.ms", _RECONNECT_MAX_MS)
         if self.sasl_password_file is not None:
             config["sasl.password"] = read_secret(self.sasl_password_file)
         config.update({name.replace("_", "."): value for name, value in more.items()})

@@ -73,7 +73,6 @@ class LastingProducer(Generic[T]):
             queue_buffering_max_kbytes=_QUEUE_KIB_MAX,
             # With idempotence, the send queue must not apply backpressure.
             queue_buffering_backpressure_threshold=1,
-            reconnect_backoff_max_ms=2_000,
             socket_nagle_disable=True,
             **more,
         )

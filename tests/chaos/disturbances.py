@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
+from operator import ge
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -88,14 +89,19 @@ class Disturber:
     def __init__(self, pipeline: ChaosPipeline) -> None:
         self.events: list[Event] = []
         self._pipeline = pipeline
-        self._watch = SiteWatch(load_settings(JoinerSettings, pipeline.config))
+        settings = load_settings(JoinerSettings, pipeline.config)
+        self._watch = SiteWatch(settings)
+        self._out = settings.topics.out
+        self._reader = make_reader(settings.kafka, "disturbances")
 
     def play(self, kind: Kind, joiner: str) -> None:
-        """Let a disturbance happen and end, and wait until the units are shared again."""
+        """Let a disturbance happen and end, and wait until the units are shared again, and all write results."""
         at_ms = round(1000 * time.time())
         with self._disturbed(kind.name, joiner):
             last_for(kind.lasting_s)
+        before = self._ends()
         self.wait_until_settled()
+        wait_until(lambda: not any(map(ge, before, self._ends())), "each unit writes results again", _DEADLINE_S)
         last_for(_CALM_S)
         self.events.append(Event(kind, joiner, at_ms, round(1000 * time.time())))
         took_s = (self.events[-1].until_ms - at_ms) / 1000 - kind.lasting_s - _CALM_S
@@ -111,9 +117,14 @@ class Disturber:
         assert not died, f"{died} ended: {self._pipeline.services[died[0]].text()[-2000:]}"
         return is_settled(self._watch.look(), PARTITIONS, len(_JOINERS), standbys=1)
 
+    def _ends(self) -> list[int]:
+        """Return the end of the committed results of each unit."""
+        return [log_range(self._reader, self._out, unit)[1] for unit in range(PARTITIONS)]
+
     def close(self) -> None:
-        """Stop watching the joiners."""
+        """Stop watching the joiners and their results."""
         self._watch.close()
+        self._reader.close()
 
     @contextmanager
     def _disturbed(self, name: str, joiner: str) -> Iterator[None]:

@@ -87,6 +87,10 @@ class UnitProducer:
             retry_backoff_max_ms=4,
             linger_ms=5,
             compression_type="lz4",
+            # By default, librdkafka forgets all brokers once it is connected to none. Sending offsets may then wait for
+            # a forgotten group coordinator, longer than its time limit (confluentinc/librdkafka#5511 and #5456). If the
+            # brokers have moved, calls fail, and the unit continues with a new producer.
+            metadata_recovery_strategy="none",
         )
         self._writer = _native_writer(self._client) if settings.application.native else None
 

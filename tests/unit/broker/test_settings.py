@@ -8,6 +8,7 @@ from pathlib import Path
 
 import certifi
 import pytest
+from confluent_kafka import Producer
 from pydantic import Field
 
 from broker.partitioner import PARTITIONER
@@ -207,6 +208,23 @@ def test_a_mistake_in_the_clients_settings_names_the_entries_and_a_variable_that
     assert line == (
         "kafka.client: 'ssl.ca', 'b.c' must be a string, a number, true or false; set it there or in LSB_KAFKA__CLIENT"
     )
+
+
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [
+        ({}, 1_000),
+        ({"reconnect.backoff.max.ms": 7_000}, 7_000),
+        ({"reconnect.backoff.max.ms": 7_000, "reconnect.backoff.ms": 2_000}, 7_000),
+        ({"reconnect.backoff.ms": 2_000}, None),
+    ],
+)
+def test_clients_try_to_connect_once_a_second_unless_they_are_told_otherwise(
+    client: dict[str, str | int | float | bool], expected: int | None
+) -> None:
+    config = KafkaSettings(client=client).producer_config()
+    assert config.get("reconnect.backoff.max.ms") == expected
+    Producer(config)  # accepts it
 
 
 def test_a_value_that_is_no_secret_is_shown_with_the_variable_it_comes_from(
