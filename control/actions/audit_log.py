@@ -137,8 +137,11 @@ class AuditLog:
 
     def close(self, wait_s: float) -> None:
         """Wait up to ``wait_s`` seconds until the last records are written, and stop reading."""
-        if self._producer is not None:
-            self._producer.flush(wait_s)
+        with self._lock:
+            producer = self._producer
+        if producer is not None:
+            with suppress(KafkaException):  # it has failed for good
+                producer.flush(wait_s)
         if self._consumer is not None:
             self._consumer.close()
 

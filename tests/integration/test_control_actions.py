@@ -13,7 +13,9 @@ import pytest
 from control.actions.tasks import ANSWER_S, SILENT_S
 from tests.integration.control_service import ControlService, control_service
 from tests.integration.joiner_application import (
+    IN_VAIN,
     PARTITIONS,
+    REPEATS_MAX,
     Application,
     Entry,
     application,
@@ -45,6 +47,26 @@ def sites(control: ControlService, app: Application) -> list[str]:
     return [] if status is None else [f"{unit['site']} {unit['state']}" if unit else "" for unit in status["units"]]
 
 
+def moved(control: ControlService, app: Application, order: dict[str, Any], key: str) -> Any:
+    """Order to move units, and wait until they have moved. Return the last order, its key, and its outcome.
+
+    As `joiner_application.moved_to`, it repeats the order if a busy machine has kept a process from its part in time.
+    """
+    for repeat in range(REPEATS_MAX + 1):
+        ended = control.outcome(app.name, control.order(app.name, order, key=key)["id"])
+        if ended["state"] == "done":
+            break
+        assert IN_VAIN.search(ended["text"]), json.dumps(ended, indent=1)
+        to = sites(control, app)
+        wanted = order.get("units", range(PARTITIONS))
+        if all(to[unit].startswith(order["to"]) for unit in wanted):
+            break  # not all were confirmed in time
+        order, key = order | {"epochs": {}}, f"{key} {repeat}"
+    else:
+        pytest.fail(f"not moved by {REPEATS_MAX + 1} orders: {json.dumps(ended, indent=1)}")
+    return order, key, ended
+
+
 def test_units_move_there_and_back_and_an_order_that_is_repeated_moves_nothing(
     app: Application, control: ControlService
 ) -> None:
@@ -64,17 +86,20 @@ def test_units_move_there_and_back_and_an_order_that_is_repeated_moves_nothing(
         first = control.order(app.name, order, key="one")
         again = control.order(app.name, order, key="one")
         assert first["id"] == again["id"]
-        assert f"all {PARTITIONS} units are at green; longest pause" in control.done(app.name, first["id"])
-        assert any("released by blue" in report["text"] for report in control.actions(app.name)[0]["reports"])
+        order, key, ended = moved(control, app, order, "one")
+        reports = [report["text"] for action in control.actions(app.name) for report in action["reports"]]
+        assert any("released by blue" in report for report in reports)
         wait_until(lambda: sites(control, app) == ["green running"] * PARTITIONS, "green serves all units")
-        # It is done already, and says so.
-        assert control.order(app.name, order, key="one")["state"] == "done"
+        # It has ended already, and says so.
+        assert control.order(app.name, order, key=key)["text"] == ended["text"]
+        assert "units are at green; longest pause" in ended["text"] or ended["state"] != "done"
         with pytest.raises(urllib.error.HTTPError) as refused:
             control.order(app.name, order | {"epochs": {}})
         assert refused.value.code == 409
         assert "there is nothing to do" in refused.value.read().decode()
         back = {"kind": "move", "to": "process", "units": [0], "epochs": {}}
-        control.done(app.name, control.order(app.name, back)["id"])
+        moved(control, app, back, "back")
+        wait_until(lambda: sites(control, app)[0] == "process running", "it is back")
     app.wait_until_through()
     app.verify()
 

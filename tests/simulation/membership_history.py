@@ -29,7 +29,7 @@ UNSTEADY_CLAIMS_MAX: Final = 30
 BLINK_S: Final = (0.4, 0.6)
 OUTAGES_S: Final = (0.7, 1.5, 5, 20)
 STEADY_S: Final = 8.0
-"""An instance ignores the silence of others after an outage, but only if the one before it ended this long ago."""
+"""Longer than an instance must have been in touch before it ignores the silence of others again after an outage."""
 
 _HALF: Final = 0.5
 _MIXED: Final = 0.2

@@ -73,3 +73,9 @@ def test_a_report_is_lost_with_the_producer_and_the_next_one_is_written(
     log.post(RECORD)
     log.append(RECORD)
     assert made[1].unacknowledged == [encode(RECORD)]
+
+
+def test_the_log_is_closed_although_its_producer_has_failed_for_good(log: AuditLog, made: list[_Producer]) -> None:
+    log.append(RECORD)
+    made[0].late_fault = KafkaError(KafkaError._FATAL)  # noqa: SLF001 - public
+    log.close(0)
