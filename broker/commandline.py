@@ -1,4 +1,4 @@
-"""Code shared by all commands of the pipeline: the version, the error message for a missing dependency, and the exit.
+"""Code shared by all commands of the pipeline: version, missing packages, signals, garbage collection, and the exit.
 
 Every command imports this module first, so it depends only on the standard library. `joiner.spark` has its own error
 message, because it can also run from a zip that contains only ``joiner``, without this package.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,6 +87,43 @@ def imports_of(command: str, extra: str = "service") -> Iterator[None]:
         gc.freeze()
         if is_collecting:
             gc.enable()
+
+
+class Stop:
+    """A flag set by SIGINT or SIGTERM. A second signal stops the process immediately."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self, *_: object) -> None:
+        """Handle either signal."""
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def is_requested(self) -> bool:
+        """Return whether a signal has arrived."""
+        return self.requested
+
+
+@contextmanager
+def signals_to(stop: Stop) -> Iterator[None]:
+    """Call ``stop`` instead of ending the process when SIGINT or SIGTERM arrives."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def tune_gc() -> None:
+    """Make garbage collection rare, for programs that create no reference cycles.
+
+    It took 40% of the CPU time of the connector.
+    """
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
 
 
 def leave(status: int) -> NoReturn:

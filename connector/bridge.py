@@ -19,27 +19,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.kafka.client_log import client_logger
-from broker.kafka.producer import LastingProducer, Outgoing
-from broker.kafka.topics import data_topic_specs, wait_for_topics
 from broker.metrics import TelemetryServer
 from broker.times import UNIT_NS
 from broker.wire.records import Watermark, encode
-from connector.acknowledgement import NO_PACKET, Ledger, Tickets
-from connector.events import Parser, dead_letter
+from connector.forwarding import Forwarder
 from connector.metrics import PublishTimes, register_metrics
 from connector.progress import Progress
 from connector.session import DISCONNECT_S, Message, MqttSession, SessionLostError
 from connector.settings import Settings
 from connector.watermarks import SCOPES_MAX, SilenceWatch
 
-if TYPE_CHECKING:
-    from connector.batches import RecordBatches
-
 logger = logging.getLogger(__name__)
-_KAFKA_LOG = client_logger("connector.librdkafka")
 
 STOP_WITHIN_S: Final = 3.5
 """How long shutdown waits for records in flight to reach Kafka; shutdown takes at most five seconds in all."""
@@ -48,9 +40,6 @@ _IDLE_WAIT_S: Final = 0.1
 _UNCONFIRMED_WAIT_S: Final = 0.002
 """How long to wait for MQTT messages while Kafka has yet to confirm some records. Confirmations are processed only
 after this wait, so it adds to their latency."""
-
-RECORD_OVERHEAD_BYTES: Final = 1024
-"""Assumed memory use of an unconfirmed record beyond its key and value; the measured value was 910 bytes."""
 
 _BACK_OFF_S: Final = (0.2, 5.0)
 _WATERMARK_CHECKS: Final = 4
@@ -62,20 +51,10 @@ class Bridge:
 
     def __init__(self, settings: Settings, is_stopping: Callable[[], bool]) -> None:
         own = settings.connector
-        self._settings = settings
         self._is_stopping = is_stopping
-        self._parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
-        self._ledger = Ledger(messages_max=own.in_flight_max, bytes_max=own.in_flight_bytes_max)
+        self._forwarder = Forwarder(settings)
+        self._ledger = self._forwarder.ledger
         self._session = MqttSession(settings.mqtt, own)
-        self._batches = _record_batches(settings) if settings.topics.has_rows else None
-        self._producer = LastingProducer[Tickets](
-            settings.kafka,
-            _KAFKA_LOG,
-            self._confirm,
-            linger_ms=own.linger / 1e6,
-            compression_type=own.compression,
-            batch_size=1024 * 1024,
-        )
         self._watermarks = _WatermarkWriter(settings) if own.idle_after is not None else None
         self._progress = Progress()
         self._telemetry = TelemetryServer(settings.metrics)
@@ -95,9 +74,7 @@ class Bridge:
             self._run()
 
     def _run(self) -> None:
-        settings = self._settings
-        specs = data_topic_specs(settings.topics)
-        if wait_for_topics(settings.kafka, specs, self._is_over, logger, _KAFKA_LOG) is None:
+        if not self._forwarder.wait_for_topics(self._is_over, logger):
             return
         try:
             while not self._is_over():
@@ -109,7 +86,7 @@ class Bridge:
             self._finish()
         finally:
             self._session.close()
-            self._producer.close()
+            self._forwarder.close()
             self._progress.report(len(self._ledger), "stopped")
 
     def _is_over(self) -> bool:
@@ -126,7 +103,7 @@ class Bridge:
 
     def _wait_for_mqtt(self) -> None:
         """Poll Kafka, and connect to MQTT if nothing is in flight and the back-off has elapsed."""
-        self._producer.poll(_IDLE_WAIT_S)
+        self._forwarder.poll(_IDLE_WAIT_S)
         self._release()
         if len(self._ledger) or time.monotonic() < self._retry_s:
             return
@@ -160,9 +137,9 @@ class Bridge:
             wait_s = _UNCONFIRMED_WAIT_S if len(self._ledger) else _IDLE_WAIT_S
             if self._session.wait(wait_s, reading=True):
                 self._accept(self._session.receive())
-            self._producer.poll(0)
+            self._forwarder.poll(0)
         else:
-            self._producer.poll(_IDLE_WAIT_S)
+            self._forwarder.poll(_IDLE_WAIT_S)
         packet_ids = self._release()
         if packet_ids:
             self._session.acknowledge(packet_ids)
@@ -174,55 +151,21 @@ class Bridge:
     def _accept(self, messages: list[Message]) -> None:
         if messages:
             self._back_off_s = _BACK_OFF_S[0]
-        data: list[Outgoing[Tickets]] = []
-        dead: list[Outgoing[Tickets]] = []
-        ledger, parse, batches, record_count = self._ledger, self._parser.parse, self._batches, 0
-        for topic, payload, packet_id in messages:
-            parsed = parse(payload)
-            key = parsed.thing.encode()
-            records = [encode(record) for record in parsed.records] if batches is None else []
-            dead_letters = [encode(dead_letter(refusal, topic)) for refusal in parsed.refusals]
-            count = len(records) + len(dead_letters)
-            size_bytes = (
-                sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
-            )
-            record_count += len(parsed.records)
-            parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
-            if batches is not None and parts:
-                # Count all records of a part as one: they are in one message, so Kafka confirms them together.
-                count += len(parts)
-                size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
-            ticket = ledger.add(packet_id, size_bytes, count)
-            if batches is not None:
-                for part in parts:
-                    batches.add(parsed.thing, parsed.time_ns, part, ticket)
-            data += [Outgoing(key, value, ticket) for value in records]
-            dead += [Outgoing(None, value, ticket) for value in dead_letters]
-            if self._watermarks:
+        self._publish_times.began(len(messages))
+        found = self._forwarder.accept(messages)
+        if self._watermarks:
+            for parsed in found:
                 for record in parsed.records:
                     self._watermarks.observe(parsed.thing, record.quantity, parsed.time_ns)
-        if batches is not None:
-            data = batches.take()
-        self._progress.count(len(messages), record_count, len(dead))
-        self._publish_times.began(len(messages))
-        self._producer.send(self._settings.topics.data, data)
-        self._producer.send(self._settings.topics.rejected, dead)
-
-    def _confirm(self, tickets: Tickets) -> None:
-        """Note Kafka's confirmation of one message. ``tickets`` belong to the events whose records it contains."""
-        for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
-            self._ledger.confirm(ticket)
+        records, rejected = sum(len(one.records) for one in found), sum(len(one.refusals) for one in found)
+        self._progress.count(len(messages), records, rejected)
 
     def _write_watermarks(self, watermarks: _WatermarkWriter, listening_ns: int) -> None:
         due = watermarks.collect(listening_ns, is_confirmed=not len(self._ledger))
-        records: list[Outgoing[Tickets]] = [
-            Outgoing(key, value, self._ledger.add(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
-            for key, value in due
-        ]
-        if records:
-            self._progress.watermarks += len(records)
-            self._publish_times.began(len(records))
-            self._producer.send(self._settings.topics.data, records)
+        if due:
+            self._progress.watermarks += len(due)
+            self._publish_times.began(len(due))
+            self._forwarder.send(due)
 
     def _finish(self) -> None:
         """Wait up to `STOP_WITHIN_S` for the messages in flight to reach Kafka, acknowledge them, and disconnect."""
@@ -230,7 +173,7 @@ class Bridge:
         try:
             while len(self._ledger) and time.monotonic() < deadline_s:
                 # A flush sends records immediately instead of lingering to fill a batch.
-                self._producer.flush(_IDLE_WAIT_S)
+                self._forwarder.flush(_IDLE_WAIT_S)
                 packet_ids = self._release()
                 if self._session.is_connected:
                     self._session.acknowledge(packet_ids)
@@ -243,12 +186,6 @@ class Bridge:
             )
         # A broker that does not read the last acknowledgements in time redelivers their messages.
         self._session.close(deadline_s + DISCONNECT_S - time.monotonic())
-
-
-def _record_batches(settings: Settings) -> RecordBatches:
-    from connector.batches import RecordBatches  # noqa: PLC0415 - pyarrow is an extra
-
-    return RecordBatches(settings.topics.partitions, settings.events.time_unit)
 
 
 class _WatermarkWriter:

@@ -42,6 +42,9 @@ THING: Final = "Thing"
 TIME: Final = "Timestamp"
 IDENTITY: Final = "id"
 
+NOT_AN_OBJECT: Final = "not a JSON object"
+"""What the reason begins with if a payload is in another format."""
+
 REASON_LENGTH_MAX: Final = 500
 """Maximum length, in characters, of the reason for a refusal. A reason may quote a very long payload."""
 
@@ -242,7 +245,7 @@ def _members(payload: bytes) -> dict[str, bytes]:
         payload.decode()  # the decoder does not check the values that it keeps as raw text
         texts = {name: bytes(raw) for name, raw in _exact_texts.decode(payload).items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = f"not a JSON object: {error}"
+        reason = f"{NOT_AN_OBJECT}: {error}"
         if b"NaN" in payload or b"Infinity" in payload:
             reason += " (JSON has no NaN and no Infinity)"
         raise UnusableError(reason) from error
@@ -259,7 +262,7 @@ def _refuse_repeated_names(payload: bytes, texts: dict[str, bytes]) -> None:
     try:
         pairs = json.loads(payload, object_pairs_hook=list, parse_int=len, parse_float=len)
     except (ValueError, RecursionError) as error:
-        reason = f"not a JSON object: {error}"
+        reason = f"{NOT_AN_OBJECT}: {error}"
         raise UnusableError(reason) from error
     if len(pairs) == len(texts):
         return

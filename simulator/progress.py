@@ -1,4 +1,4 @@
-"""Shows the progress of a replay to the user: a progress bar on a terminal, otherwise plain lines.
+"""Shows the progress of a replay or an import to the user: a progress bar on a terminal, otherwise plain lines.
 
 All output goes to one text stream (standard error), so that standard output contains only the result.
 """
@@ -17,10 +17,20 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """Shows how many messages were sent and acknowledged. `total`: the final count, or None if endless."""
+    """Shows how many messages were sent and acknowledged.
 
-    def __init__(self, stream: TextIO, total: int | None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    `total`: the final count, or None if endless. `command`: what each line begins with.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        total: int | None,
+        command: str = "simulator",
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._stream = stream
+        self._command = command
         self._total = total
         self._clock_ns = clock_ns
         self._terminal = stream.isatty()
@@ -39,13 +49,13 @@ class Progress:
             self._stream.write(f"\r\x1b[K{text}")
             self._bar_shown = True
         else:
-            self._stream.write(f"simulator: {text}\n")
+            self._stream.write(f"{self._command}: {text}\n")
         self._stream.flush()
 
     def write_line(self, text: str) -> None:
         """Write a line. It replaces the bar, if there is one."""
         self.end()
-        self._stream.write(f"simulator: {text}\n")
+        self._stream.write(f"{self._command}: {text}\n")
         self._stream.flush()
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ wrong kind of file.
 An event that needs no change is sent byte for byte. If its time or its id changes, only these two values are replaced.
 All other values keep their exact bytes (`msgspec.Raw`), so no number is rounded.
 
-`pacing` decides when a message is sent, and `publishing` how.
+`pacing` decides when a message is sent, and `mqtt` how.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from broker.times import TIME_MAX_NS, TIME_MIN_NS, UNIT_NS, iso_text, mean_text,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+_WHY_LENGTH_MAX = 200
 
 DIGITS_MAX = 20
 """Maximum number of characters, including the sign, of an integer that takes the fast path. Any int64 fits."""
@@ -132,6 +134,11 @@ def read_head(line: bytes, time_unit: str = "ms") -> Head:
         raise InvalidLineError(str(error)) from error
 
 
+def shown(why: str) -> str:
+    """Return a reason as a single line of limited length, because it may quote the input."""
+    return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
+
+
 def count_members(line: bytes) -> int:
     """Return the number of members of a JSON object, counting repeated names. Raises ValueError and RecursionError."""
     return len(json.loads(line, object_pairs_hook=list, parse_int=len, parse_float=len))
@@ -204,7 +211,11 @@ class SortedRecording:
         with self._path.open("rb") as file:
             for position in self._order or ():
                 file.seek(self._starts[position])
-                yield file.readline().removesuffix(b"\n")
+                line = file.readline()
+                if not line:
+                    message = f"{self._path} has been truncated while it was read"
+                    raise OSError(message)
+                yield line.removesuffix(b"\n")
 
     def _located(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield the lines with their newlines, and record the byte offset where each one starts."""

@@ -1,26 +1,25 @@
 """The replay command: reads the settings and the recording, publishes its messages, and reports the outcome.
 
 `main` is the entry point. Other modules provide the parts: `settings`; `recording` (order and times of the messages);
-`pacing` (when to send); `publishing` and `connection` (how to send); and `progress`.
+`pacing` (when to send); `mqtt` (how to send); and `progress`.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from broker.commandline import imports_of
+from broker.commandline import Stop, imports_of, signals_to
 from simulator.pacing import pacer_for
 from simulator.progress import Progress
 from simulator.settings import NO_EVENTS, Settings, SettingsError, read_settings
 
 with imports_of("simulator"):
     from broker.times import UNIT_NS
-    from simulator.publishing import BrokerUnavailableError, Publisher
+    from simulator.mqtt.publishing import BrokerUnavailableError, Publisher
     from simulator.recording import (
         Message,
         Recording,
@@ -29,6 +28,7 @@ with imports_of("simulator"):
         StreamedRecording,
         Survey,
         replay_messages,
+        shown,
     )
 
 if TYPE_CHECKING:
@@ -38,26 +38,8 @@ if TYPE_CHECKING:
 
 TURN_NS_MAX = 100_000_000
 """Longest wait for the network. After that, signals are checked and the display is updated."""
-_WHY_LENGTH_MAX = 200
 FAREWELL_NS = 2_000_000_000
 """How long to wait for outstanding acknowledgements after a signal. A shutdown must take less than 5 s in all."""
-
-
-class Stop:
-    """A flag set by SIGINT or SIGTERM. A second signal stops the process immediately."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self, *_: object) -> None:
-        """Handle either signal."""
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-
-    def is_requested(self) -> bool:
-        """Return whether a signal has arrived."""
-        return self.requested
 
 
 class Journal:
@@ -155,7 +137,7 @@ def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] 
         return 2
     stop = Stop()
     try:
-        with _signals_to(stop):
+        with signals_to(stop):
             return _replay(settings, stop)
     except BrokerUnavailableError as error:
         sys.stderr.write(f"simulator: {error}\n")
@@ -208,11 +190,6 @@ def shift_ns(rebase: str | None, survey: Survey, now_ns: int, time_unit: str) ->
     return 0 if anchor_ns is None else (now_ns - anchor_ns) // UNIT_NS[time_unit] * UNIT_NS[time_unit]
 
 
-def shown(why: str) -> str:
-    """Return a reason as a single line of limited length, because it may quote the input."""
-    return why if len(why) <= _WHY_LENGTH_MAX and why.isprintable() else repr(why[:_WHY_LENGTH_MAX])
-
-
 def _open_recording(settings: Settings) -> tuple[Recording, Survey]:
     selection = Selection(settings.skip_first, settings.read_first)
     kind = StreamedRecording if settings.as_recorded else SortedRecording
@@ -255,13 +232,3 @@ def _open_journal(settings: Settings) -> Iterator[TextIO | None]:
         return
     with settings.journal.open("a", encoding="utf-8") as file:
         yield file
-
-
-@contextmanager
-def _signals_to(stop: Stop) -> Iterator[None]:
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -275,10 +275,16 @@ def _topic(text: str) -> str:
     return text
 
 
-def _file(text: str) -> Path:
+def readable_file(text: str) -> Path:
+    """Return the path of a file that can be read. Raises ValueError."""
     path = Path(_text(text))
-    if not path.is_file():
-        kind = "is not a file" if path.exists() else "does not exist"
+    try:
+        is_file, exists = path.is_file(), path.exists()
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}"
+        raise ValueError(message) from error
+    if not is_file:
+        kind = "is not a file" if exists else "does not exist"
         msg = f"{path} {kind} (current folder: {Path.cwd()}); to generate one, run `python -m simulator.generate`"
         raise ValueError(msg)
     if not os.access(path, os.R_OK):
@@ -312,7 +318,9 @@ def _new_file(text: str) -> Path:
 _OPTIONS = (
     _Option("--host", "BROKER_HOST", "localhost", _text, "host of the MQTT broker"),
     _Option("--port", "BROKER_PORT", "1883", _whole(1, 65_535), "port of the MQTT broker"),
-    _Option("--events", "EVENT_FILE", "events.json", _file, "the events file: one JSON object per line", "FILE"),
+    _Option(
+        "--events", "EVENT_FILE", "events.json", readable_file, "the events file: one JSON object per line", "FILE"
+    ),
     _Option("--topic", "TOPIC_NAME", "machine/states", _topic, "the MQTT topic"),
     _Option("--qos", "QOS", "2", _whole(0, 2), "quality of service", "0|1|2"),
     _Option("--rate", "SAMPLE_RATE", "1000", _rate, "messages per second, or max", "RATE"),

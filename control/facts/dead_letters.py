@@ -204,7 +204,7 @@ def refusal_of(settings: JoinerSettings, letter: Rejected) -> str:
     if letter.source == settings.application.name:
         return _refusal_of_own(settings, letter)
     others = {
-        _CONNECTOR: "it came over MQTT: publish the corrected event over MQTT again",
+        _CONNECTOR: "it came over MQTT or from a file: publish or import the corrected event again",
         _DB_CONNECTOR: "the database did not get this result: fix the cause, then have the database connector write "
         "the results in the log again, with another consumer group",
     }

@@ -28,7 +28,7 @@ from joiner.runtime.kafka.unit_producer import UnitProducer
 from joiner.runtime.migration.handover import Handover
 from joiner.runtime.ownership.claim import Claimer
 from joiner.runtime.task.unit import Unit
-from simulator.publishing import Publisher
+from simulator.mqtt.publishing import Publisher
 
 _FLUSH_S: Final = 2.0
 _CONTROL_FLUSH_S: Final = 20.0

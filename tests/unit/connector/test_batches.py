@@ -40,7 +40,7 @@ def records_in(value: bytes) -> list[tuple[str | None, str | None, int, float, b
 def bridge() -> tuple[Bridge, KeepingProducer]:
     topics = TopicSettings(partitions=PARTITIONS, data_format="arrow")
     found, producer = Bridge(Settings(topics=topics), lambda: False), KeepingProducer()
-    found._producer = producer  # type: ignore[assignment] # only `send` is used here
+    found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
     return found, producer
 
 
@@ -70,9 +70,9 @@ def test_an_event_is_acknowledged_once_its_message_and_its_dead_letters_are_conf
     found, producer = bridge()
     found._accept([Message("t", event("a", 1, speed=1, bad="x"), 1), Message("t", event("a", 2, speed=2), 2)])
     data, dead_letter = producer.sent
-    found._confirm(data.ticket)
+    found._forwarder._confirm(data.ticket)
     assert found._release() == [], "the dead letter of the first event is not confirmed"
-    found._confirm(dead_letter.ticket)
+    found._forwarder._confirm(dead_letter.ticket)
     assert found._release() == [1, 2]
 
 
@@ -104,9 +104,9 @@ def test_an_event_of_any_size_gives_messages_that_kafka_accepts(identity: str) -
     one = ("a", "speed", 10**6, 1.0, b"e1")
     assert sent == [one, *expected, one]
     for message in producer.sent[:-1]:
-        found._confirm(message.ticket)
+        found._forwarder._confirm(message.ticket)
         assert 2 not in found._release(), "its last records are not confirmed"
-    found._confirm(producer.sent[-1].ticket)
+    found._forwarder._confirm(producer.sent[-1].ticket)
     assert found._release() == [2, 3]
 
 

@@ -29,7 +29,7 @@ class KeepingProducer:
 def bridge() -> tuple[Bridge, KeepingProducer]:
     own = ConnectorSettings(in_flight_bytes_max=4 * MIB)
     found, producer = Bridge(Settings(connector=own), lambda: False), KeepingProducer()
-    found._producer = producer  # type: ignore[assignment] # only `send` is used here
+    found._forwarder._producer = producer  # type: ignore[assignment] # only `send` is used here
     return found, producer
 
 

@@ -60,7 +60,7 @@ def test_the_details_are_all_that_is_known_without_the_contents() -> None:
         "Input: machine.data [0] 3, 2 bytes",
         "Id: machine.data:0:3",
         "Written: 2019-04-01 05:27:50.000 UTC, at offset 0 of partition 1",
-        "It cannot be put back: it came over MQTT: publish the corrected event over MQTT again",
+        "It cannot be put back: it came over MQTT or from a file: publish or import the corrected event again",
     ]
 
 

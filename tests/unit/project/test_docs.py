@@ -37,6 +37,7 @@ from joiner.runtime import control, model
 from joiner.runtime.ownership import unit_reports
 from joiner.runtime.settings import ApplicationSettings, JoinerSettings, ScalingSettings, SparkSettings
 from simulator.convert.command import converter_arguments
+from simulator.importer.command import import_arguments
 from simulator.settings import read_settings
 from tests.unit.project.documents import (
     DOCS,
@@ -248,9 +249,15 @@ def test_every_flag_of_the_simulator_is_documented_with_variable_and_default(
 
 
 def test_every_argument_of_the_converter_is_documented() -> None:
-    section = read(CONFIGURATION).partition("### Replaying a table")[2].partition("\n## ")[0]
+    section = read(CONFIGURATION).partition("### Replaying a table")[2].partition("\n##")[0]
     options = set(re.findall(r"--[a-z][a-z-]*", converter_arguments().format_help().partition("\nexamples:")[0]))
     assert set(re.findall(r"--[a-z][a-z-]*", section)) - {"--events"} == options - {"--help", "--version"}
+
+
+def test_every_argument_of_the_import_is_documented() -> None:
+    section = read(CONFIGURATION).partition("### Importing a file")[2].partition("\n##")[0]
+    options = set(re.findall(r"--[a-z][a-z-]*", import_arguments().format_help().partition("\nexamples:")[0]))
+    assert set(re.findall(r"--[a-z][a-z-]*", section)) == options - {"--help", "--version"}
 
 
 def test_every_topic_is_in_the_formats() -> None:

@@ -31,6 +31,11 @@ MAY_IMPORT: Final = {
 
 ALSO: Final = {
     # Single modules that a package may import besides, each with the reason.
+    "simulator": {
+        "connector.events": "`lsb-import` tries the first lines of a file before it writes any",
+        "connector.forwarding": "`lsb-import` writes to Kafka what the connector would write",
+        "connector.settings": "`lsb-import` has the settings of the connector",
+    },
     "control": {
         "connector.settings": "it shows what is before an application, as it is configured",
         "db_connector.settings": "it shows what is behind an application, as it is configured",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from simulator.publishing import BrokerUnavailableError, Publisher
+from simulator.mqtt.publishing import BrokerUnavailableError, Publisher
 from simulator.settings import LinkSettings
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT = 1, 2, 3, 4, 5, 6, 7, 14

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simulator import replay
+from simulator.recording import shown
 from simulator.settings import NO_EVENTS
 
 ISO = "2019-04-01T07:27:40.{:03}+02:00"
@@ -83,6 +84,6 @@ def test_unacknowledged_messages_determine_the_exit_status_before_lines_that_are
 
 
 def test_the_reason_is_shown_in_one_short_line_whatever_it_quotes() -> None:
-    assert replay.shown("plain") == "plain"
-    assert "\n" not in replay.shown("a\nb\x1b[0m")
-    assert len(replay.shown("x" * 10**6)) < 300
+    assert shown("plain") == "plain"
+    assert "\n" not in shown("a\nb\x1b[0m")
+    assert len(shown("x" * 10**6)) < 300

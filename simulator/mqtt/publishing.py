@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.connection import Connection
+from simulator.mqtt.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

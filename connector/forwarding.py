@@ -1,0 +1,121 @@
+"""Parses events, sends their records to Kafka, and keeps track of the events of which Kafka has everything."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker.kafka.client_log import client_logger
+from broker.kafka.producer import LastingProducer, Outgoing
+from broker.kafka.topics import data_topic_specs, wait_for_topics
+from broker.wire.records import encode
+from connector.acknowledgement import NO_PACKET, Ledger, Tickets
+from connector.events import Parsed, Parser, dead_letter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from connector.batches import RecordBatches
+    from connector.settings import Settings
+
+RECORD_OVERHEAD_BYTES: Final = 1024
+"""Assumed memory use of an unconfirmed record beyond its key and value; the measured value was 910 bytes."""
+
+_KAFKA_LOG = client_logger("connector.librdkafka")
+
+
+class Forwarder:
+    """Forwards events to Kafka. ``ledger``: the events in flight."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect to Kafka in the background."""
+        own = settings.connector
+        self.ledger = Ledger(messages_max=own.in_flight_max, bytes_max=own.in_flight_bytes_max)
+        self._settings = settings
+        self._parser = Parser(settings.events.time_unit, settings.events.event_bytes_max)
+        self._batches = _record_batches(settings) if settings.topics.has_rows else None
+        self._producer = LastingProducer[Tickets](
+            settings.kafka,
+            _KAFKA_LOG,
+            self._confirm,
+            linger_ms=own.linger / 1e6,
+            compression_type=own.compression,
+            batch_size=1024 * 1024,
+        )
+
+    def wait_for_topics(self, is_stopping: Callable[[], bool], log: logging.Logger) -> bool:
+        """Wait for Kafka, and create and check the topics. Return False if ``is_stopping`` returned True before.
+
+        Raises as `broker.kafka.topics.wait_for_topics` does.
+        """
+        specs = data_topic_specs(self._settings.topics)
+        return wait_for_topics(self._settings.kafka, specs, is_stopping, log, _KAFKA_LOG) is not None
+
+    def accept(self, events: Iterable[tuple[str, bytes, int]]) -> list[Parsed]:
+        """Send the records and the dead letters of events. Return what each event contains.
+
+        An event is given as its source, named in its dead letters, its content, and the number by which the ledger
+        releases it; `NO_PACKET` is not returned by the ledger.
+        Raises `broker.kafka.producer.DeliveryError`.
+        """
+        found: list[Parsed] = []
+        data: list[Outgoing[Tickets]] = []
+        dead: list[Outgoing[Tickets]] = []
+        ledger, parse, batches = self.ledger, self._parser.parse, self._batches
+        for source, payload, number in events:
+            parsed = parse(payload)
+            found.append(parsed)
+            key = parsed.thing.encode()
+            records = [encode(record) for record in parsed.records] if batches is None else []
+            dead_letters = [encode(dead_letter(refusal, source)) for refusal in parsed.refusals]
+            count = len(records) + len(dead_letters)
+            size_bytes = (
+                sum(map(len, records)) + sum(map(len, dead_letters)) + count * (len(key) + RECORD_OVERHEAD_BYTES)
+            )
+            parts = batches.divide(parsed.records) if batches is not None and parsed.records else []
+            if batches is not None and parts:
+                # Count all records of a part as one: they are in one message, so Kafka confirms them together.
+                count += len(parts)
+                size_bytes += len(parts) * RECORD_OVERHEAD_BYTES + batches.size_of(parsed.records)
+            ticket = ledger.add(number, size_bytes, count)
+            if batches is not None:
+                for part in parts:
+                    batches.add(parsed.thing, parsed.time_ns, part, ticket)
+            data += [Outgoing(key, value, ticket) for value in records]
+            dead += [Outgoing(None, value, ticket) for value in dead_letters]
+        if batches is not None:
+            data = batches.take()
+        self._producer.send(self._settings.topics.data, data)
+        self._producer.send(self._settings.topics.rejected, dead)
+        return found
+
+    def send(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send messages, each with its key and value, to the data topic. Raises as `accept` does."""
+        outgoing: list[Outgoing[Tickets]] = [
+            Outgoing(key, value, self.ledger.add(NO_PACKET, len(key) + len(value) + RECORD_OVERHEAD_BYTES, 1))
+            for key, value in messages
+        ]
+        self._producer.send(self._settings.topics.data, outgoing)
+
+    def poll(self, wait_s: float) -> None:
+        """Process Kafka's confirmations. Wait up to ``wait_s`` for the first one. Raises as `accept` does."""
+        self._producer.poll(wait_s)
+
+    def flush(self, wait_s: float) -> None:
+        """Send all records immediately, and wait up to ``wait_s`` for their confirmation. Raises as `accept` does."""
+        self._producer.flush(wait_s)
+
+    def close(self) -> None:
+        """Drop what Kafka has not confirmed. Some of it may still arrive."""
+        self._producer.close()
+
+    def _confirm(self, tickets: Tickets) -> None:
+        """Note Kafka's confirmation of one message. ``tickets`` belong to the events whose records it contains."""
+        for ticket in tickets if isinstance(tickets, tuple) else (tickets,):
+            self.ledger.confirm(ticket)
+
+
+def _record_batches(settings: Settings) -> RecordBatches:
+    from connector.batches import RecordBatches  # noqa: PLC0415 - pyarrow is an extra
+
+    return RecordBatches(settings.topics.partitions, settings.events.time_unit)

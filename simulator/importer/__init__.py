@@ -1,0 +1,1 @@
+"""Imports an events file straight into Kafka, without an MQTT broker."""

@@ -1,0 +1,1 @@
+"""Sends messages over MQTT."""
