@@ -138,7 +138,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status. Invalid arguments exit with status 2."""
     given = import_arguments().parse_args(arguments)
     set_up_logs("debug" if given.verbose else "warning")
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # As when a file is being written to Kafka, also if the shell has let SIGINT be ignored.
+    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         settings = load_settings(Settings, given.config)
         recording, survey = _read(given, settings)
@@ -150,7 +151,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("stopped; nothing was written")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if why:
         return _failed(f"{given.events}: {why}; nothing was written", 2)
     tune_gc()

@@ -162,7 +162,7 @@ def test_troubles_are_told_until_the_topic_is_read_again() -> None:
     ("changed", "refusal"),
     [
         ({}, ""),
-        ({"source": "connector", "topic": "machine/states", "partition": -1, "offset": -1}, "over MQTT again"),
+        ({"source": "connector", "topic": "machine/states", "partition": -1, "offset": -1}, "publish or import"),
         ({"source": "db_connector", "topic": "machine.out"}, "with another consumer group"),
         ({"source": "other"}, "the application 'other' rejected it"),
         ({"topic": "machine.out", "offset": -1, "identity": "power:0:1:2"}, "correct the function"),
