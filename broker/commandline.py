@@ -11,8 +11,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Final, NoReturn
 
 VERSION: Final = "0.1.0"
@@ -107,14 +108,14 @@ class Stop:
 
 
 @contextmanager
-def signals_to(stop: Stop) -> Iterator[None]:
-    """Call ``stop`` instead of ending the process when SIGINT or SIGTERM arrives."""
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call ``handler``, such as a `Stop`, when SIGINT or SIGTERM arrives, even if the process was to ignore them."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def tune_gc() -> None:

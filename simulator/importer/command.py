@@ -138,21 +138,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status. Invalid arguments exit with status 2."""
     given = import_arguments().parse_args(arguments)
     set_up_logs("debug" if given.verbose else "warning")
-    # As when a file is being written to Kafka, also if the shell has let SIGINT be ignored.
-    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        settings = load_settings(Settings, given.config)
-        recording, survey = _read(given, settings)
-        why = _why_unusable(recording, settings)
+        with signals_to(signal.default_int_handler):
+            settings = load_settings(Settings, given.config)
+            recording, survey = _read(given, settings)
+            why = _why_unusable(recording, settings)
     except SettingsError as error:
         return _failed(f"invalid settings; nothing was written\n{error}", 2)
     except OSError as error:
         return _failed(f"{error}; nothing was written", 2)
     except KeyboardInterrupt:
         return _failed("stopped; nothing was written")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if why:
         return _failed(f"{given.events}: {why}; nothing was written", 2)
     tune_gc()
