@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
+
+from confluent_kafka import Consumer, KafkaException
 
 _POLL_INTERVAL_MS: Final = 60_000
 """How long a rebalance waits for a member that does not respond, even if that member's process has ended. Kafka's
@@ -16,6 +21,12 @@ the request if it is in flight on a bootstrap connection when the client replace
 itself. The member then waits for the next periodic refresh, by default for up to five minutes. Until then the group has
 no members and nothing is processed. This was seen with librdkafka 2.16 after Kafka had been killed on a busy machine
 (``_DESTROY_BROKER`` in join state ``wait-metadata``)."""
+
+_GIVING_BACK_S: Final = 1.0
+"""Time limit for giving partitions back. It does not require a response from Kafka."""
+
+_PENDING_S: Final = 0.02
+"""How long to poll, which is enough to run all callbacks that are pending."""
 
 
 def member_config(session_timeout_ns: int, instance: str | None) -> dict[str, str | float | bool]:
@@ -31,3 +42,18 @@ def member_config(session_timeout_ns: int, instance: str | None) -> dict[str, st
         "topic_metadata_refresh_interval_ms": METADATA_REFRESH_MS,
     }
     return config if instance is None else config | {"group_instance_id": instance}
+
+
+def give_partitions_back(consumer: Consumer, now_s: Callable[[], float] = time.monotonic) -> None:
+    """Unsubscribe, and poll until the consumer has no partitions, so that it can be closed. Discards messages.
+
+    If a consumer is closed during a rebalance, its callback can wait forever for a response from a thread that has
+    already ended (confluentinc/librdkafka#4884). It keeps the interpreter's lock while it waits, which stops the whole
+    process. The first poll is necessary even without partitions: an assignment may have arrived since the last poll.
+    """
+    with suppress(KafkaException):  # the consumer has failed permanently
+        consumer.unsubscribe()
+    until_s = now_s() + _GIVING_BACK_S
+    consumer.poll(_PENDING_S)
+    while consumer.assignment() and now_s() < until_s:
+        consumer.poll(_PENDING_S)

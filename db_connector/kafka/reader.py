@@ -13,14 +13,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.kafka.group_member import member_config
+from broker.kafka.group_member import give_partitions_back, member_config
 from db_connector.kafka.dead_letters import SOURCE
 from db_connector.kafka.lag import Lag
 from db_connector.kafka.offsets import KAFKA_LOG, OffsetCommits
 from db_connector.kafka.results import Results, Span
-from db_connector.kafka.target import origin_of, target_of
+from db_connector.kafka.target import start_of, target_of
 from db_connector.progress import RateLimit
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ class ResultReader:
         return self._lag.of(self._consumer, self.commits.acknowledged, paused=self._paused)
 
     def close(self) -> None:
-        """Leave the consumer group, waiting at most a second."""
+        """Leave the consumer group, waiting at most two seconds."""
+        give_partitions_back(self._consumer)
         # Close in a thread, because leaving the group waits for the coordinator, which may be unavailable.
         closing = threading.Thread(target=self._consumer.close, name="consumer-close", daemon=True)
         closing.start()
@@ -263,7 +264,10 @@ class ResultReader:
             self._assignment += 1
             self._assignments[place.partition] = self._assignment
         self._on_assigned()
-        starts = [TopicPartition(self._topic, place.partition, self._start(place)) for place in known]
+        starts = [
+            TopicPartition(self._topic, place.partition, start_of(place, self._target, self._own.group))
+            for place in known
+        ]
         consumer.incremental_assign(starts)
         self._next.update({start.partition: start.offset for start in starts})
         self._lag.begin(starts)
@@ -271,25 +275,6 @@ class ResultReader:
             consumer.pause(starts)
         shown = ", ".join(f"{p.partition} from {p.offset if p.offset >= 0 else 'the beginning'}" for p in starts)
         log.info("%s: partitions %s", self._topic, shown or "none")
-
-    def _start(self, committed: TopicPartition) -> int:
-        """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
-
-        Starting at the beginning is always safe, because rewritten points overwrite themselves.
-        """
-        if committed.offset >= 0 and committed.metadata == self._target:
-            return int(committed.offset)
-        if committed.offset >= 0:
-            log.warning(
-                "%s partition %s: the offset %s of group %s %s, so it is ignored: all results are written again from"
-                " the beginning of the log, which changes no existing point",
-                self._topic,
-                committed.partition,
-                committed.offset,
-                self._own.group,
-                origin_of(committed.metadata),
-            )
-        return OFFSET_BEGINNING
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition], how: str = "move to another member") -> None:
         """Forget these partitions and their unacknowledged records; the next owner will read those records again."""

@@ -1,14 +1,21 @@
-"""Names the database that results are written to. The name is committed as metadata with each offset."""
+"""Names the database that results are written to. The name is committed as metadata with each offset, and checked."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+
+from confluent_kafka import OFFSET_BEGINNING
 
 from db_connector.kafka.dead_letters import SOURCE
 from db_connector.points import FORM
 
 if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
     from db_connector.settings import DbConnectorSettings
+
+log = logging.getLogger(__name__)
 
 
 def target_of(settings: DbConnectorSettings) -> str:
@@ -20,6 +27,26 @@ def target_of(settings: DbConnectorSettings) -> str:
     """
     own, influxdb = settings.db_connector, settings.influxdb
     return f"{SOURCE}: {own.measurement} in {influxdb.org}/{influxdb.bucket}, points of form {FORM}"
+
+
+def start_of(committed: TopicPartition, target: str, group: str) -> int:
+    """Return the offset to start from: the committed one if it was committed for this target, else the beginning.
+
+    Starting at the beginning is always safe, because rewritten points overwrite themselves.
+    """
+    if committed.offset >= 0 and committed.metadata == target:
+        return int(committed.offset)
+    if committed.offset >= 0:
+        log.warning(
+            "%s partition %s: the offset %s of group %s %s, so it is ignored: all results are written again from"
+            " the beginning of the log, which changes no existing point",
+            committed.topic,
+            committed.partition,
+            committed.offset,
+            group,
+            origin_of(committed.metadata),
+        )
+    return OFFSET_BEGINNING
 
 
 def origin_of(metadata: str | None) -> str:

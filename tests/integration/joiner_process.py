@@ -53,7 +53,10 @@ class Joiner:
 
     def stop(self) -> int:
         """Stop the joiner. Return the exit status."""
-        return stop(self.process, deadline_s=self.stop_s)
+        try:
+            return stop(self.process, deadline_s=self.stop_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{error}\n{self.text()[-3000:]}") from error
 
     def kill(self) -> None:
         """Kill the joiner and its children, because a Spark driver has a JVM and workers."""

@@ -1,4 +1,4 @@
-"""A group that has left a unit without a member rebalances again. See `joiner.runtime.membership.consumer_group`."""
+"""Members of consumer groups: units that a group has left without a member, and members that close at any moment."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def test_a_unit_that_was_on_its_way_when_all_members_died_is_served(app: Applica
     app.wait_until_through()
     assert [joiner.stop() for joiner in joiners] == [0, 0]
     app.verify()
+
+
+def test_a_member_that_closes_before_it_has_seen_its_partitions_does_not_hang(app: Application) -> None:
+    app.create_topics()
+    # In a process of its own, because a member that hangs keeps the interpreter's lock.
+    command = [sys.executable, "-m", "tests.integration.closing_members"]
+    subprocess.run([*command, app.bootstrap, app.topic("data")], check=True, timeout=DEADLINE_S)
 
 
 def _member(app: Application, instance: str) -> subprocess.Popen[bytes]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
+from broker.kafka.group_member import give_partitions_back
 from broker.kafka.groups import read_group
 from broker.kafka.topics import topic_facts
 from broker.settings import KafkaSettings
@@ -127,9 +128,9 @@ class Member:
             self.errors.append(message.error())
 
     def close(self) -> None:
-        """Leave the group, after giving up all units: see `joiner.runtime.membership.consumer_group`."""
-        self.consumer.unsubscribe()
-        poll_until(lambda: not self.units, self)
+        """Leave the group, after giving up all units."""
+        give_partitions_back(self.consumer)
+        assert not self.units
         self.consumer.close()
 
     def _take(self, consumer: Any, places: list[TopicPartition]) -> None:

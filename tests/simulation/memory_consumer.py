@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,10 @@ class MemoryConsumer:
         """Stop reading all partitions."""
         self._positions.clear()
         self._pending.clear()
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the assigned partitions."""
+        return [TopicPartition(*place) for place in self._positions]
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Pause these partitions, which stay assigned."""
@@ -269,15 +274,15 @@ class MemoryConsumer:
         found = [MemoryMessage(place, at.offset, at.time_ms, (at.key, at.value)) for at in entries]
         if self._kafka.damaged and len(found) > _DAMAGED:
             self._kafka.damaged -= 1
-            self._leave_out(place, found)
+            _leave_out(place, found, self._link.draw)
         if self._tells_end and position.at >= self._end(log) and position.end_told != position.at:
             position.end_told = position.at
             found.append(MemoryMessage(place, position.at, fault=KafkaError(_EOF, "end of the partition")))
         return found
 
-    def _leave_out(self, place: Place, found: list[MemoryMessage]) -> None:
-        """Replace some records with an error. The records after them are still returned, as by the library."""
-        draw = self._link.draw
-        begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
-        error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")
-        found[begin : begin + _DAMAGED] = [MemoryMessage(place, found[begin].offset(), fault=error)]
+
+def _leave_out(place: Place, found: list[MemoryMessage], draw: random.Random | None) -> None:
+    """Replace some records with an error. The records after them are still returned, as by the library."""
+    begin = draw.randrange(len(found) - _DAMAGED) if draw is not None else 0
+    error = KafkaError(_BAD_MESSAGE, f"MessageSet at offset {found[begin].offset()} failed CRC32C check")
+    found[begin : begin + _DAMAGED] = [MemoryMessage(place, found[begin].offset(), fault=error)]

@@ -10,14 +10,13 @@ a unit. Membership is static, so a process that returns within the session timeo
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import ClassVar, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from broker.kafka.group_member import member_config
+from broker.kafka.group_member import give_partitions_back, member_config
 from joiner.runtime.clock import Clock
 from joiner.runtime.kafka.clients import make_consumer
 from joiner.runtime.settings import JoinerSettings
@@ -33,9 +32,6 @@ library's default heartbeat interval of 3 s would be half of the shortest allowe
 
 CLIENT_ID: Final = "lsb-assigned-by-control-topic"
 """The client id of members that take their units from the control topic. Other members run an older release."""
-
-_GIVING_BACK_S: Final = 1.0
-"""Time limit for releasing the units at shutdown. Releasing them does not require a response from Kafka."""
 
 _log = logging.getLogger(__name__)
 
@@ -96,16 +92,8 @@ class GroupMembership:
         return self._is_assigned
 
     def close(self) -> None:
-        """Leave the group.
-
-        The units are released first. If the consumer were closed during a rebalance, it could wait forever for a
-        response from a thread that has already ended (confluentinc/librdkafka#4884).
-        """
-        with contextlib.suppress(KafkaException):  # the consumer has failed permanently and has no units left
-            self._consumer.unsubscribe()
-        until_s = self._clock.monotonic_s() + _GIVING_BACK_S
-        while self.units and self._clock.monotonic_s() < until_s:
-            self._consumer.poll(0.02)
+        """Leave the group."""
+        give_partitions_back(self._consumer, self._clock.monotonic_s)
         self._consumer.close()
 
     def _join(self) -> Consumer:
@@ -150,7 +138,7 @@ class GroupMembership:
             raise InstanceInUse(application.instance)
         self._fenced_s = now_s
         _log.warning("the group reports another member with the instance name %r; rejoining", application.instance)
-        self._consumer.close()
+        self.close()
         self._consumer = self._join()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -104,6 +104,10 @@ class _Consumer:
         # The client does not know the beginning of the log, and it knows the end only after its first fetch.
         return (OFFSET_INVALID, OFFSET_INVALID) if cached else self.ends
 
+    def unsubscribe(self) -> None: ...
+
+    def poll(self, _timeout_s: float) -> None: ...
+
     def close(self) -> None: ...
 
 
